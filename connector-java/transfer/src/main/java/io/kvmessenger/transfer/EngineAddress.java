@@ -12,7 +12,7 @@ public record EngineAddress(List<TransportAddress> transports) {
     }
 
     /**
-     * One way to reach the engine.
+     * A transport by which the engine can be reached.
      *
      * @param transport the transport's name: {@code shm}, {@code tcp}
      * @param location transport-specific, e.g. {@code 127.0.0.1:41234}

@@ -3,17 +3,17 @@ package io.kvmessenger.transfer;
 import io.kvmessenger.foreign.FfmLibFabric;
 
 /**
- * Which libfabric is used, and what of it.
+ * Selects the libfabric library and provider.
  *
- * @param library its path, or a name that the loader looks for; empty for what is installed
- * @param provider as {@code fi_info} calls it; empty for the first that libfabric offers and that does for this
+ * @param library its path, or a name for the loader; empty for the installed one
+ * @param provider its name in {@code fi_info}; empty for libfabric's first provider that meets the requirements
  */
 public record FabricChoice(String library, String provider) {
     public FabricChoice {
         library = library.isEmpty() ? FfmLibFabric.DEFAULT_NAME : library;
     }
 
-    /** What is installed, and what libfabric prefers. */
+    /** The installed library, with the provider that libfabric prefers. */
     public static FabricChoice installed() {
         return new FabricChoice("", "");
     }

@@ -5,21 +5,21 @@ import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import java.util.List;
 
 /**
- * What can be asked of a {@link PeerGroup}: one write for each of its members, and one completion for all. Immutable, so that
- * one may be submitted again and again; a submit allocates nothing.
+ * A request to a {@link PeerGroup}: one write for each of its members, and one completion for all. Immutable and
+ * reusable; submitting it allocates nothing.
  */
 public sealed interface GroupRequest {
-    /** As many as the group has members. */
+    /** Number of parts, one for each member of the group. */
     int partCount();
 
-    /** What the member with this index gets. */
+    /** The part of the member with this index. */
     TransferRequest part(int member);
 
-    /** Slices of one region, each to a member of its own. */
+    /** Slices of one region, each to a different member. */
     final class Scatter implements GroupRequest {
         /**
-         * What one member gets. A slice of length zero is only its immediate: what a member waits for does not depend on how
-         * many bytes there are for it.
+         * The part of one member. A slice of length zero carries only its immediate, so that a member's expectation
+         * does not depend on whether there are bytes for it.
          *
          * @param target a region of the member
          * @param window of the member
@@ -35,7 +35,7 @@ public sealed interface GroupRequest {
 
         private final TransferRequest[] parts;
 
-        /** A slice to each member, in the order of the group. */
+        /** One slice for each member, in the order of the group. */
         public Scatter(Region source, List<Slice> slices) {
             parts = slices.stream().map(slice -> partOf(source, slice)).toArray(TransferRequest[]::new);
         }
@@ -65,14 +65,15 @@ public sealed interface GroupRequest {
     }
 
     /**
-     * An immediate to each member, and no byte. Each member counts it as that of any write, so that a window of as many members
-     * fills when all have come. It orders nothing: like every immediate it may overtake writes that were submitted before it.
+     * An immediate to each member, without bytes. Each member counts it like the immediate of a write, so a window with
+     * one weight per sender fills when all have arrived. It orders nothing: like every immediate it may overtake
+     * earlier writes.
      */
     final class Barrier implements GroupRequest {
         private final TransferRequest[] parts;
 
         /**
-         * @param windows one of each member
+         * @param windows one for each member
          * @param weight 1 to {@link TransferRequest#WEIGHT_MAX}
          */
         public Barrier(List<RemoteWindow> windows, int weight) {

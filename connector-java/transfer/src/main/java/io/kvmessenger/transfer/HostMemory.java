@@ -14,7 +14,7 @@ import java.lang.foreign.MemorySegment;
  * <p>Allocated and closed by any one thread; the memory is usable from all. It does not register itself.
  */
 public final class HostMemory implements AutoCloseable {
-    /** As the Python side seals an engine's KV memory. */
+    /** The same seals as on an engine's KV memory, which the Python side creates. */
     private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
 
     private final LibC libC;
@@ -29,7 +29,7 @@ public final class HostMemory implements AutoCloseable {
     }
 
     /**
-     * @param name shown in /proc, for people
+     * @param name shown in /proc, for diagnosis
      * @throws IllegalStateException when the operating system refuses
      */
     public static HostMemory allocate(String name, long lengthBytes) {
@@ -53,17 +53,17 @@ public final class HostMemory implements AutoCloseable {
         return memory;
     }
 
-    /** What to register of it. */
+    /** The memory in the form that a transfer engine registers. */
     public Memory.Host shared() {
         return new Memory.Host(memory, memfd);
     }
 
-    /** The descriptor behind the memory, by which another process maps it. */
+    /** The file descriptor of the memory, by which another process can map it. */
     public int memfd() {
         return memfd;
     }
 
-    /** Unmaps; the caller has made sure that no region is registered on it. */
+    /** Unmaps the memory; the caller ensures that no region is registered on it. */
     @Override
     public void close() {
         if (!closed) {

@@ -4,7 +4,8 @@ package io.kvmessenger.transfer;
  * The 32 bits that travel with a write: which counter, which use of it, and how many pages the write covers.
  *
  * <p>Layout, high to low: slot (12 bits), generation (8 bits), weight (12 bits). 32 bits because EFA carries no more.
- * Slot and generation also name the window that a write lands in. Every write has a weight; zero stands in names of windows.
+ * Slot and generation also name the window that a write lands in. The weight of a write is at least 1; a weight of zero
+ * marks the name of a window.
  *
  * <p>Pure functions on ints; safe from any thread.
  */
@@ -15,7 +16,7 @@ public final class Imm {
     public static final int GENERATION_COUNT = 1 << 8;
     /** The most pages a single immediate can stand for. */
     public static final int WEIGHT_MAX = (1 << 12) - 1;
-    /** No window at all: slot 0 is never given out, so a write that carries this is refused. */
+    /** No window: slot 0 is never assigned, so a write that carries this is refused. */
     public static final int NONE = 0;
 
     private Imm() {}
@@ -39,17 +40,17 @@ public final class Imm {
         return (imm & ~WEIGHT_MAX) | weight;
     }
 
-    /** Which counter. */
+    /** Index of the counter. */
     public static int slot(int imm) {
         return imm >>> 20;
     }
 
-    /** Which use of the slot. */
+    /** Which use of the slot this is. */
     public static int generation(int imm) {
         return (imm >>> 12) & 0xff;
     }
 
-    /** How much the write counts. */
+    /** Number of pages that the write counts for. */
     public static int weight(int imm) {
         return imm & WEIGHT_MAX;
     }

@@ -4,15 +4,15 @@ import io.kvmessenger.foreign.ForeignMemory;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Memory that may be registered with an engine: where it is, and how another process or a NIC gets at it. A value.
+ * Memory that may be registered with an engine: its address, and how another process or a NIC can access it. A value.
  *
- * <p>It owns nothing: whatever allocated the memory keeps it for longer than its {@link Region}.
+ * <p>It owns nothing: the owner of the memory must keep it for longer than its {@link Region}.
  */
 public sealed interface Memory {
-    /** Of its first byte: in this process for a host's, in the unified address space for a device's. */
+    /** Address of the first byte: in this process for host memory, in the unified address space for device memory. */
     long address();
 
-    /** How many bytes there are. */
+    /** Length in bytes. */
     long lengthBytes();
 
     /** Host memory that no other process can map. */
@@ -26,13 +26,13 @@ public sealed interface Memory {
     }
 
     /**
-     * A mapping of this process.
+     * Host memory, mapped into this process.
      *
      * @param memfd the descriptor that {@code bytes} map from offset 0, or {@link #NOT_SHAREABLE}; one without the seal
      *     F_SEAL_SHRINK counts as not shareable
      */
     record Host(MemorySegment bytes, int memfd) implements Memory {
-        /** There is no descriptor by which another process could map it. */
+        /** No descriptor exists by which another process could map the memory. */
         public static final int NOT_SHAREABLE = -1;
 
         @Override
@@ -51,9 +51,9 @@ public sealed interface Memory {
     }
 
     /**
-     * Memory of an accelerator. The processor may not read it.
+     * Memory of an accelerator, which the CPU may not access.
      *
-     * @param ordinal of the device, as this process counts them
+     * @param ordinal index of the device in this process
      */
     record Device(int ordinal, long address, long lengthBytes, HandleKind handleKind) implements Memory {
         public Device {
@@ -69,9 +69,9 @@ public sealed interface Memory {
         }
     }
 
-    /** What the allocation of a device's memory can be exported as (CUmemAllocationHandleType). */
+    /** The form in which a device allocation can be exported (CUmemAllocationHandleType). */
     enum HandleKind {
-        /** Nothing: it was not allocated by cuMemCreate, or without a handle type. */
+        /** Not exportable: it was not allocated by cuMemCreate, or without a handle type. */
         NONE,
         /** A file descriptor, for processes of this host. */
         POSIX_FD,

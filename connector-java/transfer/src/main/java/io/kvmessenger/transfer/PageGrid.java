@@ -5,18 +5,19 @@ import java.util.BitSet;
 import java.util.Optional;
 
 /**
- * The same pages of many layers, told by pages and layers instead of range by range: made in the time of their sum, not of
- * their product, and asked without a search among pages.
+ * The same pages in many layers, stored as a set of pages and a list of layers rather than as ranges: O(pages + layers)
+ * to build, and lookups without a search among pages.
  *
- * <p>Immutable; safe from any thread. Layers lie either one after the other, or side by side in every page.
+ * <p>Immutable; safe from any thread. Layers are laid out either one after the other, or side by side within every
+ * page.
  */
 final class PageGrid {
     private final BitSet pages;
-    /** Where each row of pages begins: one for each layer, or one for all that lie side by side. Ascending. */
+    /** Start of each row of pages, ascending: one row per layer, or one for all layers that lie side by side. */
     private final long[] rowsFromBytes;
 
     private final long[] strideBytes;
-    /** What belongs to a page, from where it begins; runs of layers that touch are one. By row. */
+    /** By row: the byte runs of a page, relative to its start; adjacent layers are merged into one run. */
     private final long[][] runsFromBytes;
 
     private final long[][] runsToBytes;
@@ -29,7 +30,7 @@ final class PageGrid {
         this.runsToBytes = runsTo;
     }
 
-    /** Empty when the layers lie neither way; arguments as in {@link WindowRanges#ofPages}. */
+    /** Empty when the layers have neither layout; arguments as in {@link WindowRanges#ofPages}. */
     static Optional<PageGrid> of(BitSet pages, long[] layerOffsets, long[] layerStrides, long[] layerPageBytes) {
         int[] order = WindowRanges.order(layerOffsets);
         long[] offsets = Arrays.stream(order).mapToLong(i -> layerOffsets[i]).toArray();
@@ -39,7 +40,7 @@ final class PageGrid {
         if (sideBySide(offsets, strides, pageBytes)) {
             return Optional.of(oneRow(pages, offsets, strides[0], pageBytes));
         }
-        // With page 0 alone layers may touch that are joined in a write, and there is nothing to be saved.
+        // With page 0 alone, layers may touch that are joined in one write, and a grid would save nothing.
         if (pages.length() == 1 || !oneAfterTheOther(pages, offsets, strides, pageBytes)) {
             return Optional.empty();
         }

@@ -3,12 +3,12 @@ package io.kvmessenger.transfer;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 
 /**
- * Pages of a peer's region that are to be copied into a region of this engine. Its arrays belong to the engine until the
+ * A request to copy pages of a peer's region into a region of this engine. Its arrays belong to the engine until the
  * completion.
  *
- * @param from the peer's window that they lie in
+ * @param from the peer's window that contains the pages
  * @param source the peer's region
- * @param targetPages where they go; no two share a byte
+ * @param targetPages destinations in the target region; no two may overlap
  */
 public record ReadRequest(
         ReadKey from,

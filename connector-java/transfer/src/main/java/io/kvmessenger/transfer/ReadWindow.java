@@ -1,13 +1,13 @@
 package io.kvmessenger.transfer;
 
-/** Ranges of this engine's regions that one peer may read, until it is closed. Owned by the thread that polls the engine. */
+/** Ranges of this engine's regions that one peer may read, until closed. Owned by the thread that polls the engine. */
 public interface ReadWindow {
-    /** What to tell the peer. */
+    /** The key to send to the peer. */
     ReadKey key();
 
     /**
-     * Lets no further read begin. When {@link CompletionHandler#onReadWindowClosed} is polled nothing is read from the ranges any
-     * more, and they may be used for something else; until then what was asked for before may still be read. Idempotent.
+     * Rejects all further reads. Reads requested earlier may still access the ranges until
+     * {@link CompletionHandler#onReadWindowClosed} is polled; then the memory may be reused. Idempotent.
      */
     void close();
 }

@@ -2,18 +2,18 @@ package io.kvmessenger.transfer;
 
 import java.lang.foreign.MemorySegment;
 
-/** Memory registered with an engine: a local handle. Its {@link #descriptor()} is what a peer needs to write to it. */
+/** Memory registered with an engine: a local handle. A peer needs its {@link #descriptor()} to write to it. */
 public interface Region {
-    /** What peers are told of it. */
+    /** The form of the region that is sent to peers. */
     RegionDescriptor descriptor();
 
     /** What was registered. */
     Memory memory();
 
     /**
-     * The bytes, where the processor can read and write them.
+     * The bytes, if the CPU can access them.
      *
-     * @throws AssertionError where they are a device's: no domain that copies by the processor takes such a region
+     * @throws AssertionError for device memory: no domain that copies by the CPU accepts such a region
      */
     default MemorySegment hostBytes() {
         return switch (memory()) {
@@ -22,6 +22,6 @@ public interface Region {
         };
     }
 
-    /** Ends the registration. The caller has made sure that no window is open on it. */
+    /** Ends the registration. The caller ensures that no window is open on it. */
     void deregister();
 }

@@ -4,8 +4,8 @@ package io.kvmessenger.transfer;
  * What a peer needs to write to a region, and to check a write before it is posted. A value; sent to peers.
  *
  * @param regionId identifies the region within its engine
- * @param lengthBytes target offsets run from 0 to this
- * @param version of this descriptor's meaning
+ * @param lengthBytes upper bound of target offsets, which begin at 0
+ * @param version of this descriptor's format
  * @param shareable whether a same-host peer of the same user may map it
  */
 public record RegionDescriptor(int regionId, long lengthBytes, int version, boolean shareable) {

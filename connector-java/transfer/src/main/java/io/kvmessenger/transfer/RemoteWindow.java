@@ -1,13 +1,13 @@
 package io.kvmessenger.transfer;
 
 /**
- * A peer's window that this engine may write to: what {@link TransferEngine#allow} returns and what requests name, until
+ * A peer's window that this engine may write to: returned by {@link TransferEngine#allow} and named by requests, until
  * {@link TransferEngine#disallow}.
  *
- * <p>One for each call of {@code allow}, equal to itself only. Which slot and generation its writes carry is the engine's
- * business: the engine may move the window to another generation while requests that name it are under way.
+ * <p>Each call of {@code allow} returns a distinct object, equal only to itself. Slot and generation are internal to
+ * the engine, which may move the window to another generation while requests that name it are in flight.
  */
 public interface RemoteWindow {
-    /** Slot and generation that a write posted now carries, weight zero. For engines and transports. */
+    /** Slot and generation for a write posted now, with weight zero. For engines and transports only. */
     int imm();
 }

@@ -1,32 +1,32 @@
 package io.kvmessenger.transfer;
 
-/** What a transfer engine counts, since it was opened or, where it says so, now. */
+/** What a transfer engine counts: totals since it was opened, or current values where noted. */
 public enum TransferCounter {
-    /** Handed to a path; what a lost path had counts again. */
+    /** Bytes handed to a path; those posted again after the loss of a path count again. */
     BYTES_SENT,
-    /** By transports whose receiver handles each byte, {@code tcp} and what is staged: one-sided writes pass it by. */
+    /** Only of transports whose receiver handles the bytes, {@code tcp} and staged ones; one-sided writes bypass it. */
     BYTES_RECEIVED,
     PAGES_SENT,
     /** As {@link #BYTES_RECEIVED}. */
     PAGES_RECEIVED,
-    /** Writes that left: pages that follow each other on both sides are one write. */
+    /** Writes that have left; pages that are contiguous on both sides form one write. */
     WRITES_SENT,
-    /** What the weights of these writes say beyond one each. */
+    /** Writes avoided by merging pages: the sum of the weights of all writes, less their number. */
     WRITES_SAVED,
     WRITES_REFUSED,
-    /** Parts of requests that a lost path had and that were posted to another. */
+    /** Parts of requests that were posted again after the loss of their path. */
     WRITES_REPEATED,
     /** Immediates that named no open window. */
     STRAYS,
     BACK_PRESSURED,
     PATHS_OPENED,
     PATHS_LOST,
-    /** Sockets closed before they became a path: garbage, another version, a wrong key, too slow. */
+    /** Sockets closed before they became a path: malformed input, another version, a wrong key, or too slow. */
     PATHS_REJECTED,
-    /** Now. */
+    /** Current value. */
     WINDOWS_OPEN,
-    /** Now. */
+    /** Current value. */
     REGIONS_OPEN,
-    /** Now. */
+    /** Current value. */
     REQUESTS_IN_FLIGHT
 }

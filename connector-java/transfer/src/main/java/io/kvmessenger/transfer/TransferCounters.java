@@ -11,18 +11,18 @@ import java.util.function.ToLongFunction;
 
 /** A snapshot of one engine's counters. Immutable. */
 public final class TransferCounters {
-    /** Nothing was counted. */
+    /** All counters at zero. */
     public static final TransferCounters NONE = new TransferCounters(counter -> 0);
 
     private final Map<TransferCounter, Long> values = new EnumMap<>(TransferCounter.class);
     private final Map<String, Map<TransferCounter, Long>> byTransport = new LinkedHashMap<>();
 
-    /** Reads as the function says. */
+    /** Takes each counter's value from {@code read}. */
     public TransferCounters(ToLongFunction<TransferCounter> read) {
         this(read, List.of(), (transport, counter) -> 0);
     }
 
-    /** @param readOwn what a transport has of a counter */
+    /** @param readOwn returns a transport's share of a counter */
     public TransferCounters(
             ToLongFunction<TransferCounter> read,
             Collection<String> transports,
@@ -39,27 +39,27 @@ public final class TransferCounters {
         }
     }
 
-    /** Since the engine was opened. */
+    /** The counter's value for the whole engine. */
     public long of(TransferCounter counter) {
         return values.get(counter);
     }
 
-    /** The transports that are open, in the order of preference. */
+    /** The open transports, in order of preference. */
     public Set<String> transports() {
         return byTransport.keySet();
     }
 
-    /** What the transport has of a counter; 0 of one that is counted before a transport is chosen. */
+    /** The transport's share of a counter; 0 for counters that are counted before a transport is chosen. */
     public long of(String transport, TransferCounter counter) {
         return byTransport.get(transport).get(counter);
     }
 
-    /** What is open now, as a count of things. */
+    /** Number of windows open now. */
     public int windowsOpen() {
         return Math.toIntExact(of(TransferCounter.WINDOWS_OPEN));
     }
 
-    /** What is submitted and has not ended, as a count of things. */
+    /** Number of requests submitted and not ended. */
     public int requestsInFlight() {
         return Math.toIntExact(of(TransferCounter.REQUESTS_IN_FLIGHT));
     }

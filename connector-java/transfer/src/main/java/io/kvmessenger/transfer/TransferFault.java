@@ -14,8 +14,8 @@ public enum TransferFault {
     PROTOCOL,
     /** This side ended the path. */
     DISCONNECTED,
-    /** The peer lets none, or not all, of the pages be read. */
+    /** The peer does not permit reading some or all of the pages. */
     READ_REFUSED,
-    /** A device did not copy what was to be sent, or what had been received. */
+    /** A device failed to copy data to be sent or data received. */
     COPY_FAILED
 }

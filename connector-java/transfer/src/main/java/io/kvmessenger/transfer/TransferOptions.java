@@ -5,25 +5,25 @@ import java.util.Set;
 import java.util.function.Consumer;
 
 /**
- * How an engine is to be opened.
+ * Options for opening an engine.
  *
  * @param listenHost literal address or name that the engine listens on
- * @param advertiseHost what peers are told to connect to; empty for {@code listenHost}
- * @param dataHosts addresses of this machine that data sockets are offered on and dialled from, one for each network; empty for
- *     {@code advertiseHost} and whatever routing chooses
- * @param dataPort where tcp data paths are listened for; 0 for any free port
+ * @param advertiseHost the address that peers are told to connect to; empty for {@code listenHost}
+ * @param dataHosts addresses of this machine that data sockets are offered on and dialled from, one for each network;
+ *     empty for {@code advertiseHost} and the operating system's routing
+ * @param dataPort port that tcp data paths are accepted on; 0 for any free port
  * @param transports names of the transports offered and tried, fastest first
  * @param streamsPerPeer data sockets to each tcp peer
- * @param requestsPerPeerMax writes that wait for or are on their way to one peer; a power of two
- * @param connectLimitNs how long one transport may take to reach a peer
- * @param sealTcp whether what travels on tcp sockets is encrypted and protected from changes; both sides say the same
+ * @param requestsPerPeerMax writes queued for or in flight to one peer; a power of two
+ * @param connectLimitNs limit on the time that one transport may take to reach a peer
+ * @param sealTcp whether tcp sockets are encrypted and authenticated; must be the same on both sides
  * @param threading which thread moves the bytes
- * @param workers over so many the peers are spread; each moves the bytes of its own
- * @param fabric which libfabric is used, where that is one of the transports
- * @param verbsDevices the RDMA devices that verbs uses, one for each network; empty for the one that has the advertised address,
- *     or the first
- * @param dmaBuf whether NICs reach the memory of devices by themselves, where driver and NIC can
- * @param cudaLibrary NVIDIA's driver, where memory of a device is registered: its path, or a name that the loader looks for
+ * @param workers number of workers that peers are spread over; each moves the bytes of its own peers
+ * @param fabric libfabric's library and provider, if it is one of the transports
+ * @param verbsDevices the RDMA devices that verbs uses, one for each network; empty for the one that has the advertised
+ *     address, or the first
+ * @param dmaBuf whether NICs access device memory directly, where driver and NIC support it
+ * @param cudaLibrary NVIDIA's driver, used when device memory is registered: its path, or a name for the loader
  */
 public record TransferOptions(
         String listenHost,
@@ -46,17 +46,17 @@ public record TransferOptions(
     public static final String SHM = "shm";
     public static final String TCP = "tcp";
     public static final String VERBS = "verbs";
-    /** What the loader finds where NVIDIA's driver is installed. */
+    /** The name by which the loader finds NVIDIA's driver. */
     public static final String CUDA_LIBRARY = "libcuda.so.1";
 
-    /** One worker moves the bytes of all streams to a peer: more of them move no more. */
+    /** One worker moves the bytes of all streams to a peer, so more streams do not raise the throughput. */
     public static final int STREAMS_PER_PEER_MAX = 16;
 
-    /** Each has a rate of its own in every peer. */
+    /** Each network has its own rate estimate in every peer. */
     public static final int DATA_HOSTS_MAX = 8;
 
     public static final int WORKERS_MAX = 16;
-    /** A worker that is busy needs a core, and so does its peer's on the same host; most are for the engine. */
+    /** A busy worker needs a core, and so does its peer's on the same host; most cores are for the inference engine. */
     private static final int CORES_PER_WORKER = 8;
 
     private static final int WORKERS_CHOSEN_MAX = 4;
@@ -122,7 +122,7 @@ public record TransferOptions(
                 CUDA_LIBRARY);
     }
 
-    /** Where the engine listens, and what peers are told; an empty second one is the first. */
+    /** Sets the listen address and the one that peers are told; if the latter is empty, the former is used. */
     public TransferOptions withHosts(String listen, String advertise) {
         return with(draft -> {
             draft.listenHost = listen;
@@ -130,52 +130,52 @@ public record TransferOptions(
         });
     }
 
-    /** Several addresses of this machine, whose networks data over {@code tcp} takes at once. */
+    /** Sets several addresses of this machine, whose networks {@code tcp} uses in parallel. */
     public TransferOptions withDataHosts(List<String> hosts) {
         return with(draft -> draft.dataHosts = hosts);
     }
 
-    /** Where data sockets are listened for; 0 is any free port. */
+    /** Sets the port for data sockets; 0 is any free port. */
     public TransferOptions withDataPort(int port) {
         return with(draft -> draft.dataPort = port);
     }
 
-    /** In the order of preference. */
+    /** Sets the transports in order of preference. */
     public TransferOptions withTransports(String... names) {
         return with(draft -> draft.transports = List.of(names));
     }
 
-    /** Data sockets of {@code tcp} for each peer. */
+    /** Sets the number of data sockets of {@code tcp} to each peer. */
     public TransferOptions withStreamsPerPeer(int count) {
         return with(draft -> draft.streamsPerPeer = count);
     }
 
-    /** Requests to one peer under way; one more is back pressure. */
+    /** Sets the limit on requests in flight to one peer; beyond it a submit returns back pressure. */
     public TransferOptions withRequestsPerPeerMax(int count) {
         return with(draft -> draft.requestsPerPeerMax = count);
     }
 
-    /** How long each try to reach a peer may take. */
+    /** Sets the limit on each attempt to reach a peer. */
     public TransferOptions withConnectLimitNs(long limitNs) {
         return with(draft -> draft.connectLimitNs = limitNs);
     }
 
-    /** Whether {@code tcp} is encrypted; both sides alike. */
+    /** Sets whether {@code tcp} is encrypted; must be the same on both sides. */
     public TransferOptions withSealTcp(boolean sealed) {
         return with(draft -> draft.sealTcp = sealed);
     }
 
-    /** Which thread moves the bytes. */
+    /** Sets which thread moves the bytes. */
     public TransferOptions withThreading(ThreadingMode chosen) {
         return with(draft -> draft.threading = chosen);
     }
 
-    /** Threads over which peers are spread. */
+    /** Sets the number of workers that peers are spread over. */
     public TransferOptions withWorkers(int count) {
         return with(draft -> draft.workers = count);
     }
 
-    /** What of libfabric is used. */
+    /** Selects the libfabric library and provider. */
     public TransferOptions withFabric(FabricChoice choice) {
         return with(draft -> draft.fabric = choice);
     }
@@ -184,7 +184,7 @@ public record TransferOptions(
         return with(draft -> draft.verbsDevices = List.of(names));
     }
 
-    /** Whether NICs reach devices' memory by themselves. */
+    /** Sets whether NICs access device memory directly. */
     public TransferOptions withDmaBuf(boolean wanted) {
         return with(draft -> draft.dmaBuf = wanted);
     }
@@ -199,7 +199,7 @@ public record TransferOptions(
         return draft.options();
     }
 
-    /** The options while some of them are changed. */
+    /** Mutable copy of the options. */
     private static final class Draft {
         String listenHost;
         String advertiseHost;
@@ -255,7 +255,7 @@ public record TransferOptions(
         }
     }
 
-    /** How many workers suit a machine with so many cores. */
+    /** The number of workers that suits a machine with this many cores. */
     public static int workersForCores(int coreCount) {
         return Math.clamp(coreCount / CORES_PER_WORKER, 1, WORKERS_CHOSEN_MAX);
     }

@@ -1,14 +1,14 @@
 package io.kvmessenger.transfer;
 
-/** What can be asked of {@link TransferEngine#submit}. Arrays belong to the engine until the completion. */
+/** A request for {@link TransferEngine#submit}. Its arrays belong to the engine until the completion. */
 public sealed interface TransferRequest {
-    /** The most that one page, or one write that carries no page, can weigh. */
+    /** Largest weight of one page, or of one write that carries no page. */
     int WEIGHT_MAX = Imm.WEIGHT_MAX;
 
-    /** Where it lands and is counted. */
+    /** The window that it lands and is counted in. */
     RemoteWindow window();
 
-    /** What one page, or the write, counts for: 1 to {@link #WEIGHT_MAX}. */
+    /** The weight of one page, or of the write: 1 to {@link #WEIGHT_MAX}. */
     int weight();
 
     /** One contiguous write. */
@@ -25,8 +25,8 @@ public sealed interface TransferRequest {
     /**
      * Pages of one size. Page {@code i} goes from {@code sourcePages.offsetOf(i)} to {@code targetPages.offsetOf(i)}.
      *
-     * @param weight of <em>one page</em>, at least 1: what lands uncounted could never be proven to have landed. The engine
-     *     may merge pages into one write and add their weights.
+     * @param weight of <em>one page</em>, at least 1: the landing of an uncounted page could never be proven. The
+     *     engine may merge pages into one write and add their weights.
      */
     record PagedWrites(
             Region source,
@@ -45,15 +45,15 @@ public sealed interface TransferRequest {
         }
     }
 
-    /** Only an immediate; it arrives like that of a write, in no order with any other. */
+    /** An immediate without bytes; it arrives like that of a write, in no order relative to others. */
     record ImmOnly(RemoteWindow window, int weight) implements TransferRequest {}
 
     /**
-     * Which pages, and where they lie: page {@code i} starts at {@code offsetBytes + indices[from + i] * strideBytes}.
+     * A list of pages and their layout: page {@code i} starts at {@code offsetBytes + indices[from + i] * strideBytes}.
      *
-     * <p>With {@code partsPerPage} above 1 the list is one of page parts: part {@code p} lies {@code partStrideBytes *
-     * (p % partsPerPage)} into page {@code indices[p / partsPerPage]}; {@code from} and {@code count} are in parts, and
-     * what is written or counted as a page is a part.
+     * <p>With {@code partsPerPage} above 1 the list is one of page parts: part {@code p} lies
+     * {@code partStrideBytes * (p % partsPerPage)} into page {@code indices[p / partsPerPage]}; {@code from} and
+     * {@code count} are in parts, and each part is written and counted as a page.
      *
      * @param indices page indices; entries {@code from} to {@code from + count} are used
      */
@@ -74,7 +74,7 @@ public sealed interface TransferRequest {
             this(indices, from, count, strideBytes, offsetBytes, 1, 0);
         }
 
-        /** Where page i begins in its region. */
+        /** Offset of page i in its region, in bytes. */
         public long offsetOf(int i) {
             int part = from + i;
             return partsPerPage == 1
@@ -83,8 +83,8 @@ public sealed interface TransferRequest {
         }
 
         /**
-         * How many pages from page {@code i} on, at most {@code limit}, follow each other without a gap in both lists:
-         * one write may carry them, with their weights added. At least 1. Allocates nothing.
+         * Number of pages from page {@code i} on, at most {@code limit}, that are contiguous in both lists: one write
+         * may carry them, with their weights added. At least 1. Allocates nothing.
          */
         public static int runLength(PageList sourcePages, PageList targetPages, long pageBytes, int i, int limit) {
             if (!sourcePages.isGapless(pageBytes) || !targetPages.isGapless(pageBytes)) {
@@ -98,7 +98,7 @@ public sealed interface TransferRequest {
             return next - i;
         }
 
-        /** Whether a page ends where the next index begins: otherwise no two can touch, and none has to be looked at. */
+        /** Whether a page ends where the next index begins: otherwise no two pages touch, and none are compared. */
         private boolean isGapless(long pageBytes) {
             return (partsPerPage == 1 ? strideBytes : partStrideBytes) == pageBytes;
         }

@@ -7,7 +7,7 @@ import java.util.List;
 /**
  * Where the writes of one window may land: ranges of one region, or of several (one for each memory of each rank).
  *
- * <p>Immutable; safe from any thread. Built once for a grant, asked for every write without allocating.
+ * <p>Immutable; safe from any thread. Built once per grant; checked for every write without allocating.
  */
 public final class WindowArea {
     private final List<Part> parts;
@@ -34,7 +34,7 @@ public final class WindowArea {
         return of(List.of(new Part(region, ranges)));
     }
 
-    /** @throws IllegalArgumentException when two parts lie on one region */
+    /** @throws IllegalArgumentException when two parts are on the same region */
     public static WindowArea of(List<Part> parts) {
         WindowArea area = new WindowArea(parts.stream()
                 .sorted(Comparator.comparingInt(part -> part.region().regionId()))
@@ -47,12 +47,12 @@ public final class WindowArea {
         return area;
     }
 
-    /** By region id, ascending. */
+    /** Sorted by region id. */
     public List<Part> parts() {
         return parts;
     }
 
-    /** Position in {@link #parts} of the one on that region; negative when there is none. */
+    /** Index in {@link #parts} of the part on that region; negative when there is none. */
     public int partIndexOf(int regionId) {
         return regionIds.length == 1 && regionIds[0] == regionId ? 0 : Arrays.binarySearch(regionIds, regionId);
     }

@@ -6,16 +6,16 @@ import java.util.Comparator;
 import java.util.List;
 
 /**
- * Byte ranges of a region, sorted by offset, pairwise disjoint; built once for a grant, read for every write.
+ * Byte ranges of a region, sorted by offset, pairwise disjoint; built once per grant, read for every write.
  *
  * <p>Immutable; safe from any thread. Adjacent ranges are merged, so that a coalesced write over both is inside.
  */
 public final class WindowRanges {
     private final long[] fromBytes;
     private final long[] toBytes;
-    /** Instead of ranges: pages of layers that lie in order. Null when there are ranges. */
+    /** Replaces the ranges if the layers' pages form a grid; null otherwise. */
     private final PageGrid grid;
-    /** Instead of ranges of its own: those of others. Null when it has its own. */
+    /** Replaces the ranges in a union; null otherwise. */
     private final WindowRanges[] parts;
 
     private WindowRanges(long[] fromBytes, long[] toBytes, PageGrid grid, WindowRanges[] parts) {
@@ -29,7 +29,7 @@ public final class WindowRanges {
         this(fromBytes, toBytes, grid, null);
     }
 
-    /** All ranges of several that share no byte; a write lies inside one range of one of them. */
+    /** The union of several that share no byte; a write must lie inside one range of one of them. */
     public static WindowRanges union(List<WindowRanges> parts) {
         return parts.size() == 1
                 ? parts.getFirst()
@@ -37,9 +37,9 @@ public final class WindowRanges {
     }
 
     /**
-     * The same pages of several layers: page {@code p} of layer {@code l} is {@code layerPageBytes[l]} bytes at {@code
-     * layerOffsets[l] + p * layerStrides[l]}. Costs pages plus layers, where layers lie one after the other or side by
-     * side in each page, as engines lay them.
+     * The same pages of several layers: page {@code p} of layer {@code l} is {@code layerPageBytes[l]} bytes at
+     * {@code layerOffsets[l] + p * layerStrides[l]}. O(pages + layers) where layers lie one after the other or side by
+     * side in each page, as in the engines' layouts.
      *
      * @param pageIndices any order; the array is not kept
      * @throws IllegalArgumentException when a page is named twice, ranges overlap or a bound overflows
@@ -124,7 +124,7 @@ public final class WindowRanges {
         return new WindowRanges(Arrays.copyOf(from, count), Arrays.copyOf(to, count), null);
     }
 
-    /** Positions by offset; sorting boxes them, so that callers with many ranges give them in order. */
+    /** Indices sorted by offset. Sorting boxes them, so callers with many ranges should pass them sorted. */
     static int[] order(long[] offsetsBytes) {
         int[] order = new int[offsetsBytes.length];
         boolean ascending = true;
@@ -165,7 +165,7 @@ public final class WindowRanges {
         return false;
     }
 
-    /** Position of the last value that is not above; -1 when all are. */
+    /** Index of the last value not above {@code value}; -1 when all are above. */
     static int lastNotAbove(long[] ascending, long value) {
         int low = 0;
         int high = ascending.length - 1;
@@ -180,7 +180,7 @@ public final class WindowRanges {
         return high;
     }
 
-    /** Where the last range ends; 0 when there is none. */
+    /** End of the last range; 0 when there is none. */
     public long endBytes() {
         if (parts != null) {
             return Arrays.stream(parts).mapToLong(WindowRanges::endBytes).max().orElse(0);
@@ -191,7 +191,7 @@ public final class WindowRanges {
         return toBytes.length == 0 ? 0 : toBytes[toBytes.length - 1];
     }
 
-    /** Where the first range begins; 0 when there is none. */
+    /** Start of the first range; 0 when there is none. */
     public long beginBytes() {
         if (parts != null) {
             return Arrays.stream(parts)

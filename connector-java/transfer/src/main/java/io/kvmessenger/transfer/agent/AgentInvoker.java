@@ -4,7 +4,7 @@ import java.util.List;
 import java.util.function.Consumer;
 
 /**
- * Runs the duty cycles of agents on the thread that calls it. An error of one ends and closes all of them.
+ * Runs the duty cycles of agents on the calling thread. An error of one agent ends and closes all of them.
  *
  * <p>One thread; {@link #isRunning} from any.
  */
@@ -13,13 +13,13 @@ public final class AgentInvoker {
     private final Consumer<Throwable> onError;
     private volatile boolean running = true;
 
-    /** @param onError gets the error that ended an agent, before any of them is closed */
+    /** @param onError receives the error that ended an agent, before any of them is closed */
     public AgentInvoker(List<? extends Agent> agents, Consumer<Throwable> onError) {
         this.agents = List.copyOf(agents);
         this.onError = onError;
     }
 
-    /** One duty cycle of each agent, in their order; returns how much was done, 0 also when they have ended. */
+    /** Runs one duty cycle of each agent, in order; returns the amount of work done, 0 also after they have ended. */
     public int invoke() {
         int work = 0;
         for (int i = 0; i < agents.size(); i++) {
@@ -28,7 +28,7 @@ public final class AgentInvoker {
         return work;
     }
 
-    /** One duty cycle of one agent. */
+    /** Runs one duty cycle of one agent. */
     public int invoke(int index) {
         if (!running) {
             return 0;
@@ -41,18 +41,18 @@ public final class AgentInvoker {
         }
     }
 
-    /** Ends all agents for an error that the caller found beside their duty cycles. */
+    /** Ends all agents because of an error that the caller met outside their duty cycles. */
     public void fail(Throwable error) {
         onError.accept(error);
         close();
     }
 
-    /** False when no duty cycle is run any more. */
+    /** False when no duty cycle will run any more. */
     public boolean isRunning() {
         return running;
     }
 
-    /** Ends and closes all agents, also when one of them throws; that is thrown afterwards. */
+    /** Ends and closes all agents, even if one of them throws; the exception is rethrown afterwards. */
     public void close() {
         if (running) {
             running = false;
@@ -60,7 +60,7 @@ public final class AgentInvoker {
         }
     }
 
-    /** Closes agents that no thread runs. All of them are closed, also when one throws; the first exception is thrown afterwards. */
+    /** Closes agents that no thread runs: all of them, even if one throws; the first exception is then rethrown. */
     public static void closeAll(List<? extends Agent> agents) {
         Throwable first = null;
         for (Agent agent : agents) {

@@ -6,7 +6,7 @@ import java.util.function.Consumer;
 /**
  * Runs an agent's duty cycles on a daemon thread of its own, until it is stopped or an error ends the agent.
  *
- * <p>One thread starts it; any thread may stop it, wait for it or ask for its state.
+ * <p>One thread starts it; any thread may stop it, wait for it or query its state.
  */
 public final class AgentRunner {
     private final Agent agent;
@@ -14,14 +14,14 @@ public final class AgentRunner {
     private final Thread thread;
     private volatile boolean stopping;
 
-    /** @param onError gets, on the agent's thread and before its {@link Agent#onClose}, the error that ended it */
+    /** @param onError receives, on the agent's thread and before its {@link Agent#onClose}, the error that ended it */
     public AgentRunner(Agent agent, Consumer<Throwable> onError) {
         this.agent = agent;
         this.onError = onError;
         thread = Thread.ofPlatform().daemon().name(agent.roleName()).unstarted(this::run);
     }
 
-    /** Begins the duty cycle. When the system has no thread left this throws, and the agent is not closed. */
+    /** Starts the thread. If the system cannot create one, this throws and the agent is not closed. */
     public void start() {
         thread.start();
     }
@@ -40,31 +40,31 @@ public final class AgentRunner {
         }
     }
 
-    /** Whether the duty cycle has been told to end. */
+    /** Whether the duty cycles were told to end. */
     public boolean isStopping() {
         return stopping;
     }
 
-    /** Whether the duty cycle has begun at any time. */
+    /** Whether the duty cycles have ever begun. */
     public boolean hasStarted() {
         return thread.getState() != Thread.State.NEW;
     }
 
-    /** Whether the duty cycle runs, or the agent is closing. */
+    /** Whether the duty cycles run, or the agent is closing. */
     public boolean isAlive() {
         return thread.isAlive();
     }
 
-    /** Ends the duty cycle after the one under way; does not wait for it. */
+    /** Ends the duty cycles after the current one; does not wait. */
     public void stop() {
         stopping = true;
         agent.wake();
     }
 
     /**
-     * Waits until the agent is closed. An interrupt does not shorten the wait; it is there again afterwards.
+     * Waits until the agent is closed. An interrupt does not shorten the wait; the flag is restored afterwards.
      *
-     * @return false when the limit has passed before
+     * @return false when the limit passed first
      */
     public boolean join(Duration limit) {
         boolean interrupted = false;

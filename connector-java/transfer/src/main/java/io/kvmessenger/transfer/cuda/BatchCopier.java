@@ -11,9 +11,9 @@ import java.util.Arrays;
 import java.util.function.IntSupplier;
 
 /**
- * Copies the runs of batches into one peer's memory: the source's device copies, and between host memories the processor does.
+ * Copies the runs of batches into one peer's memory: by the source's device, or by the CPU between host memories.
  *
- * <p>Worker only. It has a stream for each device that is a source.
+ * <p>Worker only. It has one stream per source device.
  */
 final class BatchCopier {
     private final DeviceDriver driver;
@@ -30,9 +30,9 @@ final class BatchCopier {
     }
 
     /**
-     * Where the copies of a batch queue; null when the processor copies.
+     * The queue for the copies of a batch; null when the CPU copies.
      *
-     * @throws io.kvmessenger.transfer.device.DeviceFault where the device gives no stream
+     * @throws io.kvmessenger.transfer.device.DeviceFault when the device provides no stream
      */
     CopyQueue queueFor(WriteBatch batch, PeerMemory target) {
         return switch (batch.sourceRegion().memory()) {
@@ -51,7 +51,7 @@ final class BatchCopier {
         return queues[ordinal];
     }
 
-    /** Copies, or gives to the stream of {@link #queueFor}; false when a page would lie outside the target. */
+    /** Copies, or queues on the stream of {@link #queueFor}; false when a page would be outside the target. */
     boolean copy(WriteBatch batch, PeerMemory target) {
         return switch (target) {
             case PeerMemory.OnDevice device -> copyToDevice(batch, device);
@@ -125,12 +125,12 @@ final class BatchCopier {
         return offsetBytes < 0 || offsetBytes > target.lengthBytes() - lengthBytes;
     }
 
-    /** By ordinal, with gaps. */
+    /** Indexed by ordinal, with gaps. */
     CopyQueue[] queues() {
         return queues;
     }
 
-    /** Whether copies are on their way, which nothing tells the end of. */
+    /** Whether copies are in progress, whose end no event reports. */
     boolean isBusy() {
         for (CopyQueue queue : queues) {
             if (queue != null && !queue.isEmpty()) {
@@ -140,7 +140,7 @@ final class BatchCopier {
         return false;
     }
 
-    /** Waits until no copy runs; those that were not queued yet never do. */
+    /** Waits until no copy runs; unqueued copies are dropped. */
     void close() {
         for (CopyQueue queue : queues) {
             if (queue != null) {

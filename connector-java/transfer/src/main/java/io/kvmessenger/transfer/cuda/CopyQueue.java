@@ -3,15 +3,16 @@ package io.kvmessenger.transfer.cuda;
 import io.kvmessenger.transfer.device.CopyStream;
 
 /**
- * What one device copies for one peer: each write's copies, and behind them its immediate, which is due when the copies are done.
+ * The copies of one device for one peer: each write's copies, followed by its immediate, which is due when the copies
+ * are done.
  *
- * <p>Worker only. First in, first out. Allocates nothing.
+ * <p>Worker only. FIFO. Allocates nothing.
  */
 final class CopyQueue {
     /** A power of two. */
     private static final int POSTS_MAX = 1 << 8;
 
-    /** So much a closing path waits for at most. */
+    /** Limit on the bytes queued, which a closing path has to wait for. */
     private static final long BYTES_MAX = 64L << 20;
 
     private final CopyStream stream;
@@ -40,7 +41,7 @@ final class CopyQueue {
         return head == tail;
     }
 
-    /** The write's copies have been given to the stream. */
+    /** Records a write whose copies are on the stream. */
     void posted(long postId, int imm, long lengthBytes) {
         int at = slot(tail++);
         postIds[at] = postId;
@@ -49,7 +50,7 @@ final class CopyQueue {
         queuedBytes += lengthBytes;
     }
 
-    /** Queues what was posted since the last time. */
+    /** Sets a mark behind everything posted since the last one. */
     void mark() {
         if (marked == tail) {
             return;
@@ -60,7 +61,7 @@ final class CopyQueue {
         }
     }
 
-    /** Whether the bytes of the oldest write are in their place. */
+    /** Whether the bytes of the oldest write are in place. */
     boolean isHeadDone() {
         return head < marked && stream.isDone(serials[slot(head)]);
     }

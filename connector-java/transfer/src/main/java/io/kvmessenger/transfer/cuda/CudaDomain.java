@@ -25,10 +25,10 @@ import java.lang.foreign.MemorySegment;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * Maps peers' device memory, and lets them map this engine's. Worker only, except where said.
+ * Maps peers' device memory, and lets them map this engine's. Worker only, except where stated.
  *
- * <p>Memory is handed only to an admitted peer on a Unix socket of this user's, and only while all regions can be: memory of devices
- * that the driver exports, and shareable host memory beside it, as that of context rows.
+ * <p>Memory is handed only to an admitted peer on a Unix socket of the same user, and only while all regions can be:
+ * device memory that the driver exports, and shareable host memory besides, such as that of context rows.
  */
 final class CudaDomain implements Domain {
     private static final int NONE = -1;
@@ -42,10 +42,10 @@ final class CudaDomain implements Domain {
     private final PinnedSources pinned;
     private final InboundRings inbound = new InboundRings();
     private final OfferedRegions offered = new OfferedRegions();
-    /** The device of the first region that is one's; its context is there already. */
+    /** The device of the first region in device memory, whose context exists already. */
     private volatile int copier = NONE;
 
-    /** By the region's id; the messenger's thread writes, the worker reads. */
+    /** By region id; written by the messenger's thread, read by the worker. */
     private final ConcurrentHashMap<Integer, DeviceExport> exports = new ConcurrentHashMap<>();
 
     CudaDomain(
@@ -74,7 +74,7 @@ final class CudaDomain implements Domain {
         return location;
     }
 
-    /** @throws IllegalArgumentException when the driver knows nothing of what is said to be a device's */
+    /** @throws IllegalArgumentException when the driver does not know the memory as a device's */
     @Override
     public RemoteKey register(Region region) {
         RemoteKey key = switch (region.memory()) {
@@ -111,7 +111,7 @@ final class CudaDomain implements Domain {
         return key;
     }
 
-    /** Which device copies what lies in host memory on this side, and in whose context peers' memory is mapped. */
+    /** The device that copies from this side's host memory, and in whose context peers' memory is mapped. */
     private int copier() {
         return Math.max(0, copier);
     }

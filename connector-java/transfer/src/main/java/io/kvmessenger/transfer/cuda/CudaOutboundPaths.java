@@ -19,18 +19,19 @@ import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
 
 /**
- * One peer whose device memory this engine maps: queues copies, and pushes their immediate when they are done, never before.
+ * One peer whose device memory this engine maps: queues copies, and pushes their immediate when they are done, never
+ * before.
  *
- * <p>Worker only. A write is told as sent when its immediate is pushed: until then its source is read. Once it is closed no copy runs,
- * so that source and target may be used again; what was copied without an immediate counts for nothing and is written once more by
- * another path. Closing waits for at most what {@link CopyQueue} holds.
+ * <p>Worker only. A write is reported as sent when its immediate is pushed: until then its source is read. Once closed,
+ * no copy runs, so source and target may be reused; what was copied without an immediate does not count, and is written
+ * again by another path. Closing waits for at most the copies that {@link CopyQueue} holds.
  */
 final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Reader {
-    /** A call of the driver takes as many scattered copies. */
+    /** Largest number of scattered copies in one driver call. */
     private static final int BATCH_PAGES_MAX = 512;
 
     private static final long BATCH_BYTES = 2 << 20;
-    /** Told as sent in one duty cycle, and done at once and not yet told. */
+    /** Limit on writes reported as sent in one duty cycle, and on writes completed at once and not yet reported. */
     private static final int SENT_MAX = 1 << 10;
 
     private final LibC libC;
@@ -53,7 +54,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
 
     private boolean closed;
 
-    /** @throws IllegalStateException when too much was asked of the peer */
+    /** @throws IllegalStateException when the peer has been asked too often */
     CudaOutboundPaths(
             LibC libC,
             OutboundChannel channel,
@@ -217,7 +218,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
         return work;
     }
 
-    /** Wakes the target for what was pushed since the last duty cycle, and tells the engine of it. */
+    /** Wakes the target for what was pushed since the last duty cycle, and reports it to the engine. */
     private void tellSent() {
         int count = sentCount;
         sentCount = 0;
@@ -273,7 +274,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
         return taken;
     }
 
-    /** For what is in its place already; false when the ring is full. */
+    /** Pushes the immediate of a write that is in place already; false when the ring is full. */
     private boolean pushNow(WriteBatch batch, long postId) {
         ringFull = !ring.push(immOf(batch));
         if (!ringFull) {
@@ -286,7 +287,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
         return Imm.withWeight(batch.window(), (int) batch.weight());
     }
 
-    /** The peer's region, or null while it is not there: then the peer is asked for it. */
+    /** The peer's region; null if it is not mapped yet, and then it is requested from the peer. */
     private PeerMemory find(int regionId) {
         PeerMemory found = memories.find(regionId);
         if (found == null

@@ -11,7 +11,7 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.spi.TransportUnavailableException;
 
-/** Memory of devices that processes of one user on one host share, and host memory beside it. */
+/** Device memory shared between processes of one user on one host, and host memory besides. */
 public final class CudaTransport implements Transport {
     private final EventLoop loop;
     private final SocketLinks links;
@@ -19,8 +19,8 @@ public final class CudaTransport implements Transport {
     private final String library;
 
     /**
-     * @param connectLimitNs how long a peer may take to map what it gets
-     * @param library NVIDIA's driver: its path, or a name that the loader looks for
+     * @param connectLimitNs how long a peer may take to map what it is sent
+     * @param library NVIDIA's driver: its path, or a name for the loader
      */
     public CudaTransport(EventLoop loop, SocketLinks links, long connectLimitNs, String library) {
         this.loop = loop;

@@ -7,7 +7,7 @@ import io.kvmessenger.foreign.CudaLayout;
 import io.kvmessenger.transfer.device.ExportForm;
 import java.lang.foreign.MemorySegment;
 
-/** What a target says first of a region in device memory. A value; both ends are on one machine: its byte order. */
+/** A target's first record about a region in device memory, in the native byte order of both ends. A value. */
 record DeviceRecord(int regionId, ExportForm form) {
     private static final int WORDS = 5;
     private static final long HANDLE_OFFSET = WORDS * (long) Long.BYTES;
@@ -24,7 +24,7 @@ record DeviceRecord(int regionId, ExportForm form) {
         return out;
     }
 
-    /** What the record says, or null when it says nothing that could be true. */
+    /** Decodes a record; null when malformed or impossible. */
     static DeviceRecord parse(MemorySegment in) {
         if (in.byteSize() != LENGTH_BYTES) {
             return null;

@@ -12,13 +12,13 @@ import java.lang.foreign.MemorySegment;
 import java.util.function.IntFunction;
 
 /**
- * Hands all regions to one peer, in the order of registration: files as they are, device memory part by part. Worker only.
+ * Sends all regions to one peer, in order of registration: files as they are, device memory part by part. Worker only.
  *
- * <p>A descriptor is opened when there is room for it and closed at once: a region may have more parts than a process may have
- * descriptors.
+ * <p>A descriptor is opened only when there is room for it, and closed after sending: a region may have more parts than
+ * a process may have descriptors.
  */
 final class DeviceSender implements RegionSender {
-    /** Each is a few calls of the driver. */
+    /** Limit for one duty cycle: each part takes a few driver calls. */
     private static final int PARTS_A_TURN = 64;
 
     private final LibC libC;
@@ -27,14 +27,14 @@ final class DeviceSender implements RegionSender {
     private final OfferedRegions offered;
     private int lastOfferedId = OfferedRegions.NONE;
     private boolean allOfferedTold;
-    /** Whose parts are not all told; null when there is none. */
+    /** The region whose parts are being sent; null when there is none. */
     private DeviceExport current;
 
     private int nextPart;
 
     /**
-     * @param keys by the region's id; null for one that is no more
-     * @param exports by the region's id; null for a region of host memory, and for one that is no more
+     * @param keys by region id; null for a deregistered region
+     * @param exports by region id; null for a region of host memory, and for a deregistered one
      */
     DeviceSender(LibC libC, IntFunction<RemoteKey> keys, IntFunction<DeviceExport> exports, OfferedRegions offered) {
         this.libC = libC;
@@ -61,7 +61,7 @@ final class DeviceSender implements RegionSender {
         return false;
     }
 
-    /** Of the region that is told of; returns whether all have been. */
+    /** Sends parts of the current region; returns whether all have been sent. */
     private boolean tellParts(int partsMax, InboundChannel channel) {
         for (int left = partsMax; current != null && left > 0; left--) {
             if (!tellPart(channel)) {
@@ -104,7 +104,7 @@ final class DeviceSender implements RegionSender {
         return true;
     }
 
-    /** A region that is there has been offered, or will be. */
+    /** An existing region has been or will be offered, so a request needs no answer. */
     @Override
     public boolean answer(int regionId, InboundChannel channel) {
         return keys.apply(regionId) != null

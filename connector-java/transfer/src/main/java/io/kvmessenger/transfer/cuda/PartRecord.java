@@ -3,7 +3,7 @@ package io.kvmessenger.transfer.cuda;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
-/** One part of a region in device memory, with its descriptor beside the record. A value. */
+/** One part of a region in device memory; its descriptor travels with the record. A value. */
 record PartRecord(int regionId, long lengthBytes) {
     private static final int LENGTH_BYTES = 16;
 
@@ -11,7 +11,7 @@ record PartRecord(int regionId, long lengthBytes) {
         return MemorySegment.ofArray(new long[] {regionId, lengthBytes});
     }
 
-    /** What the record says, or null when it says nothing. */
+    /** Decodes a record; null when malformed. */
     static PartRecord parse(MemorySegment in) {
         return in.byteSize() != LENGTH_BYTES
                 ? null

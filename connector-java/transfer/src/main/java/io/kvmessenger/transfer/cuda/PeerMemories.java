@@ -10,13 +10,13 @@ import java.util.Map;
 import java.util.function.IntSupplier;
 
 /**
- * All regions of one peer that it has handed over. Worker only.
+ * All regions that one peer has handed over. Worker only.
  *
- * <p>What the peer says is held against what the driver says; a record that cannot be true is an {@link IllegalArgumentException},
+ * <p>The peer's data is verified against the driver's; an impossible record is an {@link IllegalArgumentException},
  * memory that cannot be mapped an {@link IllegalStateException}.
  */
 final class PeerMemories {
-    /** A KV cache is one a rank, and each kind of context row one. */
+    /** Limit on regions: one for each rank's KV cache, and one for each kind of context row. */
     static final int REGIONS_MAX = 256;
 
     private final LibC libC;
@@ -78,7 +78,7 @@ final class PeerMemories {
         }
     }
 
-    /** Null while it is not there, or not whole. Allocates nothing for one that was asked for last. */
+    /** Null if the region is not there, or incomplete. Allocates nothing for the region found last. */
     PeerMemory find(int regionId) {
         if (last == null || lastRegionId != regionId) {
             PeerMemory found = memories.get(regionId);
@@ -96,9 +96,9 @@ final class PeerMemories {
     }
 
     /**
-     * Gives access to the device that copies, while another transport can still be taken instead.
+     * Gives the copying device access, while another transport can still be selected instead.
      *
-     * @throws io.kvmessenger.transfer.device.DeviceFault where it cannot reach the peer's
+     * @throws io.kvmessenger.transfer.device.DeviceFault when it cannot reach the peer's device
      */
     void grantAccess() {
         for (PeerMemory memory : memories.values()) {
@@ -108,12 +108,12 @@ final class PeerMemories {
         }
     }
 
-    /** Whether a part is to come. */
+    /** Whether further parts are expected. */
     boolean isIncomplete() {
         return incomplete != null;
     }
 
-    /** No copy is queued any more. */
+    /** Closes all regions; no copy is queued any more. */
     void close() {
         memories.values().forEach(PeerMemory::close);
         memories.clear();

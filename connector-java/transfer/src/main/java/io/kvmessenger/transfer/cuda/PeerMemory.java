@@ -6,11 +6,11 @@ import io.kvmessenger.transfer.device.ImportedMemory;
 import io.kvmessenger.transfer.device.PinnedMemory;
 import io.kvmessenger.transfer.samehost.MappedFile;
 
-/** A region of a peer's as this process sees it. Worker only. */
+/** A region of a peer, as this process sees it. Worker only. */
 sealed interface PeerMemory {
     long lengthBytes();
 
-    /** Whether all of it can be written to. */
+    /** Whether all of it can be written. */
     default boolean isComplete() {
         return true;
     }
@@ -18,7 +18,7 @@ sealed interface PeerMemory {
     /** No copy to it is queued any more. */
     void close();
 
-    /** On a device. */
+    /** Memory of a device. */
     record OnDevice(ImportedMemory memory) implements PeerMemory {
         @Override
         public long lengthBytes() {
@@ -36,7 +36,7 @@ sealed interface PeerMemory {
         }
     }
 
-    /** In host memory: page-locked when a device first copies to it. */
+    /** Host memory, page-locked when a device first copies to it. */
     final class InFile implements PeerMemory {
         private final MappedFile file;
         private PinnedMemory pinned;
@@ -50,7 +50,7 @@ sealed interface PeerMemory {
             return file;
         }
 
-        /** What cannot be page-locked is copied to all the same: the driver then waits for it. */
+        /** Page-locks the memory. If that fails it is copied to all the same, but the driver blocks meanwhile. */
         void pin(DeviceDriver driver, int copier) {
             if (tried) {
                 return;

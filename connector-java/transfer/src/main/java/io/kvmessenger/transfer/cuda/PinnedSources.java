@@ -11,15 +11,16 @@ import java.util.Optional;
 import java.util.function.IntSupplier;
 
 /**
- * Regions of host memory that devices copy from, page-locked when they first do: such as context rows beside a KV cache on a device.
+ * Regions of host memory that devices copy from, such as context rows of a KV cache on a device; page-locked on first
+ * use.
  *
- * <p>Called by the worker, but for {@link #release}, by the messenger's thread. What cannot be page-locked is copied all the same, only
- * slower: the driver then waits for it.
+ * <p>Called by the worker, except {@link #release}, by the messenger's thread. If page-locking fails, memory is copied
+ * all the same, only slower, as the driver blocks meanwhile.
  */
 final class PinnedSources {
     private final DeviceDriver driver;
     private final IntSupplier copier;
-    /** By the region's id; empty for what cannot be, so that it is tried once. */
+    /** By region id; empty where page-locking failed, so that it is tried only once. */
     private final Map<Integer, Optional<PinnedMemory>> pinned = new HashMap<>();
 
     PinnedSources(DeviceDriver driver, IntSupplier copier) {
@@ -39,7 +40,7 @@ final class PinnedSources {
         }
     }
 
-    /** Of a region that no write reads any more. */
+    /** Releases a region that no write reads any more. */
     synchronized void release(int regionId) {
         Optional<PinnedMemory> memory = pinned.remove(regionId);
         if (memory != null) {

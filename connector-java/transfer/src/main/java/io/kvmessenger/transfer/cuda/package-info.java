@@ -1,2 +1,2 @@
-/** Transport between processes of one user on one host: the target's device memory is mapped, the writer's device copies. */
+/** Transport between processes of one user on one host: maps the target's device memory; the writer's device copies. */
 package io.kvmessenger.transfer.cuda;

@@ -4,12 +4,12 @@ import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
 
 /**
- * What copies between the memories of this process: a driver, loaded when it is needed for the first time.
+ * Copies between the memories of this process: a driver, loaded on first use.
  *
  * <p>Safe from any thread; a stream belongs to the thread that opens it.
  */
 public interface DeviceAccess extends AutoCloseable {
-    /** There is no device. */
+    /** For a process without devices. */
     DeviceAccess NONE = new DeviceAccess() {
         @Override
         public String refusal(int ordinal) {
@@ -30,43 +30,43 @@ public interface DeviceAccess extends AutoCloseable {
         public void close() {}
     };
 
-    /** Why nothing can be copied to and from a device of this process, or null. */
+    /** Why a device of this process cannot be copied to and from, or null. */
     String refusal(int ordinal);
 
     /**
      * A new stream of a device.
      *
-     * @throws DeviceFault where the driver refuses
+     * @throws DeviceFault when the driver refuses
      */
     CopyStream openStream(int ordinal);
 
     /**
-     * Page-locked host memory, held until this is closed.
+     * Page-locked host memory, which lasts until this is closed.
      *
-     * @throws DeviceFault where the driver refuses
+     * @throws DeviceFault when the driver refuses
      */
     MemorySegment pin(long lengthBytes);
 
     /**
-     * Memory of a device for other hardware.
+     * Exports device memory for other hardware.
      *
-     * @return whose descriptor is the caller's
-     * @throws DeviceFault where the driver refuses
+     * @return the export, whose descriptor is the caller's
+     * @throws DeviceFault when the driver refuses
      */
     default DmaBuf exportDmaBuf(Memory.Device memory) {
         throw new DeviceFault("exporting " + memory, "no driver that could");
     }
 
     /**
-     * How what NICs write into a device becomes visible there.
+     * Makes what NICs write into a device visible to its kernels.
      *
-     * @throws DeviceFault where it cannot be made to
+     * @throws DeviceFault when that is impossible
      */
     default NicWrites nicWrites(int ordinal) {
         throw new DeviceFault("ordering what a NIC writes into device " + ordinal, "no driver that could");
     }
 
-    /** All streams are closed already. */
+    /** Releases the driver; all streams are closed already. */
     @Override
     void close();
 }

@@ -8,10 +8,10 @@ import java.util.Map;
 import java.util.function.Supplier;
 
 /**
- * The primary context of each device that is used, kept while this is open.
+ * The primary contexts of the devices in use, retained until this is closed.
  *
- * <p>Safe from any thread. It leaves the current context of an engine's threads as it was: {@link #within} puts it back. A thread
- * of the messenger's own keeps the one that it used last.
+ * <p>Safe from any thread. {@link #within} restores the current context of an engine's threads. A thread of the
+ * messenger keeps the context that it used last.
  */
 public final class DeviceContexts implements AutoCloseable {
     private final DeviceDriver driver;
@@ -23,9 +23,9 @@ public final class DeviceContexts implements AutoCloseable {
     }
 
     /**
-     * The device's primary context, taken hold of at the first call.
+     * The device's primary context, retained at the first call.
      *
-     * @throws DeviceFault where there is no such device, or it gives none
+     * @throws DeviceFault when there is no such device, or it provides none
      */
     public synchronized long of(int ordinal) {
         return contexts.computeIfAbsent(ordinal, this::retain);
@@ -43,7 +43,7 @@ public final class DeviceContexts implements AutoCloseable {
         }
     }
 
-    /** Makes a context of {@link #of} the calling thread's, which belongs to the messenger. Allocates nothing. */
+    /** Makes a context from {@link #of} current on the calling thread, one of the messenger's. Allocates nothing. */
     void makeCurrent(long context) {
         int result = driver.cuda().cuCtxSetCurrent(context);
         if (result != 0) {
@@ -51,7 +51,7 @@ public final class DeviceContexts implements AutoCloseable {
         }
     }
 
-    /** Calls the driver in the context of a device, on any thread; the thread's own context is current again afterwards. */
+    /** Calls the driver in a device's context, on any thread; restores the thread's own context afterwards. */
     public <T> T within(int ordinal, Supplier<T> calls) {
         driver.require("cuCtxPushCurrent", driver.cuda().cuCtxPushCurrent_v2(of(ordinal)));
         try {
@@ -61,7 +61,7 @@ public final class DeviceContexts implements AutoCloseable {
         }
     }
 
-    /** The same, for calls without an answer. */
+    /** The same for calls without a result. */
     public void within(int ordinal, Runnable calls) {
         within(ordinal, () -> {
             calls.run();

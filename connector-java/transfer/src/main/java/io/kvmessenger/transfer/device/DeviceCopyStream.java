@@ -9,14 +9,14 @@ import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 
 /**
- * A stream of one device's. Copies are gathered and queued together, by one call where the driver has it (CUDA 13), so that many
- * scattered pages cost little each.
+ * A stream of one device. Copies are collected and queued together, by one call if the driver has it (CUDA 13), so that
+ * many scattered pages cost little each.
  *
- * <p>One thread. Nothing is allocated for a copy or a mark once there are as many events as marks are out at a time. The stream
- * does not wait for the default one, nor that one for it.
+ * <p>One thread. Copies and marks allocate nothing once there are as many events as outstanding marks. The stream does
+ * not synchronise with the default stream.
  */
 public final class DeviceCopyStream implements CopyStream {
-    /** Gathered before they are queued without a mark. */
+    /** Copies collected before they are queued without a mark. */
     static final int GATHERED_MAX = 512;
 
     private static final int EVENTS_MIN = 16;
@@ -36,7 +36,7 @@ public final class DeviceCopyStream implements CopyStream {
     private int gathered;
     private boolean batches = true;
 
-    /** A ring: the event of the mark with serial {@code s} is at {@code s - 1}, modulo its length. 0 = not made yet. */
+    /** A ring: the event of the mark with serial number {@code s} is at {@code s - 1}, modulo its length. 0 = none. */
     private long[] events = new long[EVENTS_MIN];
 
     private final MemorySegment created;
@@ -64,9 +64,9 @@ public final class DeviceCopyStream implements CopyStream {
     }
 
     /**
-     * Makes a stream of the device with this ordinal, whose context becomes the calling thread's.
+     * Creates a stream of the device with this ordinal, whose context becomes the calling thread's.
      *
-     * @throws DeviceFault where the driver refuses
+     * @throws DeviceFault when the driver refuses
      */
     public static DeviceCopyStream open(DeviceDriver driver, int ordinal) {
         long context = driver.contexts().of(ordinal);
@@ -150,7 +150,7 @@ public final class DeviceCopyStream implements CopyStream {
         return (int) ((serial - 1) & (events.length - 1));
     }
 
-    /** All of them are out: each keeps its mark. */
+    /** Enlarges the ring when all events are in use; each keeps its mark. */
     private void growEvents() {
         long[] old = events;
         events = new long[old.length * 2];
@@ -200,7 +200,7 @@ public final class DeviceCopyStream implements CopyStream {
         }
         closed = true;
         fault = new DeviceFault("a copy", "its stream's end");
-        // Whatever these return: a context that has failed runs nothing any more, and what it had is gone with it.
+        // Results are ignored: a context that has failed runs nothing any more, and its resources are gone.
         cuda.cuCtxSetCurrent(context);
         cuda.cuStreamSynchronize(stream);
         Arrays.stream(events).filter(event -> event != 0).forEach(cuda::cuEventDestroy_v2);

@@ -8,13 +8,13 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * NVIDIA's driver as it was found on this machine, and the contexts in which this process uses its devices.
+ * NVIDIA's driver as found on this machine, and the contexts in which this process uses its devices.
  *
- * <p>Safe from any thread. It allocates no memory of a device and queues nothing; it makes no context that an engine would not
- * share: those are the primary ones.
+ * <p>Safe from any thread. It allocates no device memory and queues nothing; it uses primary contexts only, which an
+ * engine shares.
  */
 public final class DeviceDriver implements AutoCloseable {
-    /** What is loaded where no test says otherwise. */
+    /** Loaded unless a test selects another. */
     public static final String LIBRARY = FfmLibCuda.DEFAULT_NAME;
 
     private final LibCuda cuda;
@@ -30,7 +30,7 @@ public final class DeviceDriver implements AutoCloseable {
     /**
      * Loads the driver.
      *
-     * @param library its path, or a name that the loader looks for
+     * @param library its path, or a name for the loader
      */
     public static DeviceDriver open(String library) throws NoDeviceException {
         LibCuda cuda;
@@ -67,7 +67,7 @@ public final class DeviceDriver implements AutoCloseable {
         return deviceCount;
     }
 
-    /** What a device says of itself; 0 for what this driver is too old to know. */
+    /** A device's attribute; 0 if this driver does not know it. */
     int attributeOf(int attribute, int ordinal) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment device = arena.allocate(ValueLayout.JAVA_INT);
@@ -79,7 +79,7 @@ public final class DeviceDriver implements AutoCloseable {
     }
 
     /**
-     * Does nothing where a call went well.
+     * Does nothing for a successful result.
      *
      * @throws DeviceFault that names the call and its result
      */
@@ -93,7 +93,7 @@ public final class DeviceDriver implements AutoCloseable {
         }
     }
 
-    /** Lets go of the contexts; streams and memory of them are closed already. */
+    /** Releases the contexts; their streams and memory are closed already. */
     @Override
     public void close() {
         contexts.close();

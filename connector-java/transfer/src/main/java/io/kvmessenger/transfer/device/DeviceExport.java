@@ -13,17 +13,17 @@ import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 
 /**
- * How other processes of this host get at a region of a device's memory. What the driver says of its addresses decides, not what its
- * owner believes: memory that cuMemCreate made goes handle by handle as descriptors, memory that cudaMalloc made by a legacy handle,
- * any other not at all.
+ * How other processes of this host can access a region of device memory. This depends on what the driver reports about
+ * the address range, not on the owner's claim: memory from cuMemCreate is exported handle by handle as descriptors,
+ * memory from cudaMalloc by a legacy handle, any other not at all.
  *
- * <p>Immutable; safe from any thread. The memory is its owner's.
+ * <p>Immutable; safe from any thread. It does not own the memory.
  */
 public final class DeviceExport {
     private final DeviceDriver driver;
     private final int ordinal;
     private final ExportForm form;
-    /** Where each handle's mapping begins, ascending, and where the last one ends. */
+    /** Start of each handle's mapping, ascending, and the end of the last one. */
     private final long[] partBounds;
 
     private DeviceExport(DeviceDriver driver, int ordinal, ExportForm form, long[] partBounds) {
@@ -34,10 +34,10 @@ public final class DeviceExport {
     }
 
     /**
-     * Looks at memory of a device of this process.
+     * Examines device memory of this process.
      *
-     * @return null where no other process can get at all of it
-     * @throws DeviceFault where the driver does not know the memory
+     * @return null if other processes cannot access all of it
+     * @throws DeviceFault when the driver does not know the memory
      */
     public static DeviceExport of(DeviceDriver driver, Memory.Device memory) {
         return driver.contexts().within(memory.ordinal(), () -> {
@@ -102,7 +102,7 @@ public final class DeviceExport {
         }
     }
 
-    /** What an importer is told first. */
+    /** The first data that an importer needs. */
     public ExportForm form() {
         return form;
     }
@@ -112,9 +112,9 @@ public final class DeviceExport {
     }
 
     /**
-     * A descriptor of one handle's memory, the caller's.
+     * A descriptor of one handle's memory, which the caller has to close.
      *
-     * @throws DeviceFault where the driver refuses
+     * @throws DeviceFault when the driver refuses
      */
     public int openPart(int part) {
         LibCuda cuda = driver.cuda();

@@ -10,14 +10,14 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Memory of a device as other hardware gets at it: the host pages that have it, behind a descriptor. A value; the descriptor is closed
- * once hardware has registered what it names, which keeps the memory, not the descriptor.
+ * Device memory as other hardware accesses it: a descriptor and the position of the memory in it. A value; the
+ * descriptor is closed once hardware has registered the memory, as the registration keeps the memory alive.
  *
- * @param fd the owner's
+ * @param fd belongs to the receiver of this value
  * @param offsetBytes where in it the memory begins
  */
 public record DmaBuf(int fd, long offsetBytes) {
-    /** @throws DeviceFault where the driver or the device cannot, or not for this memory */
+    /** @throws DeviceFault when the driver or the device cannot export, or not this memory */
     static DmaBuf of(DeviceDriver driver, Memory.Device memory) {
         return driver.contexts().within(memory.ordinal(), () -> {
             try (Arena arena = Arena.ofConfined()) {
@@ -48,7 +48,7 @@ public record DmaBuf(int fd, long offsetBytes) {
         }
     }
 
-    /** How its writes are seen is asked of the device that the memory was said to be of. */
+    /** Verifies the ordinal with the driver: the visibility of writes is determined for the device that was named. */
     private static void requireOnDevice(DeviceDriver driver, Memory.Device memory, Arena arena) {
         MemorySegment ordinal = arena.allocate(JAVA_LONG);
         driver.require(

@@ -5,13 +5,13 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 
-/** NVIDIA's driver, which costs nothing before it is asked for. Safe from any thread. */
+/** NVIDIA's driver, loaded on first use. Safe from any thread. */
 public final class DriverAccess implements DeviceAccess {
     private final String library;
     private final List<PinnedMemory> pinned = new ArrayList<>();
     private DeviceDriver driver;
 
-    /** @param library the driver's path, or a name that the loader looks for */
+    /** @param library the driver's path, or a name for the loader */
     public DriverAccess(String library) {
         this.library = library;
     }
@@ -42,7 +42,7 @@ public final class DriverAccess implements DeviceAccess {
         return driver;
     }
 
-    /** In the context of the first device; any of them copies to and from it. */
+    /** Uses the context of the first device; any device can copy to and from the memory. */
     @Override
     public synchronized MemorySegment pin(long lengthBytes) {
         PinnedMemory memory = PinnedMemory.allocate(opened(), 0, lengthBytes);

@@ -5,21 +5,21 @@ import java.util.Arrays;
 import java.util.Objects;
 
 /**
- * What an importer has to know of exported memory before the first descriptor. A value; the array is not changed.
+ * What an importer has to know about exported memory before the first descriptor. A value; the array is not changed.
  *
- * @param lengthBytes the region's
- * @param offsetBytes where the region begins in what is mapped
- * @param mappedBytes what is mapped: all handles that the region touches, or the whole legacy allocation
- * @param partCount descriptors that follow, in order; {@link #LEGACY} where the handle is all
- * @param legacyHandle means something to the driver alone
+ * @param lengthBytes of the region
+ * @param offsetBytes start of the region within the mapping
+ * @param mappedBytes length of the mapping: all handles that the region touches, or the whole legacy allocation
+ * @param partCount number of descriptors that follow, in order; {@link #LEGACY} if a handle replaces them
+ * @param legacyHandle opaque to all but the driver
  */
 public record ExportForm(long lengthBytes, long offsetBytes, long mappedBytes, int partCount, byte[] legacyHandle) {
     public static final int LEGACY = 0;
 
-    /** Of one region: each costs a record, and the importer a call or two. */
+    /** Limit for one region: each part costs a record, and the importer a call or two. */
     public static final int PARTS_MAX = 1 << 16;
 
-    /** @throws IllegalArgumentException saying what cannot be true */
+    /** @throws IllegalArgumentException naming what is impossible */
     public ExportForm {
         if (lengthBytes <= 0
                 || offsetBytes < 0

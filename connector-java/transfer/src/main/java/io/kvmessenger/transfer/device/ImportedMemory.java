@@ -11,19 +11,19 @@ import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 
 /**
- * A region of a device's memory that another process has exported, as this one's devices see it.
+ * A region of device memory that another process has exported, as this process's devices see it.
  *
- * <p>One thread. The memory stays while it is open, even when its owner's process ends; it is closed only when no copy to or from it is
- * queued any more.
+ * <p>One thread. While open it keeps the memory alive, even after the end of its owner's process; it must be closed
+ * only when no copy to or from it is queued any more.
  */
 public final class ImportedMemory implements AutoCloseable {
     private final DeviceDriver driver;
     private final ExportForm form;
-    /** In whose context it is mapped. */
+    /** The device in whose context it is mapped. */
     private final int ordinal;
-    /** Of all parts. 0 for legacy memory. */
+    /** Address range of all parts; 0 for legacy memory. */
     private final long reservedAddress;
-    /** By ordinal; 0 where the device has no access yet. */
+    /** By ordinal; 0 while the device has no access. */
     private long[] addresses = new long[0];
 
     private long[] partBytes = new long[0];
@@ -31,10 +31,10 @@ public final class ImportedMemory implements AutoCloseable {
     private boolean closed;
 
     /**
-     * Begins to import; memory in parts is complete when {@link #addPart} has been told of all.
+     * Begins to import; memory in parts is complete when {@link #addPart} has received all.
      *
      * @param ordinal of a device of this process that will copy to it
-     * @throws DeviceFault where the driver refuses
+     * @throws DeviceFault when the driver refuses
      */
     public ImportedMemory(DeviceDriver driver, int ordinal, ExportForm form) {
         this.driver = driver;
@@ -53,7 +53,7 @@ public final class ImportedMemory implements AutoCloseable {
         }
     }
 
-    /** Of the region, whatever is mapped around it. */
+    /** Length of the region, not of the mapping around it. */
     public long lengthBytes() {
         return form.lengthBytes();
     }
@@ -63,11 +63,11 @@ public final class ImportedMemory implements AutoCloseable {
     }
 
     /**
-     * Maps the next part behind the last one.
+     * Maps the next part after the last one.
      *
      * @param fd stays the caller's
-     * @throws IllegalArgumentException when the parts are more, or longer, than was said
-     * @throws DeviceFault where the driver refuses, as it does where the length is not the part's
+     * @throws IllegalArgumentException when there are more parts, or longer ones, than announced
+     * @throws DeviceFault when the driver refuses, as for a length that is not the part's
      */
     public void addPart(int fd, long lengthBytes) {
         boolean last = partBytes.length == form.partCount() - 1;
@@ -95,16 +95,17 @@ public final class ImportedMemory implements AutoCloseable {
             try {
                 driver.require("cuMemMap", cuda.cuMemMap(reservedAddress + mappedBytes, lengthBytes, 0, handle, 0));
             } finally {
-                // Its mapping keeps it.
+                // The mapping keeps it alive.
                 cuda.cuMemRelease(handle);
             }
         }
     }
 
     /**
-     * Where the region begins for copies of a device, which gets access with the first call.
+     * Start of the region for copies by a device, which gets access with the first call.
      *
-     * @throws DeviceFault where the device cannot reach the other's memory, or the memory is not what was said
+     * @throws DeviceFault when the device cannot reach the other device's memory, or the memory is not what was
+     *     announced
      */
     public long addressFor(int copier) {
         if (copier >= addresses.length) {
@@ -150,7 +151,7 @@ public final class ImportedMemory implements AutoCloseable {
         });
     }
 
-    /** The owner's word alone would let copies run over the end of its memory. */
+    /** Verifies the length with the driver: by the owner's claim alone, copies could run past the memory's end. */
     private void requireLength(long address, Arena arena) {
         MemorySegment base = arena.allocate(JAVA_LONG);
         MemorySegment size = arena.allocate(JAVA_LONG);

@@ -3,29 +3,30 @@ package io.kvmessenger.transfer.device;
 import io.kvmessenger.foreign.CudaApi;
 
 /**
- * What NICs write into the memory of one device, and when the device sees it: a completion says that a write has reached the device,
- * which is less than that its kernels read it.
+ * When NIC writes into the memory of one device become visible to its kernels: a completion says only that a write has
+ * reached the device.
  *
  * <p>One thread, which belongs to the messenger.
  */
 @FunctionalInterface
 public interface NicWrites {
-    /** The device orders them by itself: kernels that are launched after a completion see what it was for. */
+    /** The device orders them itself: kernels launched after a completion see the completed write. */
     NicWrites ORDERED = () -> {};
 
     /**
-     * Kernels that are launched from now on see all writes that NICs have reported. Waits for the device, and allocates nothing.
+     * Makes all writes that NICs have reported visible to kernels launched from now on. Waits for the device, and
+     * allocates nothing.
      *
-     * @throws DeviceFault where the driver refuses: then nothing is known of what they see
+     * @throws DeviceFault when the driver refuses: then it is unknown what kernels see
      */
     void makeVisible();
 
-    /** @throws DeviceFault where kernels of the device cannot be made to see them in time */
+    /** @throws DeviceFault when visibility to the device's kernels cannot be ensured in time */
     static NicWrites of(DeviceDriver driver, int ordinal) {
         if (driver.attributeOf(CudaApi.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, ordinal)
                 != 0) {
-            // A NIC's completion and its writes part ways before such a device, and the driver says that there is
-            // nothing to flush.
+            // A NIC's completion and its writes take different paths to such a device, and the driver reports nothing
+            // to flush.
             throw new DeviceFault(
                     "ordering what a NIC writes into device " + ordinal,
                     "a device that is coherent with the processor");
@@ -43,7 +44,7 @@ public interface NicWrites {
         return () -> flush(driver, context);
     }
 
-    /** For contexts of all processes: memory of another one may be the NIC's target here. */
+    /** For contexts of all processes: the NIC's target here may be memory of another one. */
     private static void flush(DeviceDriver driver, long context) {
         driver.contexts().makeCurrent(context);
         int result = driver.cuda()

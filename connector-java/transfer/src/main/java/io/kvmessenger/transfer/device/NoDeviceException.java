@@ -1,6 +1,6 @@
 package io.kvmessenger.transfer.device;
 
-/** This machine has no driver for devices, or no device; the message is a sentence that says why, and what helps. */
+/** This machine has no driver for devices, or no device; the message is a sentence with the reason and the remedy. */
 public final class NoDeviceException extends Exception {
     private static final long serialVersionUID = 1L;
 

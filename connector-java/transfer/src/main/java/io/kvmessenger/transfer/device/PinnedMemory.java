@@ -7,9 +7,9 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * Host memory that stays in its place, so that devices copy to and from it while the processor goes on.
+ * Page-locked host memory, which devices copy to and from while the CPU continues.
  *
- * <p>Any thread; its bytes belong to one at a time. Closed when no copy to or from it is queued any more.
+ * <p>Any thread; its bytes belong to one at a time. Must be closed only when no copy to or from it is queued any more.
  */
 public final class PinnedMemory implements AutoCloseable {
     private final DeviceDriver driver;
@@ -25,10 +25,10 @@ public final class PinnedMemory implements AutoCloseable {
     }
 
     /**
-     * New memory, for copies of any device.
+     * Allocates memory for copies by any device.
      *
-     * @param ordinal of a device, in whose context it is made
-     * @throws DeviceFault where the driver refuses
+     * @param ordinal of the device in whose context it is allocated
+     * @throws DeviceFault when the driver refuses
      */
     public static PinnedMemory allocate(DeviceDriver driver, int ordinal, long lengthBytes) {
         long address = driver.contexts().within(ordinal, () -> {
@@ -44,9 +44,9 @@ public final class PinnedMemory implements AutoCloseable {
     }
 
     /**
-     * Memory that is there already, which its owner keeps for longer than this.
+     * Pins existing memory, which its owner keeps for longer than this object.
      *
-     * @throws DeviceFault where the driver refuses, as it does for what is pinned already
+     * @throws DeviceFault when the driver refuses, as for memory that is pinned already
      */
     public static PinnedMemory of(DeviceDriver driver, int ordinal, MemorySegment memory) {
         driver.contexts()

@@ -1,2 +1,2 @@
-/** Memory of accelerators: their driver, copies on streams of the messenger's own, and what other processes map of it. */
+/** Memory of accelerators: the driver, copies on streams of the messenger's own, and exports to other processes. */
 package io.kvmessenger.transfer.device;

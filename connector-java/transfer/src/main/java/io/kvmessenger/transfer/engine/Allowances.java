@@ -17,7 +17,7 @@ import java.util.Map;
 /**
  * What one peer has granted this engine to write; every submitted page is checked against it.
  *
- * <p>Messenger's thread only. Only what is allowed or refused costs an object.
+ * <p>Messenger's thread only. A check allocates nothing; allowing a window and refusing a request do.
  */
 final class Allowances {
     private final RegionTable sources;
@@ -27,7 +27,7 @@ final class Allowances {
         this.sources = sources;
     }
 
-    /** Ends what was allowed under an earlier generation of the slot: its target has closed that. */
+    /** Replaces a window of an earlier generation of the slot: the target has closed that one. */
     AllowedWindow allow(int imm, WindowArea area) {
         AllowedWindow window = new AllowedWindow(this, imm & ~Imm.WEIGHT_MAX, area);
         AllowedWindow earlier = bySlot.put(Imm.slot(imm), window);
@@ -37,14 +37,14 @@ final class Allowances {
         return window;
     }
 
-    /** A window that is not allowed here stays as it is. */
+    /** Ignores a window that is not allowed here. */
     void disallow(RemoteWindow window) {
         if (window instanceof AllowedWindow allowed && bySlot.remove(Imm.slot(allowed.imm()), allowed)) {
             allowed.end();
         }
     }
 
-    /** Why the request may not be submitted, or null. */
+    /** Why the request may not be submitted; null if it may. */
     String refusal(TransferRequest request) {
         if (request.weight() < 1 || request.weight() > TransferRequest.WEIGHT_MAX) {
             return "the write has weight " + request.weight() + ", so that its target could not count it; give it 1 to "
@@ -110,7 +110,7 @@ final class Allowances {
         return offsetBytes >= 0 && lengthBytes >= 0 && offsetBytes <= regionBytes - lengthBytes;
     }
 
-    /** Where a write that has passed {@link #refusal(WindowArea, Region, RegionDescriptor)} may land. */
+    /** The ranges of a write that has passed {@link #refusal(WindowArea, Region, RegionDescriptor)}. */
     private static WindowRanges ranges(WindowArea area, RegionDescriptor target) {
         return area.parts().get(area.partIndexOf(target.regionId())).ranges();
     }

@@ -3,7 +3,7 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.WindowArea;
 
-/** A peer's window while writes to it are allowed. Allowed and ended by the messenger's thread, read by the worker. */
+/** A peer's window while writes to it are allowed. Created and ended by the messenger's thread, read by the worker. */
 final class AllowedWindow implements RemoteWindow {
     private final Allowances of;
     private final WindowArea area;

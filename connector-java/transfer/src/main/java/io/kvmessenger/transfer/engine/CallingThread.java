@@ -11,13 +11,13 @@ import java.util.function.Consumer;
 import java.util.function.LongSupplier;
 
 /**
- * The polling thread runs the workers' duty cycles itself, one after the other: one of each in each poll, and as many as it
- * takes in a wait. All of them wait by one poller.
+ * Runs the workers' duty cycles on the polling thread, one worker after the other: one cycle each per poll, and as many
+ * as needed in a wait. All workers share one poller.
  *
  * <p>Threading as {@link WorkerRunner}. Bytes move only while it is called.
  */
 final class CallingThread implements WorkerRunner {
-    /** Idle duty cycles between yields: a yield is a system call as well. */
+    /** Idle duty cycles between yields, since a yield is a system call too. */
     private static final int IDLE_CYCLES_PER_YIELD = 32;
 
     private final List<Worker> workers;
@@ -26,12 +26,12 @@ final class CallingThread implements WorkerRunner {
     private final LongSupplier clock;
     private final boolean yields;
     private volatile boolean woken;
-    /** The polling thread in a wait that is too short for the event loop, which a wake-up of that would not end. */
+    /** The polling thread during a wait too short for the event loop, where waking the loop would not end the wait. */
     private volatile Thread parked;
 
     /**
      * @param workers all with the same poller
-     * @param onBug gets an error that ended a worker
+     * @param onBug receives an error that ended a worker
      */
     CallingThread(List<Worker> workers, LongSupplier clock, int coreCount, Consumer<Throwable> onBug) {
         this.workers = List.copyOf(workers);
@@ -47,7 +47,7 @@ final class CallingThread implements WorkerRunner {
     @Override
     public void start() {}
 
-    /** Nothing: the polling thread has just pushed it itself. */
+    /** Does nothing: the polling thread itself has just pushed the completion. */
     @Override
     public void onCompletion() {}
 
@@ -58,7 +58,7 @@ final class CallingThread implements WorkerRunner {
 
     @Override
     public void await(long limitNs, BooleanSupplier pollable) {
-        if (limitNs < SPIN_WAIT_MIN_NS) { // and the event loop could not wait for less
+        if (limitNs < SPIN_WAIT_MIN_NS) { // shorter than the event loop can wait
             parked = Thread.currentThread();
             if (!woken && invoker.invoke() == 0 && !pollable.getAsBoolean()) {
                 LockSupport.parkNanos(this, limitNs);

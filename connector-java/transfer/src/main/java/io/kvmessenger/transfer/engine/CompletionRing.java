@@ -3,10 +3,11 @@ package io.kvmessenger.transfer.engine;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * What happened, from the worker to the thread that polls: a bounded ring of primitives, with a reference beside for
- * what is rare. Tells when it stops being empty.
+ * SPSC ring of completions, from the worker to the thread that polls; a parallel object array carries rare payloads.
+ * Signals the transition from empty to non-empty.
  *
- * <p>One thread pushes, one drains. It never overflows: {@link #size} holds the causes of events back before.
+ * <p>One thread pushes, one drains. It cannot overflow: by {@link #size} the causes of further events are held back in
+ * time.
  */
 final class CompletionRing {
     static final int WRITE_COMPLETED = 0;
@@ -21,7 +22,7 @@ final class CompletionRing {
     static final int READ_ASKED = 9;
     static final int READ_ENDED = 10;
 
-    /** Receives what is drained. */
+    /** Receives drained entries. */
     interface Sink {
         void accept(int kind, long cookie, long value, Object subject, String detail);
     }
@@ -76,7 +77,7 @@ final class CompletionRing {
         }
     }
 
-    /** Hands out up to {@code limit}; fewer means that the ring was found empty, and the next push tells. */
+    /** Passes on up to {@code limit} entries. Fewer mean that the ring was empty, so the next push signals. */
     int drain(Sink sink, int limit) {
         int count = 0;
         long position = drained.getPlain();

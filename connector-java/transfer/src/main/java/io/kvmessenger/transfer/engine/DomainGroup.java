@@ -8,10 +8,11 @@ import io.kvmessenger.transfer.staging.Staging;
 import java.util.List;
 
 /**
- * One worker with all that is its alone: the domains and links that it moves bytes by, the desk where the writes of its peers
- * arrive, its completions and figures. A peer has one group for as long as it lives, in each direction.
+ * One worker with everything that it alone uses: its domains and links, the desk for its peers' writes, its completions
+ * and counters. A peer stays with one group in each direction.
  *
- * <p>What it holds says which thread may do what. The messenger's thread chooses groups, and counts peers and admissions here.
+ * <p>Threading is that of its members. The messenger's thread selects groups, and counts their peers and admissions
+ * here.
  */
 final class DomainGroup {
     private final Poller poller;
@@ -40,14 +41,14 @@ final class DomainGroup {
         desk = new InboundDesk(windows, regions, completions, figures, staging);
     }
 
-    /** Opens the domains; before the worker begins, and once. */
+    /** Opens the domains; called once, before the worker begins. */
     void open(WorkerPorts ports) {
         domains = Domains.open(ports.transports(), desk, figures);
         links.use(domains.open());
         worker.use(links, domains.open(), staging);
     }
 
-    /** Of a worker that has not begun. */
+    /** Closes what a worker that has not begun would close. */
     void abandon() {
         links.close();
         domains.open().forEach(Domain::close);

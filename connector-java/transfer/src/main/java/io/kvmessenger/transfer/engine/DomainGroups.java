@@ -10,12 +10,12 @@ import java.util.List;
 import java.util.function.ToIntFunction;
 
 /**
- * All workers of an engine, and what it has of each: spreads peers over them, and joins what they have done.
+ * All domain groups of an engine: assigns peers to them, and merges their results.
  *
  * <p>Messenger's thread, except {@link #waiting}.
  */
 final class DomainGroups {
-    /** Receives what is drained, with where it happened. */
+    /** Receives drained completions together with the group they came from. */
     interface Sink {
         void accept(DomainGroup at, int kind, long cookie, long value, Object subject, String detail);
     }
@@ -24,7 +24,7 @@ final class DomainGroups {
     private final int ringCapacity;
     private int drainedFirst;
 
-    /** Opens the domains of all, or nothing. */
+    /** Opens the domains of all groups, or of none. */
     DomainGroups(
             EngineLimits limits,
             EnginePorts enginePorts,
@@ -55,32 +55,32 @@ final class DomainGroups {
         closePollers();
     }
 
-    /** All workers have ended. */
+    /** Called when all workers have ended. */
     void closePollers() {
         all.stream().map(DomainGroup::poller).forEach(Poller::close);
     }
 
-    /** The one that peers find first: its domains listen. */
+    /** The group that peers reach first: its domains listen. */
     DomainGroup first() {
         return all.getFirst();
     }
 
-    /** Of every worker. */
+    /** The domains of every worker. */
     List<Domain> domains() {
         return all.stream().flatMap(group -> group.domains().stream()).toList();
     }
 
-    /** Where the next peer to write to goes. */
+    /** The group for the next peer to write to. */
     DomainGroup forPeer() {
         return leastOf(DomainGroup::peerCount);
     }
 
-    /** Where the next peer that may write here goes. */
+    /** The group for the next peer that may write here. */
     DomainGroup forAdmission() {
         return leastOf(DomainGroup::admissionCount);
     }
 
-    /** Of equals the last: the first one listens for all of them. */
+    /** The least loaded group. Among equals the last one, since the first also listens for all of them. */
     private DomainGroup leastOf(ToIntFunction<DomainGroup> load) {
         DomainGroup least = all.getFirst();
         for (DomainGroup group : all) {
@@ -91,7 +91,7 @@ final class DomainGroups {
         return least;
     }
 
-    /** What waits to be polled, of all workers; any thread. */
+    /** Completions waiting to be polled, over all workers. Any thread. */
     int waiting() {
         int count = 0;
         for (int i = 0; i < all.size(); i++) {
@@ -100,12 +100,12 @@ final class DomainGroups {
         return count;
     }
 
-    /** What can wait at one worker: all that an engine causes may happen at one. */
+    /** Capacity of one worker's ring: in the extreme, all events of an engine happen at one worker. */
     int ringCapacity() {
         return ringCapacity;
     }
 
-    /** Hands out up to so many; another worker's first each time, so that none has to wait for the others. */
+    /** Passes on up to {@code limit} completions, beginning with another worker each time, so that none starves. */
     int drain(Sink sink, int limit) {
         int count = 0;
         drainedFirst = (drainedFirst + 1) % all.size();
@@ -120,21 +120,21 @@ final class DomainGroups {
         return count;
     }
 
-    /** There may be something new for any of them. */
+    /** Wakes all workers. */
     void wake() {
         for (int i = 0; i < all.size(); i++) {
             all.get(i).worker().wake();
         }
     }
 
-    /** Makes every worker let go of what is half received for a closed window. */
+    /** Makes every worker abandon half-received writes for a closed window. */
     void letGo(OpenWindow window) {
         for (DomainGroup group : all) {
             group.worker().execute(() -> group.domains().forEach(domain -> domain.onWindowClosed(window)));
         }
     }
 
-    /** All workers have ended: closes every admission that no link uses. */
+    /** Closes every admission that no link uses; all workers have ended. */
     void closeUnused(String detail) {
         all.forEach(group -> group.desk().closeUnused(detail));
     }
@@ -143,7 +143,7 @@ final class DomainGroups {
         return all.stream().mapToLong(group -> group.figures().of(counter)).sum();
     }
 
-    /** The part of it that is the transport's own. */
+    /** The transport's share of a counter, over all groups. */
     long figure(String transport, TransferCounter counter) {
         return all.stream()
                 .mapToLong(group -> group.figures().ofTransport(transport).of(counter))

@@ -9,10 +9,10 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The domains of an engine, in the order of its transports. A value.
+ * The open domains of an engine, in the order of its transports. A value.
  *
  * @param open at least one
- * @param unavailable why each of the other transports, or a device of one that is open, could not be opened
+ * @param unavailable reasons why other transports, or devices of an open one, could not be opened
  */
 record Domains(List<Domain> open, List<String> unavailable) {
     Domains {
@@ -21,7 +21,7 @@ record Domains(List<Domain> open, List<String> unavailable) {
     }
 
     /**
-     * Opens what the machine has, or nothing.
+     * Opens every transport that the machine has; on failure none stays open.
      *
      * @throws IllegalArgumentException naming the option that is wrong
      * @throws IllegalStateException when no transport could be opened

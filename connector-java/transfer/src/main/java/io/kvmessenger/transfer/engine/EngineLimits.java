@@ -4,13 +4,13 @@ import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferOptions;
 
 /**
- * How much of everything one engine may have. A value; only a simulation has others than {@link #of}.
+ * The size limits of one engine. A value; only simulations use others than {@link #of}.
  *
- * @param requestsPerPeer writes that wait for or are on their way to one peer; a power of two
+ * @param requestsPerPeer writes queued for or in flight to one peer; a power of two
  * @param slots counters, and so windows, open at once
  * @param generations uses of a slot before its immediate repeats
- * @param completions events that can wait to be polled, twice over; a power of two
- * @param peers peers and admissions alive at once, each
+ * @param completions half the number of events that can wait to be polled; a power of two
+ * @param peers peers, and as many admissions, alive at once
  */
 public record EngineLimits(int requestsPerPeer, int slots, int generations, int completions, int peers) {
     private static final int COMPLETIONS_MAX = 1 << 16;
@@ -32,7 +32,7 @@ public record EngineLimits(int requestsPerPeer, int slots, int generations, int 
         require(peers >= 1, "peers", peers, "at least 1");
     }
 
-    /** What the immediate can name, and the options allow. */
+    /** The limits given by the immediate's layout and by the options. */
     static EngineLimits of(TransferOptions options) {
         return new EngineLimits(
                 options.requestsPerPeerMax(), Imm.SLOT_COUNT_MAX, Imm.GENERATION_COUNT, COMPLETIONS_MAX, PEERS_MAX);

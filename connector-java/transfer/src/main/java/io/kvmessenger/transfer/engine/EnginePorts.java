@@ -11,14 +11,14 @@ import java.util.function.LongSupplier;
 import java.util.random.RandomGenerator;
 
 /**
- * What an engine does not make itself: time, randomness, how its workers wait, and the transports. A value.
+ * The dependencies of an engine: time, randomness, its workers' pollers and transports. A value.
  *
- * @param libC asked about the memory that is registered
+ * @param libC queried about memory that is registered
  * @param clock monotonic, in ns
- * @param random of what keys are made
- * @param devices what copies between devices and host memory; closed with the engine
- * @param staging how much host memory each worker stages in
- * @param workers at least one; all have domains of the same places, which the first one's listen at
+ * @param random source of keys
+ * @param devices copies between devices and host memory; closed with the engine
+ * @param staging amount of host memory that each worker stages in
+ * @param workers at least one; all have domains at the same locations, where the first one's listen
  */
 public record EnginePorts(
         LibC libC,
@@ -34,12 +34,12 @@ public record EnginePorts(
         }
     }
 
-    /** Of an engine without devices. */
+    /** For an engine without devices. */
     public EnginePorts(LibC libC, LongSupplier clock, RandomGenerator random, List<WorkerPorts> workers) {
         this(libC, clock, random, DeviceAccess.NONE, StagingLimits.STANDARD, workers);
     }
 
-    /** Of an engine with one worker, and without devices. */
+    /** For an engine with one worker and without devices. */
     public EnginePorts(
             LibC libC,
             LongSupplier clock,

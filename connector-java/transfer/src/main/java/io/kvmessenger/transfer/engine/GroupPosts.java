@@ -6,9 +6,9 @@ import io.kvmessenger.transfer.TransferFault;
 import java.util.ArrayDeque;
 
 /**
- * The requests to groups that have not ended: each is a write for every member, and ends with the last of them.
+ * The requests to groups that have not ended: each is a write for every member, and ends with its last write.
  *
- * <p>Messenger's thread. A request that meets no fault costs no object. It chooses no member and checks nothing.
+ * <p>Messenger's thread. A request without a fault allocates nothing. It selects no members and checks nothing.
  */
 final class GroupPosts {
     static final int CAPACITY = 1 << 10;
@@ -23,7 +23,7 @@ final class GroupPosts {
     private final String[] details = new String[CAPACITY];
     private final int[] free = new int[CAPACITY];
     private int freeCount;
-    /** Parts whose members were gone already. */
+    /** Parts whose members were gone when they were submitted. */
     private final ArrayDeque<Long> unsent = new ArrayDeque<>();
 
     GroupPosts() {
@@ -37,7 +37,7 @@ final class GroupPosts {
         return freeCount > 0;
     }
 
-    /** Queues a request that has passed all checks; returns how many writes were queued. */
+    /** Queues a request that has passed all checks; returns the number of writes queued. */
     int begin(OutboundGroup group, GroupRequest request, long cookie) {
         int post = free[--freeCount];
         cookies[post] = cookie;
@@ -58,12 +58,12 @@ final class GroupPosts {
         return queued;
     }
 
-    /** Whether {@link #tellUnsent} has something to tell. */
+    /** Whether {@link #tellUnsent} has anything to report. */
     boolean hasUnsent() {
         return !unsent.isEmpty();
     }
 
-    /** Ends up to so many parts whose members were gone when they were submitted; returns how many. */
+    /** Ends up to {@code limit} parts whose members were gone when they were submitted; returns how many. */
     int tellUnsent(CompletionHandler handler, int limit) {
         int count = 0;
         while (count < limit && !unsent.isEmpty()) {

@@ -30,12 +30,12 @@ import java.util.function.BooleanSupplier;
 import java.util.stream.IntStream;
 
 /**
- * The engine for host memory: what the messenger's thread sees of it.
+ * The engine for host memory, as the messenger's thread sees it.
  *
- * <p>All methods on the messenger's thread. It checks, queues and hands out; the workers do the rest. A peer's writes are one
- * worker's from first to last, and so are an admission's arrivals: whatever either has is that worker's alone. What all
- * workers see is changed by the messenger's thread only (regions, windows, admissions), but for the weight that has arrived
- * for a window, which any of them may add to.
+ * <p>All methods on the messenger's thread, which checks, queues and passes on; the workers do the rest. Each peer's
+ * writes belong to one worker, and so do each admission's arrivals: their state is confined to that worker. State
+ * shared by all workers (regions, windows, admissions) is changed by the messenger's thread only, except for the weight
+ * that has arrived for a window, which any worker may increase.
  */
 final class HostTransferEngine implements TransferEngine {
     private static final String WORKER_NAME = "kvm-transfer";
@@ -48,7 +48,7 @@ final class HostTransferEngine implements TransferEngine {
     private final WorkerRunner runner;
     private final DomainGroups domainGroups;
     private final EngineAddress address;
-    /** By id: where each is served. */
+    /** The live admissions by id, with the group that serves each. */
     private final Map<Integer, DomainGroup> liveAdmissions = new HashMap<>();
 
     private final Map<OutboundPeer, DomainGroup> peers = new HashMap<>();
@@ -115,7 +115,7 @@ final class HostTransferEngine implements TransferEngine {
         return domainGroups.first().unavailable();
     }
 
-    /** Workers are alike, unless one was refused what another had. */
+    /** One worker's notes represent all: workers differ only if one was refused what another obtained. */
     @Override
     public List<String> notes() {
         return domainGroups.domains().stream()
@@ -268,7 +268,7 @@ final class HostTransferEngine implements TransferEngine {
         return closed || bug != null || peer.isLost() ? null : peers.get(peer);
     }
 
-    /** Waits until nothing is half received for a closed window, at any worker: each is told, and none of them ever blocks. */
+    /** Waits until no worker holds a half-received write for a closed window: each is told, and none ever blocks. */
     private void letGo(OpenWindow window) {
         domainGroups.letGo(window);
         while (((Window) window).isLanding() && runner.isRunning()) {
@@ -276,7 +276,10 @@ final class HostTransferEngine implements TransferEngine {
         }
     }
 
-    /** Everything that can still happen must fit into the ring of any worker, with what waits to be polled. */
+    /**
+     * Whether {@code more} further events fit: all that can still happen, together with the events that wait to be
+     * polled, must fit into the ring of any worker.
+     */
     private boolean completionsHaveRoom(int more) {
         int half = domainGroups.ringCapacity() / 2;
         int possible = requestsInFlight
@@ -370,7 +373,7 @@ final class HostTransferEngine implements TransferEngine {
         if (domainGroups.waiting() == 0) {
             runner.advance();
         }
-        if (bug != null && !runner.isRunning()) { // its last act was to end all paths
+        if (bug != null && !runner.isRunning()) { // it ended all paths before it stopped
             requireMore(bug);
         }
         requestsInFlight += readDesk.serveWaiting();
@@ -383,7 +386,7 @@ final class HostTransferEngine implements TransferEngine {
                         limit - told);
     }
 
-    /** Of ended workers: what has happened before their end is still handed out. */
+    /** Throws once all events from before the workers' end have been passed on. */
     private void requireMore(Throwable ended) {
         domainGroups.closeUnused("this engine has ended by an error of its own");
         if (domainGroups.waiting() == 0) {
@@ -462,7 +465,7 @@ final class HostTransferEngine implements TransferEngine {
         }
     }
 
-    /** The message that has waited longest; its place is free afterwards, whatever the handler throws. */
+    /** Passes on the oldest message; its slot is freed afterwards, whatever the handler throws. */
     private static void handOver(CompletionHandler handler, DomainGroup at, Admission from) {
         try {
             handler.onMessage(from, at.desk().messages().peek());
@@ -489,7 +492,7 @@ final class HostTransferEngine implements TransferEngine {
         }
     }
 
-    /** What the desk of reads needs of this engine. */
+    /** What the {@link ReadDesk} needs of this engine. */
     private final class Reading implements ReadDesk.Engine {
         @Override
         public boolean hasRoom() {

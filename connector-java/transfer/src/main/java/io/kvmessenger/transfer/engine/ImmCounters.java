@@ -4,33 +4,33 @@ import io.kvmessenger.transfer.Imm;
 import java.util.concurrent.atomic.AtomicLongArray;
 
 /**
- * How much has arrived for each open immediate, and how much is expected. Primitive arrays indexed by slot.
+ * For each open immediate: the weight that has arrived and the weight expected. Primitive arrays indexed by slot.
  *
- * <p>The messenger's thread reserves, publishes, retires and frees slots; any worker counts arrivals: a slot has one word to
- * which all add, so that one of them, and no other, sees the sum become what is expected. A slot that was
- * retired without proof that nothing can follow stays out of use until it is freed. Slots are reused in turn, each time
- * with the next generation.
+ * <p>The messenger's thread reserves, publishes, retires and frees slots; any worker counts arrivals. All workers add
+ * to one word per slot, so exactly one of them sees the sum reach the expectation. A slot that was retired without
+ * proof that nothing can follow stays out of use until it is freed. Slots are reused round-robin, each time with the
+ * next generation.
  */
 final class ImmCounters {
     /** The arrival was counted, and more is expected. */
     static final int COUNTED = 0;
     /** The arrival completed the expectation. */
     static final int FILLED = 1;
-    /** More has arrived than was expected; said once for each use of a slot. */
+    /** More has arrived than was expected; returned once for each use of a slot. */
     static final int OVERSHOT = 2;
     /** No open window has this slot and generation. */
     static final int STRAY = 3;
 
-    /** Never given out, so that {@link Imm#NONE} names nothing. */
+    /** Slot 0 is never assigned, so that {@link Imm#NONE} names no window. */
     private static final int FIRST_SLOT = 1;
 
-    /** What has arrived: the low bits of a slot's state. */
+    /** The low bits of a slot's state hold the arrived weight. */
     private static final int COUNT_BITS = 55;
 
     private static final long COUNT_MAX = (1L << COUNT_BITS) - 1;
     private static final long OPEN_BIT = 1L << 63;
 
-    /** While open: the open bit, the generation, and what has arrived; 0 while not. One word, so that both change as one. */
+    /** While open: the open bit, the generation and the arrived weight; else 0. One word, to change atomically. */
     private final AtomicLongArray states;
 
     private final long[] expected;
@@ -55,7 +55,7 @@ final class ImmCounters {
         }
     }
 
-    /** Takes a slot for a new window; arrivals are strays until it is published. {@link Imm#NONE} when none is free. */
+    /** Takes a slot for a new window; until published, arrivals are strays. {@link Imm#NONE} when none is free. */
     int reserve(long expectedWeight) {
         if (freeCount == 0) {
             return Imm.NONE;
@@ -67,7 +67,7 @@ final class ImmCounters {
         return Imm.of(slot, generations[slot]);
     }
 
-    /** From now on arrivals count; everything written before is visible to workers that count them. */
+    /** Begins to count arrivals; everything written before is visible to workers that count them. */
     void publish(int imm) {
         states.setRelease(Imm.slot(imm), opened(imm));
     }
@@ -83,8 +83,8 @@ final class ImmCounters {
     }
 
     /**
-     * Worker: counts; the caller has made sure that the payload is visible. A slot that is retired meanwhile, or used
-     * again, is left as it is.
+     * Worker: counts an arrival; the caller ensures that the payload is visible. A slot that has been retired or reused
+     * meanwhile is left unchanged.
      */
     int arrive(int imm, long weight) {
         int slot = Imm.slot(imm);
@@ -110,12 +110,12 @@ final class ImmCounters {
         return before <= wanted ? OVERSHOT : COUNTED;
     }
 
-    /** Ends the use of a slot; later arrivals are strays. It is not free yet. Returns what has arrived. */
+    /** Ends the use of a slot; later arrivals are strays. The slot is not free yet. Returns the arrived weight. */
     long retire(int imm) {
         return states.getAndSet(Imm.slot(imm), 0) & COUNT_MAX;
     }
 
-    /** Nothing can arrive for the imm any more: the slot may be used again, with the next generation. */
+    /** Nothing can arrive for the imm any more: the slot may be reused, with the next generation. */
     void free(int imm) {
         int slot = Imm.slot(imm);
         generations[slot] = (generations[slot] + 1) % generationCount;

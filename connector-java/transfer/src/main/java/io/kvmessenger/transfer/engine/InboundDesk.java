@@ -18,13 +18,13 @@ import java.lang.invoke.VarHandle;
 import java.util.concurrent.CopyOnWriteArrayList;
 
 /**
- * Where the writes of one worker's peers are checked and counted. That worker only, except {@link #admit}, {@link #admissionOf}
- * and the message queue's reading end. The windows are those of all workers.
+ * Checks and counts the writes of one worker's peers. Used by that worker only, except {@link #admit},
+ * {@link #admissionOf} and the reading end of the message queue. Windows are shared by all workers.
  */
 final class InboundDesk implements InboundPort {
     static final int MESSAGES_MAX = 256;
 
-    /** What is pushed when a peer has said what became of a read. */
+    /** Pushed when a peer has reported the result of a read. */
     record Answered(Admission from, ReadAnswer answer) {}
 
     private final CopyOnWriteArrayList<InboundAdmission> admissions = new CopyOnWriteArrayList<>();
@@ -45,7 +45,7 @@ final class InboundDesk implements InboundPort {
         this.staging = staging;
     }
 
-    /** Any thread: the key works when this returns. */
+    /** Any thread: the key is valid when this returns. */
     void admit(Admission admission) {
         admissions.add(new InboundAdmission(admission));
     }
@@ -64,7 +64,7 @@ final class InboundDesk implements InboundPort {
         }
     }
 
-    /** The worker has ended: closes every admission that no link uses, since none ever will. */
+    /** Closes every admission that no link uses; the worker has ended, so no link ever will. */
     void closeUnused(String detail) {
         for (InboundAdmission entry : admissions) {
             if (entry.link() == null) {
@@ -73,7 +73,7 @@ final class InboundDesk implements InboundPort {
         }
     }
 
-    /** Any thread: the admission's entry while it lives, or null. */
+    /** Any thread: the admission's entry while it is live, or null. */
     InboundAdmission entryOf(Admission admission) {
         for (InboundAdmission entry : admissions) {
             if (entry.admission().id() == admission.id()) {
@@ -87,7 +87,7 @@ final class InboundDesk implements InboundPort {
         return messages;
     }
 
-    /** The reading end frees the message last peeked; returns whether a refused one waits for its place. */
+    /** Frees the message last peeked; returns whether a refused message waits for the free slot. Reading end. */
     boolean releaseMessage() {
         messages.release();
         VarHandle.fullFence();
@@ -98,7 +98,7 @@ final class InboundDesk implements InboundPort {
         return true;
     }
 
-    /** Says that a message waits, then looks once more: the place may have been freed before that could be seen. */
+    /** Flags that a message waits, then tries once more: a slot may have been freed before the flag was visible. */
     private boolean offerAgain(MemorySegment message) {
         messageWaits = true;
         VarHandle.fullFence();

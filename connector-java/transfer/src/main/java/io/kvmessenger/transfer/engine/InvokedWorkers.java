@@ -11,7 +11,7 @@ final class InvokedWorkers implements WorkerRunner {
     private final AgentInvoker invoker;
     private final Runnable onCompletion;
 
-    /** @param onBug gets an error that ended a worker */
+    /** @param onBug receives an error that ended a worker */
     InvokedWorkers(List<Worker> workers, Consumer<Throwable> onBug, Runnable onCompletion) {
         this.workers = List.copyOf(workers);
         this.onCompletion = onCompletion;
@@ -23,7 +23,7 @@ final class InvokedWorkers implements WorkerRunner {
         workers.forEach(Worker::rest);
     }
 
-    /** One duty cycle of every worker. */
+    /** Runs one duty cycle of every worker. */
     int invoke() {
         int work = 0;
         for (int i = 0; i < workers.size(); i++) {
@@ -32,14 +32,14 @@ final class InvokedWorkers implements WorkerRunner {
         return work;
     }
 
-    /** One duty cycle of one worker. */
+    /** Runs one duty cycle of one worker. */
     int invoke(int index) {
         boolean wasRunning = invoker.isRunning();
         int work = invoker.invoke(index);
         if (invoker.isRunning()) {
             workers.get(index).rest();
         } else if (wasRunning) {
-            onCompletion.run(); // the error is what there is to poll
+            onCompletion.run(); // the error can be polled
         }
         return work;
     }
@@ -57,11 +57,11 @@ final class InvokedWorkers implements WorkerRunner {
         throw new AssertionError("an engine whose worker has no thread is polled, never waited for");
     }
 
-    /** Nothing waits. */
+    /** Does nothing: no thread waits. */
     @Override
     public void wake() {}
 
-    /** One duty cycle of each, which must bring the caller further: it would wait for ever otherwise. */
+    /** Runs one duty cycle of each worker. The caller's wait must advance by it, or it would never end. */
     @Override
     public void yieldToWorkers() {
         if (invoke() == 0 && invoker.isRunning()) {

@@ -39,7 +39,7 @@ final class OutboundGroup implements PeerGroup {
         return members[index];
     }
 
-    /** Whether every member that is there can take one more write. */
+    /** Whether every live member can take one more write. */
     boolean hasRoom() {
         for (OutboundPeer member : members) {
             if (!member.isGone() && !member.writes().hasRoom()) {
@@ -49,7 +49,7 @@ final class OutboundGroup implements PeerGroup {
         return true;
     }
 
-    /** Why the request may not be submitted, or null. What it asks of a member that is gone is not looked at. */
+    /** Why the request may not be submitted, or null. The parts of members that are gone are not checked. */
     String refusal(GroupRequest request) {
         if (request.partCount() != members.length) {
             return "the request has " + request.partCount() + " parts, expected one for each of the " + members.length

@@ -30,26 +30,27 @@ import java.util.function.LongSupplier;
 /**
  * A peer that this engine writes to: its queues, its link, and the routes that its data may take.
  *
- * <p>The messenger's thread fills the queues; everything else is the worker's. Writes take the first route that has an open path,
- * in the order of preference: on it the path that has room takes the next slice, and what a lost path had is posted to the
- * others. A route is opened when none before it has a path, or none for longer than its domain may take to repair it; those
- * before it are tried again meanwhile. The peer is lost with its link, or when no route is left.
+ * <p>The messenger's thread fills the queues; everything else is the worker's. Writes take the first route, in order of
+ * preference, that has an open path; among its paths, the next slice goes to one with room, and what a lost path had is
+ * posted to the others. A route is opened when no earlier one has a path, or when an earlier one has had none for
+ * longer than its domain may take to repair it; earlier routes are retried meanwhile. The peer is lost with its link,
+ * or when no route is left.
  */
 final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.Completions, PathSpread.Posting {
-    /** What one duty cycle may post to a path before other peers get theirs. */
+    /** Bytes that one duty cycle may post to a path before other peers are served. */
     static final long TURN_BYTES = 2 << 20;
 
     private static final int MESSAGES_MAX = 16;
 
     /**
-     * Where the peer is, and what leads there.
+     * The peer's address, and the means to reach it.
      *
-     * @param domains this engine's, the first preferred
-     * @param staging gathers for them what a device has
+     * @param domains this engine's, in order of preference
+     * @param staging gathers device memory for domains that do not reach it
      */
     record Target(EngineAddress address, byte[] admissionKey, Links links, List<Domain> domains, Staging staging) {}
 
-    /** What is pushed when no route is left. */
+    /** Pushed when no route is left. */
     record Loss(OutboundPeer peer, TransferFault fault) {}
 
     private final int id;
@@ -60,34 +61,34 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private final WriteLedger writes;
     private final SendRate rate;
     private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
-    /** What the peer wants to read. */
+    /** The peer's read requests. */
     private final MessageQueue asked = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
 
     private final AtomicBoolean askedTold = new AtomicBoolean();
-    /** What became of it. */
+    /** Results of the peer's reads, to be sent to it. */
     private final MessageQueue answers = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
 
     private final List<Route> routes = new ArrayList<>(2);
     private final WriteBatch batch = new WriteBatch();
-    /** Null until something that a device has is posted to a path that does not reach it. */
+    /** Null until device memory is posted to a path that does not reach it. */
     private GatheredWrites gathered;
 
     private final Allowances allowances;
     private volatile String transport = "";
     private volatile boolean lost;
-    /** Why it is lost: each write fails so, also one that was submitted before the loss could be seen. Worker only. */
+    /** Why the peer was lost; writes submitted before the loss was visible fail with it too. Worker only. */
     private TransferFault lossFault;
 
     private String lossDetail;
     private boolean lossUntold;
-    /** False while it is lost and that cannot be told yet. Worker only. */
+    /** False from the loss until it may be reported. Worker only. */
     private boolean settled = true;
 
     private boolean forgotten;
 
     private OutboundLink link;
     private boolean ready;
-    /** That writes take, or took last. Null until ready. */
+    /** The route that writes take, or took last; null before the first is ready. */
     private Route used;
 
     private boolean pathless;
@@ -153,7 +154,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return messages;
     }
 
-    /** What the peer wants to read, for the messenger's thread. */
+    /** The peer's read requests, for the messenger's thread. */
     MessageQueue asked() {
         return asked;
     }
@@ -177,7 +178,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return refusal == null ? tooLong(request) : refusal;
     }
 
-    /** A page is written as one, and so gathered as one. */
+    /** Why a page is too long, or null: a page is written, and therefore gathered, as a whole. */
     private String tooLong(TransferRequest request) {
         long pageMaxBytes = target.staging.limits().pageMaxBytes();
         long pageBytes = WriteBatch.pageBytesOf(request);
@@ -195,17 +196,17 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return lost;
     }
 
-    /** Messenger's thread: no more is submitted for it. */
+    /** Messenger's thread: no more is submitted for this peer. */
     void forget() {
         forgotten = true;
     }
 
-    /** Messenger's thread: whether whatever is submitted now would fail. */
+    /** Messenger's thread: whether any further submit would fail. */
     boolean isGone() {
         return lost || forgotten;
     }
 
-    /** Worker: begins to reach it. */
+    /** Worker: starts to connect. */
     void connect(long nowNs) {
         if (routes.isEmpty()) {
             fail(TransferFault.UNREACHABLE, "no transport in common with " + name);
@@ -296,7 +297,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         route.detach(link);
         for (Endpoint path : unproven) {
             if (writes.isUnderWay(path) || path.mayOweDelivery()) {
-                // It may have arrived or not: to send it again might count it twice, not to send it might leave it out.
+                // Whether it arrived is unknown: sent again it might count twice, not sent again it might be missing.
                 fail(fault, detail);
                 return;
             }
@@ -343,7 +344,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         settle();
     }
 
-    /** Worker: tells what it ends with; not before a device has read the last of what was to be written. */
+    /** Worker: reports the loss, but not before devices have finished reading what was to be written. */
     void settle() {
         if (settled || (gathered != null && gathered.isReading())) {
             return;
@@ -359,12 +360,12 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         }
     }
 
-    /** Worker: whether its pages are read by nothing of its any more, once it is lost. */
+    /** Worker: whether the peer is lost and nothing reads its writes' pages any more. */
     boolean isSettled() {
         return settled;
     }
 
-    /** The paths first: to the peer the end of the link tells that nothing is written any more. */
+    /** Paths first: the end of the link tells the peer that nothing is written any more. */
     private void close() {
         for (int i = 0; i < routes.size(); i++) {
             routes.get(i).close();
@@ -379,8 +380,8 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     }
 
     /**
-     * Worker: moves what is queued, or fails what was queued too late. An exception of the link or of a path ends this peer and
-     * nothing else.
+     * Worker: moves what is queued, or fails what was queued too late. An exception of the link or of a path ends this
+     * peer only.
      */
     int doWork(long nowNs) {
         rate.begin(writes.queuedBytes(), writes.endedBytes());
@@ -447,7 +448,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return false;
     }
 
-    /** What they had is posted again once it is known that it cannot land any more. */
+    /** Gives up silent paths. What they had is posted again once it is known that it cannot land any more. */
     private void giveUpSilentPaths(long nowNs) {
         for (int i = 0; i < routes.size() && link != null; i++) {
             Endpoint stalled = routes.get(i).stalledPath(nowNs);
@@ -456,7 +457,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             }
             List<Endpoint> silent = routes.get(i).silentPaths(writes, nowNs);
             for (int j = 0; j < silent.size() && link != null; j++) {
-                // What a device is still copying the path does not have yet.
+                // What a device is still copying has not reached the path yet.
                 if (gathered == null || !gathered.isGathering(writes.oldestPost(silent.get(j)))) {
                     silent.get(j).giveUp();
                 }
@@ -464,7 +465,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         }
     }
 
-    /** Sees to it that there is a route, and looks for a better one. */
+    /** Ensures that there is a route, and tries to find a better one. */
     private void watch(long nowNs) {
         Route open = usable();
         if (open == null && !pathless) {
@@ -515,7 +516,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return path.heldBytes() + (gathered == null ? 0 : gathered.heldBytes(path));
     }
 
-    /** Small writes go round, so that no path is busy while others are idle. */
+    /** Posts to the paths in rotation, so that small writes use all of them. */
     private int post(long nowNs) {
         Route route = usable();
         if (route == null) {
@@ -538,7 +539,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return work;
     }
 
-    /** Posts until the path is full, nothing waits or the duty cycle's share is used up. */
+    /** Posts until the path is full, nothing waits or the duty cycle's budget is used up. */
     private int postTo(Endpoint path, Figures figures) {
         int work = 0;
         long turnBytes = TURN_BYTES;
@@ -552,7 +553,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return work;
     }
 
-    /** Worker: the messenger wants no more of this peer. */
+    /** Worker: the messenger does not need this peer any more. */
     void disconnect(TransferFault fault, String detail) {
         end(fault, detail);
     }

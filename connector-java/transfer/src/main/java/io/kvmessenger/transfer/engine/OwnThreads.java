@@ -13,7 +13,7 @@ import java.util.function.Consumer;
 import java.util.function.LongSupplier;
 
 /**
- * Each worker has a thread of its own. With nothing to do it spins for a while, then sleeps in its poller.
+ * Runs each worker on a thread of its own, which spins for a while when idle, then sleeps in its poller.
  *
  * <p>Threading as {@link WorkerRunner}.
  */
@@ -30,7 +30,7 @@ final class OwnThreads implements WorkerRunner {
     /** The polling thread while it waits; null otherwise. */
     private volatile Thread waiting;
 
-    /** @param onBug gets an error that ended a worker, on its thread */
+    /** @param onBug receives an error that ended a worker, on its thread */
     OwnThreads(List<Worker> workers, LongSupplier clock, int coreCount, Consumer<Throwable> onBug) {
         this.workers = List.copyOf(workers);
         this.clock = clock;

@@ -4,50 +4,52 @@ import io.kvmessenger.transfer.spi.Endpoint;
 import java.util.Arrays;
 
 /**
- * How fast each of a peer's networks moves bytes, and which of them is to take the next slice: the one where it is done first.
+ * Estimates how fast each of a peer's networks moves bytes, and selects the network for the next slice: the one that
+ * would finish it first.
  *
- * <p>A rate is a moving average of what the peer's machine acknowledges, over the time in which the network had something to do.
- * It decides what a network may be committed to ahead of time, and whether the others would be done sooner with all that is left.
- * Worker only; time is a parameter; allocates nothing after it was made. It knows no paths and posts nothing.
+ * <p>A rate is a moving average of the bytes that the peer's machine acknowledges, over the time in which the network
+ * had work. It bounds how many bytes a network may hold in advance, and tells whether the other networks would finish
+ * everything that is left sooner. Worker only; time is a parameter; allocates nothing after construction. It knows no
+ * paths and posts nothing.
  */
 final class PathRates {
-    /** So far ahead a network is committed: what it holds cannot be taken back when it turns out slow. */
+    /** How far ahead a network is committed: bytes given to it cannot be taken back if it turns out slow. */
     static final long COMMITTED_NS = 2_000_000;
 
-    /** What a network may hold at least: one slice on its way, and one to follow it. */
+    /** Slices that a network may hold at least: one in flight, and one to follow it. */
     static final int SLICES_MIN = 2;
 
     static final long SLICE_MIN_BYTES = 32 << 10;
     static final long SLICE_MAX_BYTES = 1 << 20;
     private static final int SLICES_COMMITTED = 4;
 
-    /** Of the moving average. */
+    /** Time constant of the moving average. */
     static final long MEMORY_NS = 10_000_000;
 
-    /** Before a rate was seen for so long it is unknown: acknowledgements come in lumps. */
+    /** Observation time after which a rate counts as known: acknowledgements arrive in bursts. */
     static final long KNOWN_AFTER_NS = 1_000_000;
 
-    /** An idle network acknowledges nothing for one round trip; for longer than this it is slow. */
+    /** An idle network acknowledges nothing for one round trip; beyond this time it counts as slow. */
     static final long FIRST_ACK_NS = 20_000_000;
 
-    /** Samples are no closer: each costs a system call for each path. */
+    /** Shortest interval between samples: each costs a system call per path. */
     static final long SAMPLE_NS = 250_000;
 
-    /** A network that acknowledges nothing for so long, while another is well, is given up. */
+    /** A network that acknowledges nothing for this long, while another one does, is given up. */
     static final long STALL_LIMIT_NS = 1_000_000_000L;
 
     private final boolean[] open = new boolean[Endpoint.NETWORKS_MAX];
-    /** Not acknowledged when it was sampled last. */
+    /** Bytes not acknowledged at the last sample. */
     private final long[] sampledBytes = new long[Endpoint.NETWORKS_MAX];
-    /** Given since then. */
+    /** Bytes given since the last sample. */
     private final long[] givenBytes = new long[Endpoint.NETWORKS_MAX];
 
     private final long[] sampledNs = new long[Endpoint.NETWORKS_MAX];
-    /** When it was idle or acknowledged something last. */
+    /** When the network was last idle or last acknowledged something. */
     private final long[] movedNs = new long[Endpoint.NETWORKS_MAX];
-    /** Whether something was acknowledged since it was idle last. */
+    /** Whether anything was acknowledged since the network was last idle. */
     private final boolean[] flowing = new boolean[Endpoint.NETWORKS_MAX];
-    /** For how long its rate was seen, at most {@link #MEMORY_NS}. */
+    /** Observation time of the rate, at most {@link #MEMORY_NS}. */
     private final long[] seenNs = new long[Endpoint.NETWORKS_MAX];
 
     private final double[] bytesPerNs = new double[Endpoint.NETWORKS_MAX];
@@ -57,7 +59,7 @@ final class PathRates {
         Arrays.fill(movedNs, nowNs);
     }
 
-    /** Whether the network may be given something; what comes back after a loss is a network of which nothing is known. */
+    /** Whether the network may be given work; a network that comes back after a loss starts with an unknown rate. */
     void setOpen(int network, boolean isOpen, long nowNs) {
         if (isOpen == open[network]) {
             return;
@@ -68,7 +70,7 @@ final class PathRates {
         bytesPerNs[network] = 0;
     }
 
-    /** One of its paths was lost, and what that had is no more its own: so much is left. */
+    /** One of the network's paths was lost, and its bytes do not count any more; {@code heldBytes} are left. */
     void forget(int network, long heldBytes, long nowNs) {
         sampledBytes[network] = heldBytes;
         givenBytes[network] = 0;
@@ -85,7 +87,7 @@ final class PathRates {
         return open[network] && nowNs - sampledNs[network] >= SAMPLE_NS;
     }
 
-    /** So much of what it was given is not acknowledged now. */
+    /** The network now holds {@code heldBytes} that are not acknowledged. */
     void sample(int network, long heldBytes, long nowNs) {
         long tookNs = nowNs - sampledNs[network];
         long ackedBytes = Math.max(0, sampledBytes[network] + givenBytes[network] - heldBytes);
@@ -103,12 +105,12 @@ final class PathRates {
         sampledNs[network] = nowNs;
     }
 
-    /** Of one that had nothing to acknowledge, nothing is learnt: as one that moves nothing it would never be tried. */
+    /** Whether there was anything to acknowledge: otherwise a sample would show a rate of 0 and exclude the network. */
     private boolean hadWork(int network) {
         return sampledBytes[network] + givenBytes[network] > 0;
     }
 
-    /** A network that was idle for a part of the time is as fast at least. */
+    /** Learns a lower bound, as a network that was idle for part of the time may be faster. */
     private void learnMoved(int network, long ackedBytes, long tookNs, boolean idle) {
         boolean wholeTime = flowing[network] && !idle;
         if (wholeTime || ackedBytes > bytesPerNs[network] * tookNs) {
@@ -116,7 +118,7 @@ final class PathRates {
         }
     }
 
-    /** The average of all that was seen, until that is long enough to forget by. */
+    /** A plain average at first, until there are enough observations for a moving one. */
     private void learn(int network, long ackedBytes, long tookNs) {
         if (tookNs <= 0) {
             return;
@@ -126,24 +128,24 @@ final class PathRates {
         seenNs[network] = Math.min(MEMORY_NS, seenNs[network] + tookNs);
     }
 
-    /** Zero while it is unknown. */
+    /** Zero while unknown. */
     double bytesPerNs(int network) {
         return seenNs[network] < KNOWN_AFTER_NS ? 0 : bytesPerNs[network];
     }
 
-    /** What the network may hold beyond what is on its way. */
+    /** Bytes that the network may hold beyond those in flight. */
     long committedBytes(int network) {
         return Math.max(SLICES_MIN * SLICE_MIN_BYTES, (long) (bytesPerNs(network) * COMMITTED_NS));
     }
 
-    /** What it takes at a time. */
+    /** Length of the network's slices. */
     long sliceBytes(int network) {
         return Math.clamp(committedBytes(network) / SLICES_COMMITTED, SLICE_MIN_BYTES, SLICE_MAX_BYTES);
     }
 
     /**
-     * Whether the network is to take a slice: not when the others would have moved all that waits before this one had moved the
-     * slice. The network that would be first with it always takes it.
+     * Whether the network should take a slice: not if the others would finish all waiting bytes before this network
+     * finishes the slice. The network that would be first always takes it.
      *
      * @param waitingBytes all that waits, the slice included
      */
@@ -160,7 +162,7 @@ final class PathRates {
         return first || othersBytes < Math.max(1, waitingBytes);
     }
 
-    /** When the network would have moved what it holds and so much more; at once while its rate is unknown. */
+    /** When the network would finish what it holds plus {@code moreBytes}; immediately while its rate is unknown. */
     private double doneNs(int network, long moreBytes) {
         double rate = bytesPerNs(network);
         if (seenNs[network] < KNOWN_AFTER_NS) {
@@ -173,7 +175,7 @@ final class PathRates {
         return sampledBytes[network] + givenBytes[network];
     }
 
-    /** Whether nothing of what it holds was acknowledged for too long, and not because the peer takes nothing at all. */
+    /** Whether the network has acknowledged nothing for too long, although the peer as a whole accepts data. */
     boolean isStalled(int network, long nowNs) {
         if (!open[network] || !isSilent(network, nowNs, STALL_LIMIT_NS)) {
             return false;

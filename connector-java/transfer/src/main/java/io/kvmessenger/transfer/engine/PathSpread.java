@@ -7,21 +7,22 @@ import java.util.List;
 import java.util.function.LongSupplier;
 
 /**
- * Posts a peer's writes to paths over several networks: small slices from the peer's one queue, each where it is done first.
+ * Distributes a peer's writes over paths of several networks, in small slices from the peer's single queue, each to the
+ * network that would finish it first.
  *
- * <p>Worker only. {@link PathRates} decides; this asks the paths what they hold and gives them what they may take.
+ * <p>Worker only. {@link PathRates} decides; this class asks the paths what they hold and posts to them.
  */
 final class PathSpread {
-    /** How a batch gets to a path. */
+    /** Posts batches to a path. */
     interface Posting {
         /** As {@link Endpoint#post}. */
         int post(Endpoint path, WriteBatch batch, long postId);
 
-        /** As {@link Endpoint#heldBytes}, with what is on its way to the path. */
+        /** As {@link Endpoint#heldBytes}, plus what is queued in front of the path. */
         long heldBytes(Endpoint path);
     }
 
-    /** A path is told another limit when it has changed by one part in so many. */
+    /** A path's limit is updated when it has changed by more than one part in this many. */
     private static final int LIMIT_STEPS = 8;
 
     private final Posting posting;
@@ -41,7 +42,7 @@ final class PathSpread {
         rates = new PathRates(clock.getAsLong());
     }
 
-    /** These are the open ones from now on. */
+    /** Replaces the set of open paths. */
     void onPathsChanged(List<Endpoint> paths) {
         long nowNs = clock.getAsLong();
         for (int network = 0; network < pathCount.length; network++) {
@@ -63,7 +64,7 @@ final class PathSpread {
         }
     }
 
-    /** Whether something waits, and no event may tell when a path takes it. */
+    /** Whether anything waits for a path without an event to signal when a path has room. */
     boolean waits() {
         return waits;
     }
@@ -111,7 +112,7 @@ final class PathSpread {
         }
     }
 
-    /** Until the path is full, nothing waits, the others would be done sooner, or the duty cycle's share is used up. */
+    /** Posts until the path is full, nothing waits, others would finish sooner, or the cycle's budget is used up. */
     private int postTo(Endpoint path, WriteLedger writes) {
         int network = path.network();
         int work = 0;
@@ -132,7 +133,7 @@ final class PathSpread {
         return work;
     }
 
-    /** The path of a network that moves nothing while another is well, or null. */
+    /** A path of a network that is stalled while another one moves bytes, or null. */
     Endpoint stalled(List<Endpoint> paths, long nowNs) {
         for (int i = 0; i < paths.size(); i++) {
             if (rates.isStalled(paths.get(i).network(), nowNs)) {

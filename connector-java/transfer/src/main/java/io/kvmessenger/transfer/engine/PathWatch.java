@@ -7,25 +7,25 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Notices paths that take writes and of which nothing is heard, as when the network between swallows what it is given.
+ * Detects paths that accept writes but report no completions, as when the network silently drops packets.
  *
- * <p>Worker only. It looks once a limit: a write that was the oldest of its path in two looks was silent for that long. It reads
- * no clock and costs nothing a write.
+ * <p>Worker only. It looks once per limit: a path whose oldest write is the same in two looks has been silent for that
+ * long. It reads no clock, and its cost does not depend on the number of writes.
  */
 final class PathWatch {
     private final long limitNs;
-    /** By path: its oldest write when it was looked at last. */
+    /** By path: its oldest write at the last look. */
     private final Map<Endpoint, Long> oldest = new HashMap<>(2);
 
     private boolean begun;
     private long lookedNs;
 
-    /** @param limitNs 0 = it notices nothing */
+    /** @param limitNs 0 = detection is off */
     PathWatch(long limitNs) {
         this.limitNs = limitNs;
     }
 
-    /** Those whose oldest write has been the same for the limit, each told once in each limit. */
+    /** The paths whose oldest write has not changed for the limit; each is reported once per limit. */
     List<Endpoint> silent(List<Endpoint> paths, WriteLedger writes, long nowNs) {
         if (limitNs == 0 || (begun && nowNs - lookedNs < limitNs)) {
             return List.of();

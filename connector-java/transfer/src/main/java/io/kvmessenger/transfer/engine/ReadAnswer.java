@@ -7,10 +7,10 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 
 /**
- * What became of a {@link ReadAsk}, in one control record. A value.
+ * The result of a {@link ReadAsk}, as one control record. A value.
  *
  * @param imm the reader's window
- * @param part its number within the read
+ * @param part index of the part within the read
  */
 record ReadAnswer(int imm, int part, int outcome) {
     /** All its pages were written. */
@@ -31,7 +31,7 @@ record ReadAnswer(int imm, int part, int outcome) {
         return out;
     }
 
-    /** What the record says, or null when it says nothing. */
+    /** Decodes a record; null when malformed. */
     static ReadAnswer parse(MemorySegment in) {
         if (in.byteSize() != LENGTH_BYTES || in.get(INT, 4) < 0 || in.get(INT, 8) < SENT || in.get(INT, 8) > OUTSIDE) {
             return null;

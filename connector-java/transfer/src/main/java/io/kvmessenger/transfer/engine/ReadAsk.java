@@ -12,13 +12,14 @@ import java.nio.ByteOrder;
 import java.util.Arrays;
 
 /**
- * What a reader asks of the owner of pages: to write some of them into its window. A part of a read, in one control record.
+ * A reader's request to the owner of pages to write some of them into its window: one part of a read, as one control
+ * record.
  *
- * <p>A value. Parsing checks shape, not permission: offsets may be any, but the indices of pages that follow each other do not
- * wrap around.
+ * <p>A value. Parsing checks shape, not permission: offsets may have any value, but consecutive page indices must not
+ * overflow.
  *
  * @param imm the reader's window, weight zero
- * @param part its number within the read
+ * @param part index of the part within the read
  */
 record ReadAsk(
         int imm,
@@ -30,16 +31,16 @@ record ReadAsk(
         PageList targetPages,
         int pageBytes) {
     static final int PAGES_MAX = 256;
-    /** What a part aims at; one page may be longer. */
+    /** Target length of a part; a single page may be longer. */
     static final long PART_AIM_BYTES = 4 << 20;
 
-    /** So that the number of a part of a page never overflows. */
+    /** Keeps the index of a page part from overflowing. */
     static final int PARTS_PER_PAGE_MAX = 1 << 16;
 
     private static final int LISTS_OFFSET = 40;
     private static final int LIST_BYTES = 32;
     private static final int INDICES_OFFSET = LISTS_OFFSET + 2 * LIST_BYTES;
-    /** Pages that are cut in parts may share their first and last. */
+    /** One more than the pages, since a list of page parts may begin and end within a page. */
     private static final int INDICES_MAX = PAGES_MAX + 1;
 
     static final int LENGTH_MAX_BYTES = INDICES_OFFSET + 2 * INDICES_MAX * Integer.BYTES;
@@ -47,12 +48,12 @@ record ReadAsk(
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
-    /** The pages that travel in one part. */
+    /** Number of pages in one part. */
     static int pagesPerPart(int pageBytes) {
         return Math.clamp(PART_AIM_BYTES / pageBytes, 1, PAGES_MAX);
     }
 
-    /** @param out at least {@link #LENGTH_MAX_BYTES} long; returns what was written */
+    /** @param out at least {@link #LENGTH_MAX_BYTES} long; returns the written part of it */
     MemorySegment encode(MemorySegment out) {
         out.set(INT, 0, imm);
         out.set(INT, 4, part);
@@ -80,7 +81,7 @@ record ReadAsk(
         return indicesAt + (long) count * Integer.BYTES;
     }
 
-    /** What the record says, or null when it says nothing. */
+    /** Decodes a record; null when malformed. */
     static ReadAsk parse(MemorySegment in) {
         if (in.byteSize() < INDICES_OFFSET) {
             return null;

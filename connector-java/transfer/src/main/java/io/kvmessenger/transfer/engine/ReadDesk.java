@@ -19,33 +19,33 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * What this engine lets its peers read: checks what they ask for, and writes it into their windows.
+ * Serves the peers' reads of this engine's memory: checks each request, and writes the pages into the peer's window.
  *
- * <p>Messenger's thread. A part that was taken is an ordinary write to that peer, with all that holds for one; so whatever is
- * asked for is written as a whole or not at all, or the peer is lost.
+ * <p>Messenger's thread. An accepted part becomes an ordinary write to that peer, with the same guarantees: it is
+ * written as a whole or not at all, or the peer is lost.
  */
 final class ReadDesk {
     static final int WINDOWS_MAX = 1 << 12;
 
-    /** What the engine does for it. */
+    /** What the desk needs of the engine. */
     interface Engine {
         boolean hasRoom();
 
-        /** Something is queued for the peer. */
+        /** A write is queued for the peer. */
         void wake(OutboundPeer peer);
 
         /** The peer has broken a rule. */
         void lose(OutboundPeer peer, String detail);
     }
 
-    /** A part that is being written. */
+    /** A part being written. */
     private record Part(OutboundPeer reader, HostReadWindow window, ReadAsk ask) {}
 
     private final Engine engine;
     private final Map<Long, HostReadWindow> windows = new HashMap<>();
     private final List<Part> parts = new ArrayList<>();
     private final ArrayDeque<Integer> freeParts = new ArrayDeque<>();
-    /** Peers whose questions wait for room. */
+    /** Peers whose requests wait for room. */
     private final Set<OutboundPeer> waiting = new LinkedHashSet<>();
 
     private final ArrayDeque<HostReadWindow> closed = new ArrayDeque<>();
@@ -55,7 +55,7 @@ final class ReadDesk {
         this.engine = engine;
     }
 
-    /** The window, or null when there are too many. */
+    /** Opens a window, or returns null when there are too many. */
     ReadWindow open(Peer reader, List<RegisteredRegion> regions, WindowArea area, long key, long cookie) {
         if (windows.size() + closed.size() >= WINDOWS_MAX) {
             return null;
@@ -66,7 +66,7 @@ final class ReadDesk {
         return window;
     }
 
-    /** The peer has asked for something; returns how many writes were queued. */
+    /** Handles the peer's requests; returns the number of writes queued. */
     int onAsked(OutboundPeer reader) {
         int queued = 0;
         for (MemorySegment next = reader.asked().peek();
@@ -92,10 +92,10 @@ final class ReadDesk {
         return queued;
     }
 
-    /** Looks again at what had no room; returns how many writes were queued. */
+    /** Retries requests that had no room; returns the number of writes queued. */
     int serveWaiting() {
         if (waiting.isEmpty()) {
-            return 0; // nearly always: nothing is made for it
+            return 0; // the common case: allocates nothing
         }
         int queued = 0;
         for (OutboundPeer reader : List.copyOf(waiting)) {
@@ -147,7 +147,7 @@ final class ReadDesk {
         engine.wake(reader);
     }
 
-    /** The write of a part needs its source no more. */
+    /** The write of a part does not need its source any more. */
     void onPartEnded(long entry, boolean completed) {
         Part part = parts.set((int) entry, null);
         freeParts.add((int) entry);
@@ -162,7 +162,7 @@ final class ReadDesk {
         return !closed.isEmpty();
     }
 
-    /** Tells of up to so many windows that nothing is read from any more; returns how many. */
+    /** Reports up to {@code limit} windows that nothing reads from any more; returns how many. */
     int tellClosed(CompletionHandler handler, int limit) {
         int count = 0;
         while (count < limit && !closed.isEmpty()) {
@@ -207,7 +207,7 @@ final class ReadDesk {
             }
         }
 
-        /** Where all the pages lie, or null when one leaves the window. */
+        /** The region that contains all the pages, or null when one is outside the window. */
         RegisteredRegion sourceOf(ReadAsk ask) {
             int part = area.partIndexOf(ask.sourceRegionId());
             PageList pages = ask.sourcePages();

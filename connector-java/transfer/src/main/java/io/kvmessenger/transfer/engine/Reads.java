@@ -16,21 +16,22 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * What this engine reads from its peers: asks their owner for it, part by part, and counts what arrives in a window of its own.
+ * This engine's reads from its peers: requests pages from their owner, part by part, and counts their arrival in a
+ * window of its own.
  *
- * <p>Messenger's thread. A read ends when its window is full: each page has arrived, or its owner has said that it will not
- * come, or was never asked for it. So after the end nothing of it lands any more, whatever it was.
+ * <p>Messenger's thread. A read ends when its window is full, where each page counts that has arrived, was refused by
+ * its owner, or was never requested. So nothing of a read lands after its end, whatever the result.
  */
 final class Reads {
-    /** Parts that one owner is asked for at once. */
+    /** Limit on parts requested from one owner at a time. */
     static final int PARTS_MAX = InboundAdmission.READS_ASKED_MAX;
 
-    /** Reads from one owner that have not ended. */
+    /** Limit on reads from one owner that have not ended. */
     static final int READS_MAX = 64;
 
     private final ImmCounters counters;
     private final Map<Integer, Owner> owners = new HashMap<>();
-    /** By slot and generation of their windows. */
+    /** Keyed by slot and generation of their windows. */
     private final Map<Integer, Read> reads = new HashMap<>();
 
     private final MemorySegment record = MemorySegment.ofArray(new byte[ReadAsk.LENGTH_MAX_BYTES]);
@@ -106,9 +107,9 @@ final class Reads {
     }
 
     /**
-     * Where the pages of a read land.
+     * The area in which the pages of a read land.
      *
-     * @throws IllegalArgumentException when a page leaves its region, or two target pages overlap
+     * @throws IllegalArgumentException when a page is outside its region, or two target pages overlap
      */
     static WindowArea areaOf(ReadRequest request, RegionTable regions) {
         if (!(request.target() instanceof RegisteredRegion region) || !region.isLiveIn(regions)) {
@@ -138,12 +139,12 @@ final class Reads {
         return known == null || known.readCount < READS_MAX;
     }
 
-    /** Answers that may still come. */
+    /** Number of answers that may still arrive. */
     int openParts() {
         return openParts;
     }
 
-    /** @param window opened for it, with a weight of one for each page */
+    /** @param window opened for the read, with a weight of one per page */
     void begin(ReadRequest request, InboundAdmission from, Window window, long cookie) {
         Owner owner = owners.computeIfAbsent(from.admission().id(), id -> new Owner());
         Read read = new Read(request, owner, from, window, cookie);
@@ -169,7 +170,7 @@ final class Reads {
         }
     }
 
-    /** The owner has answered; returns whether it is to be asked for more. */
+    /** Handles an owner's answer; returns whether to request more from it. */
     boolean onAnswer(CompletionHandler handler, Admission admission, ReadAnswer answer) {
         Owner owner = owners.get(admission.id());
         if (owner == null) {
@@ -189,7 +190,7 @@ final class Reads {
         return more;
     }
 
-    /** What will not come counts as if it had. */
+    /** Counts pages that will not come as if they had arrived, so that the window can fill. */
     private void refuse(CompletionHandler handler, Read read, ReadAnswer answer) {
         read.fail(TransferFault.READ_REFUSED, describe(read, answer));
         long pages = read.pageCount(answer.part());
@@ -214,7 +215,7 @@ final class Reads {
                         + request.source().regionId() + " of " + owner + ", leave " + request.from();
     }
 
-    /** Whether the window is a read's; then it has ended. */
+    /** Whether the window belongs to a read, which has then ended. */
     boolean onFilled(CompletionHandler handler, Window window) {
         Read read = reads.get(window.imm);
         if (read == null || read.window != window) {
@@ -224,7 +225,7 @@ final class Reads {
         return true;
     }
 
-    /** Whether the window is a read's; then it has failed. */
+    /** Whether the window belongs to a read, which has then failed. */
     boolean onOvershot(CompletionHandler handler, Window window, long arrivedWeight) {
         Read read = reads.get(window.imm);
         if (read == null || read.window != window) {
@@ -237,7 +238,7 @@ final class Reads {
         return true;
     }
 
-    /** Nothing of the peer can land any more. */
+    /** Ends the peer's reads: nothing of it can land any more. */
     void onAdmissionClosed(CompletionHandler handler, Admission admission, String detail) {
         Owner owner = owners.remove(admission.id());
         if (owner == null) {

@@ -12,7 +12,7 @@ import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
 
-/** The registered regions by id. Changed by the messenger's thread, read by the worker when a peer wants to map. */
+/** The registered regions by id. Changed by the messenger's thread; read by the worker when a peer wants to map one. */
 final class RegionTable {
     private final ConcurrentHashMap<Integer, RegisteredRegion> regions = new ConcurrentHashMap<>();
     private final LibC libC;
@@ -24,13 +24,13 @@ final class RegionTable {
         this(libC, DeviceAccess.NONE);
     }
 
-    /** @param devices that are copied to and from for domains that do not reach them */
+    /** @param devices copied to and from for domains that do not reach their memory */
     RegionTable(LibC libC, DeviceAccess devices) {
         this.libC = libC;
         this.devices = devices;
     }
 
-    /** Before the first region. */
+    /** Sets the domains, before the first region is registered. */
     void use(List<Domain> all) {
         domains = List.copyOf(all);
     }
@@ -54,7 +54,7 @@ final class RegionTable {
         return region;
     }
 
-    /** What the domains say of how they reach memory, to follow a sentence. */
+    /** The domains' notes on how they reach memory, as the end of a sentence. */
     private String notes() {
         String all = domains.stream()
                 .flatMap(domain -> domain.notes().stream())
@@ -63,7 +63,7 @@ final class RegionTable {
         return all.isEmpty() ? "" : " (" + all + ")";
     }
 
-    /** Shareable only where no peer could cut it off from all others. */
+    /** Keeps memory shareable only if no peer could truncate it for all others. */
     private Memory.Host checked(Memory.Host host) {
         if (!host.bytes().isNative()) {
             throw new IllegalArgumentException("a region must be native memory, this is on the Java heap");
@@ -74,7 +74,7 @@ final class RegionTable {
         return host.isShareable() && cannotShrink(host.memfd()) ? host : Memory.host(host.bytes());
     }
 
-    /** Every admitted writer holds the descriptor: without the seal one of them could cut the memory off from all. */
+    /** Every admitted writer holds the descriptor: without the seal any of them could truncate the memory for all. */
     private boolean cannotShrink(int memfd) {
         int seals = libC.fcntl(memfd, MemoryApi.F_GET_SEALS, 0);
         return seals >= 0 && (seals & MemoryApi.F_SEAL_SHRINK) != 0;
@@ -99,7 +99,7 @@ final class RegionTable {
         return region;
     }
 
-    /** Those of the domains that can send what is registered now, by themselves or from where it is gathered for them. */
+    /** The domains that can send the memory registered now, directly or after gathering. */
     List<Domain> readers(List<Domain> all) {
         return all.stream()
                 .filter(domain -> regions.values().stream().allMatch(region -> canSend(domain, region.memory())))
@@ -122,7 +122,7 @@ final class RegionTable {
         return regions.size();
     }
 
-    /** Worker: what a peer needs to write to a region through a domain, or null. */
+    /** Worker: what a peer needs to write to a region through a domain; null if it cannot. */
     RemoteKey keyOf(Domain domain, int regionId) {
         RegisteredRegion region = regions.get(regionId);
         return region == null ? null : region.keyOf(domain);

@@ -35,7 +35,7 @@ final class RegisteredRegion implements Region {
         return memory;
     }
 
-    /** Lets peers reach it through a domain, where that can. */
+    /** Registers it with a domain, if the domain can reach it. */
     void offerTo(Domain domain) {
         RemoteKey key = domain.register(this);
         if (key != null) {
@@ -48,12 +48,12 @@ final class RegisteredRegion implements Region {
         return !keys.isEmpty();
     }
 
-    /** Of all domains that it was offered to. */
+    /** Deregisters it from all domains. */
     void withdraw() {
         keys.forEach(Domain::deregister);
     }
 
-    /** What a peer needs to write to it through a domain, or null. */
+    /** What a peer needs to write to it through a domain; null if it cannot. */
     RemoteKey keyOf(Domain domain) {
         return keys.get(domain);
     }
@@ -62,7 +62,7 @@ final class RegisteredRegion implements Region {
         return live && table == wanted;
     }
 
-    /** A window begins to point here. */
+    /** Called when a window on it opens. */
     void hold() {
         holdCount++;
     }

@@ -15,27 +15,27 @@ import java.util.List;
 /**
  * One domain by which a peer may be reached, and the paths that are open there.
  *
- * <p>Worker only. One that has served and is lost is tried again after a while, for longer each time.
+ * <p>Worker only. A route that has served and was lost is retried after a pause, which grows with each retry.
  */
 final class Route implements PathEvents {
     static final long REST_MIN_NS = 1_000_000_000L;
     static final long REST_MAX_NS = 60_000_000_000L;
 
-    /** The peer at its end. */
+    /** The peer that the route leads to. */
     interface Owner {
         void onReady(Route route);
 
-        /** It has a path, and had none. */
+        /** The route's first path has opened. */
         void onServing(Route route);
 
-        /** What was posted to paths that are still in its list may have arrived or not. */
+        /** Whether posts to the paths still in its list have arrived is unknown. */
         void onFailed(Route route, List<Endpoint> unproven, TransferFault fault, String detail);
 
         void onPathLost(Route route, Endpoint path);
 
         void onSent(long postId);
 
-        /** What posts to the route's paths where they are of several networks. */
+        /** Creates the distribution over paths of several networks. */
         PathSpread spread(Route route);
     }
 
@@ -52,10 +52,10 @@ final class Route implements PathEvents {
     private boolean hasServed;
     private long restNs = REST_MIN_NS;
     private long restEndNs;
-    /** Null until a path of another network than the first opens. */
+    /** Null until a path of a second network opens. */
     private PathSpread spread;
 
-    /** @param figures the transport's own */
+    /** @param figures counters of the transport */
     Route(Domain domain, Figures figures, String location, Owner owner) {
         this.domain = domain;
         this.figures = figures;
@@ -80,37 +80,37 @@ final class Route implements PathEvents {
         return domain.repairLimitNs();
     }
 
-    /** Whether its paths read such memory themselves; what they do not is gathered for them. */
+    /** Whether its paths read such memory directly; other memory is gathered for them. */
     boolean canRead(Memory memory) {
         return domain.canRead(memory);
     }
 
-    /** The open ones. */
+    /** The open paths. */
     List<Endpoint> paths() {
         return paths;
     }
 
-    /** How its paths are posted to where they are of several networks, else null. */
+    /** Distributes over paths of several networks; null if there is one network only. */
     PathSpread spread() {
         return spread;
     }
 
-    /** Whether it may be taken where no other is left. */
+    /** Whether it may be tried when no other route is left. */
     boolean isUntried() {
         return !tried && attached == null;
     }
 
-    /** Another serves: where that one is lost, this one, if it has ever served, is as good as before. */
+    /** Another route serves: if that one is lost, this one may be tried again, provided that it has ever served. */
     void forgetTrial() {
         tried &= !hasServed;
     }
 
-    /** Asked for, and not yet answered. */
+    /** Requested, and not answered yet. */
     boolean isPending() {
         return attached != null && !ready;
     }
 
-    /** Whether it has served, is lost, and has rested. */
+    /** Whether it has served, was lost, and its pause is over. */
     boolean isToBeTriedAgain(long nowNs) {
         return hasServed && attached == null && nowNs - restEndNs >= 0;
     }
@@ -124,12 +124,12 @@ final class Route implements PathEvents {
         attached = domain.attach(channel, location, this, nowNs);
     }
 
-    /** Open paths of whose writes nothing was heard for too long. */
+    /** Open paths whose writes have been silent for too long. */
     List<Endpoint> silentPaths(WriteLedger writes, long nowNs) {
         return paths.isEmpty() ? List.of() : watch.silent(paths, writes, nowNs);
     }
 
-    /** Whether writes wait for a path although no event may tell when one takes them. */
+    /** Whether writes wait for a path without an event to signal when a path has room. */
     boolean waits() {
         return spread != null && spread.waits();
     }
@@ -199,7 +199,7 @@ final class Route implements PathEvents {
         }
     }
 
-    /** Nothing is written any more. */
+    /** Closes the paths: nothing is written any more. */
     void close() {
         if (attached != null) {
             attached.close();

@@ -3,19 +3,19 @@ package io.kvmessenger.transfer.engine;
 import java.util.function.LongSupplier;
 
 /**
- * How fast a peer takes what is queued for it: a moving average over the time in which something was.
+ * How fast a peer takes queued bytes: a moving average over the time in which the queue was not empty.
  *
- * <p>The worker tells it what is queued and what was sent; any thread reads the rate. It reads the clock only when a sample is due,
- * allocates nothing and decides nothing: {@link PathRates} chooses among networks.
+ * <p>The worker reports queued and sent bytes; any thread reads the rate. It reads the clock only when a sample is due,
+ * allocates nothing and decides nothing: {@link PathRates} selects among networks.
  */
 final class SendRate {
-    /** Of the moving average. */
+    /** Time constant of the moving average. */
     static final long MEMORY_NS = 1_000_000_000L;
 
-    /** Samples are no closer while the queue stays filled. */
+    /** Shortest interval between samples while the queue is not empty. */
     static final long SAMPLE_NS = 2_000_000;
 
-    /** Before a queue was seen filled for so long the rate is unknown. */
+    /** Observation time after which the rate counts as known. */
     static final long KNOWN_AFTER_NS = 1_000_000;
 
     private static final double NS_PER_SECOND = 1e9;
@@ -32,7 +32,7 @@ final class SendRate {
         this.clock = clock;
     }
 
-    /** Worker, before it posts: from now on the queue's time counts, if there is anything in it. */
+    /** Worker, before it posts: starts the measurement if anything is queued. */
     void begin(long queuedBytes, long sentBytes) {
         if (!busy && queuedBytes > 0) {
             busy = true;
@@ -42,9 +42,9 @@ final class SendRate {
     }
 
     /**
-     * Worker, after it has posted and heard what was sent.
+     * Worker, after it has posted and processed completions.
      *
-     * @param nowNs of the duty cycle: whether a sample is due needs no better
+     * @param nowNs of the duty cycle: precise enough to tell whether a sample is due
      */
     void look(long queuedBytes, long sentBytes, long nowNs) {
         if (!busy || (queuedBytes > 0 && nowNs - sampledNs < SAMPLE_NS)) {
@@ -68,7 +68,7 @@ final class SendRate {
         }
     }
 
-    /** Any thread: 0 while it is unknown. */
+    /** Any thread: 0 while unknown. */
     double bytesPerSecond() {
         return bytesPerSecond;
     }

@@ -36,7 +36,7 @@ public final class TransferEngines {
     private TransferEngines() {}
 
     /**
-     * Opens an engine that listens when this returns.
+     * Opens an engine, which listens when this returns.
      *
      * @throws IllegalArgumentException naming the option that is wrong
      */
@@ -44,23 +44,23 @@ public final class TransferEngines {
         return open(options, new FfmLibC());
     }
 
-    /** The same over another C library, as one that refuses calls. */
+    /** The same with another C library, such as one that refuses calls. */
     public static TransferEngine open(TransferOptions options, LibC libC) {
         return open(options, libC, FfmLibFabric::new);
     }
 
-    /** The same over another libfabric too, as one whose provider does wrong. */
+    /** The same with another libfabric too, such as one with a faulty provider. */
     public static TransferEngine open(TransferOptions options, LibC libC, Function<String, LibFabric> libFabric) {
         return open(options, libC, libFabric, new DriverAccess(options.cudaLibrary()));
     }
 
-    /** The same over other copies to and from devices, which are closed with the engine. */
+    /** The same with other copies to and from devices; they are closed with the engine. */
     public static TransferEngine open(
             TransferOptions options, LibC libC, Function<String, LibFabric> libFabric, DeviceAccess devices) {
         return open(options, libC, libFabric, () -> new FfmLibVerbs(FfmLibVerbs.DEFAULT_NAME), devices);
     }
 
-    /** The same over another libibverbs too, as one whose devices are the test's. */
+    /** The same with another libibverbs too, such as one with simulated devices. */
     public static TransferEngine open(
             TransferOptions options,
             LibC libC,
@@ -105,7 +105,7 @@ public final class TransferEngines {
                 (workers, onBug) -> runner(options.threading(), workers, clock, onBug));
     }
 
-    /** One for each worker; where one thread runs all of them, the same one, since it can wait by one only. */
+    /** One event loop per worker; if one thread runs all workers they share one, since it can wait in only one. */
     private static List<EventLoop> loops(TransferOptions options, LibC libC, LongSupplier clock) {
         List<EventLoop> loops = new ArrayList<>();
         try {

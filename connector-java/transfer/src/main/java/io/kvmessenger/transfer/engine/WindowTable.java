@@ -12,10 +12,10 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 
 /**
- * The open windows, by slot: who may write where, and the counter beside.
+ * The open windows by slot: who may write where, and the counter of each.
  *
- * <p>Opened and closed by the messenger's thread, looked up by all workers. A window closed without proof keeps its slot
- * and its hold on its regions until its admission has ended.
+ * <p>Opened and closed by the messenger's thread, looked up by all workers. A window closed without proof keeps its
+ * slot and its hold on its regions until its admission has ended.
  */
 final class WindowTable {
     private final ImmCounters counters;
@@ -23,14 +23,14 @@ final class WindowTable {
     private final Window[] windows;
     private final AtomicInteger openCount = new AtomicInteger();
 
-    /** @param release makes every worker let go of what is half received for a closed window */
+    /** @param release makes every worker abandon half-received writes for a closed window */
     WindowTable(EngineLimits limits, Consumer<OpenWindow> release) {
         counters = new ImmCounters(limits.slots(), limits.generations());
         windows = new Window[limits.slots()];
         this.release = release;
     }
 
-    /** The window, or null when all slots are in use. */
+    /** Opens a window, or returns null when all slots are in use. */
     Window open(Admission from, List<RegisteredRegion> regions, WindowArea area, long expectedWeight, long cookie) {
         int imm = counters.reserve(expectedWeight);
         if (imm == Imm.NONE) {
@@ -44,7 +44,7 @@ final class WindowTable {
         return window;
     }
 
-    /** Frees what was closed without proof: the admission has ended. */
+    /** Frees the windows closed without proof: the admission has ended. */
     void onAdmissionClosed(Admission admission) {
         for (Window window : windows) {
             if (window != null && window.from.id() == admission.id()) {
@@ -56,7 +56,7 @@ final class WindowTable {
         }
     }
 
-    /** Windows open or not yet free. Any thread. */
+    /** Windows that are open or not yet free. Any thread. */
     int openCount() {
         return openCount.get();
     }

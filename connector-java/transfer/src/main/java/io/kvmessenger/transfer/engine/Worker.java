@@ -15,19 +15,19 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BooleanSupplier;
 
 /**
- * The agent that moves bytes: its duty cycle does commands, peers' queues, links, domains and sockets.
+ * The agent that moves bytes: its duty cycle runs commands, peers' queues, links, domains and sockets.
  *
- * <p>One thread, which its {@link WorkerRunner} decides, calls everything but {@link #execute} and {@link #wake}. It owns no
- * thread and never runs user code.
+ * <p>Everything but {@link #execute} and {@link #wake} is called by one thread, selected by its {@link WorkerRunner}.
+ * It owns no thread and never runs user code.
  */
 final class Worker implements Agent {
     /** Upper bound on park time: timers are checked at least this often. */
     static final int PARK_MILLIS = 100;
-    /** While the last that came was in a domain's memory, a duty cycle that finds nothing asks sockets no sooner. */
+    /** While the latest input came through a domain's memory, an idle duty cycle polls sockets at this interval. */
     static final long SOCKETS_REST_NS = 2_000;
 
     private static final int LOOK_SOON_MILLIS = 1;
-    /** While queues and rings keep it busy, sockets are asked that often: each time costs a system call. */
+    /** While queues and rings keep it busy, sockets are polled at this interval: each poll costs a system call. */
     private static final long SOCKETS_AGE_MAX_NS = 100_000;
 
     private final String roleName;
@@ -38,7 +38,7 @@ final class Worker implements Agent {
     private Links links;
     private Staging staging;
     private final List<OutboundPeer> peers = new ArrayList<>();
-    /** Of no use any more, but a device may still read for them. */
+    /** Peers no longer in use for which a device may still read. */
     private final List<OutboundPeer> leaving = new ArrayList<>();
 
     private boolean lookSoon;
@@ -51,7 +51,7 @@ final class Worker implements Agent {
         socketsAskedNs = poller.nowNs();
     }
 
-    /** Before the first duty cycle. */
+    /** Sets up the worker before its first duty cycle. */
     void use(Links all, List<Domain> open, Staging copies) {
         links = all;
         domains.addAll(open);
@@ -63,13 +63,13 @@ final class Worker implements Agent {
         return roleName;
     }
 
-    /** Any thread: runs a command in a coming duty cycle, in order. */
+    /** Any thread: runs a command in a later duty cycle; commands keep their order. */
     void execute(Runnable command) {
         commands.add(command);
         wake();
     }
 
-    /** Any thread: there is something new to see. */
+    /** Any thread: there is new work. */
     @Override
     public void wake() {
         VarHandle.fullFence();
@@ -78,7 +78,7 @@ final class Worker implements Agent {
         }
     }
 
-    /** Takes a peer into the duty cycle. */
+    /** Adds a peer to the duty cycle. */
     void add(OutboundPeer peer) {
         peers.add(peer);
         peer.connect(poller.nowNs());
@@ -91,14 +91,15 @@ final class Worker implements Agent {
         }
     }
 
-    /** When the last duty cycle looked at the clock. */
+    /** The clock as read by the last duty cycle. */
     long nowNs() {
         return poller.nowNs();
     }
 
     /**
-     * One duty cycle; returns how much was done. Sockets are asked last, when nothing else was found, since that costs a
-     * system call, but first after a while, so that no timeout fires while the reply sits unread in the socket.
+     * Runs one duty cycle; returns the amount of work done. Sockets are polled last and only when nothing else was
+     * found, since that costs a system call; but first if they have not been polled for a while, so that no timeout
+     * fires while the reply sits unread in the socket.
      */
     @Override
     public int doWork() {
@@ -170,7 +171,7 @@ final class Worker implements Agent {
     /**
      * Sleeps until an event arrives, {@link #wake} is called, or the limit has passed.
      *
-     * @param awake whether there is no reason to sleep any more; its producer calls {@link #wake} afterwards
+     * @param awake whether there is a reason not to sleep; its producer calls {@link #wake} afterwards
      */
     void park(int limitMillis, BooleanSupplier awake) {
         arm();
@@ -181,15 +182,15 @@ final class Worker implements Agent {
         disarm();
     }
 
-    /** From now on whatever comes wakes the poller. What came before does not: a duty cycle has to follow before a sleep. */
+    /** From now on new work wakes the poller. Earlier work does not: a duty cycle has to follow before a sleep. */
     void arm() {
         parked.set(true);
-        // Before the queues are looked at: a volatile write alone is not ordered before a later acquiring read.
+        // Before the queues are checked: a volatile write alone is not ordered before a later acquiring read.
         VarHandle.fullFence();
         domains.forEach(Domain::arm);
     }
 
-    /** How long may be slept after the last duty cycle. */
+    /** How long to sleep after the last duty cycle. */
     int sleepMillis(int limitMillis) {
         return lookSoon ? Math.min(LOOK_SOON_MILLIS, limitMillis) : limitMillis;
     }
@@ -208,7 +209,7 @@ final class Worker implements Agent {
         parked.set(true);
     }
 
-    /** Ends all paths, also of a peer that no duty cycle has taken in yet. */
+    /** Ends all paths, including those of a peer that no duty cycle has added yet. */
     @Override
     public void onClose() {
         try {
@@ -217,7 +218,7 @@ final class Worker implements Agent {
             for (OutboundPeer peer : peers) {
                 peer.disconnect(TransferFault.DISCONNECTED, "this engine is closed");
             }
-            // Before anything is told free: what a device still copies is waited for.
+            // Before anything is reported as free: waits for copies in progress.
             staging.close();
             peers.forEach(OutboundPeer::settle);
             leaving.forEach(OutboundPeer::settle);

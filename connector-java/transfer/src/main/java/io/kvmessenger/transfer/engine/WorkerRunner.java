@@ -7,7 +7,7 @@ import java.util.function.Consumer;
 /**
  * Runs the workers' duty cycles and parks the polling thread. An error that ends one worker ends them all.
  *
- * <p>For the polling thread, except {@link #wake}.
+ * <p>Called by the polling thread, except {@link #wake}.
  */
 interface WorkerRunner {
     /** Idle spin time: longer than one small-write round trip, so latency-bound traffic never parks. */
@@ -16,41 +16,41 @@ interface WorkerRunner {
     /** Below this the caller polls something else too: it parks at once instead of spinning. */
     long SPIN_WAIT_MIN_NS = 1_000_000;
 
-    /** Lets the workers begin. When it throws, all of them have ended. */
+    /** Starts the workers. If it throws, all of them have ended. */
     void start();
 
-    /** Any worker: its ring of completions was empty, and is not any more. */
+    /** Any worker: its ring of completions has become non-empty. */
     void onCompletion();
 
-    /** Does the part of the workers' work that is the polling thread's. */
+    /** Does the polling thread's share of the workers' work. */
     void advance();
 
     /**
-     * Returns when there is something to poll, when {@link #wake} was called since the last wait, or after the limit. It
-     * spins first, unless the limit is below {@link #SPIN_WAIT_MIN_NS}.
+     * Returns when there is something to poll, when {@link #wake} was called since the last wait, or after the limit.
+     * It spins first, unless the limit is below {@link #SPIN_WAIT_MIN_NS}.
      */
     void await(long limitNs, BooleanSupplier pollable);
 
     /** Any thread: ends a wait, or the next one. */
     void wake();
 
-    /** Lets the workers get on, for a caller that waits for them and must not return before. */
+    /** Lets the workers make progress, for a caller that must not return before they have. */
     void yieldToWorkers();
 
-    /** Any thread: false when no worker moves a byte any more. */
+    /** Any thread: false when no worker moves bytes any more. */
     boolean isRunning();
 
     /** Ends the workers, in bounded time. */
     void end();
 
-    /** Chooses how an engine's workers are run. */
+    /** Selects how an engine's workers are run. */
     interface Factory {
-        /** @param onBug gets an error that ended a worker, on the thread that ran it */
+        /** @param onBug receives an error that ended a worker, on the thread that ran it */
         WorkerRunner make(List<Worker> workers, Consumer<Throwable> onBug);
     }
 
-    /** A pause in a spin. With few cores a spinning thread may hold the core of the one that it waits for: it yields. */
-    @SuppressWarnings("ThreadPriorityCheck") // the yield is a courtesy: what is right does not depend on it
+    /** One pause of a spin. With few cores it yields: it may occupy the core of the thread that it waits for. */
+    @SuppressWarnings("ThreadPriorityCheck") // the yield is a hint: correctness does not need it
     static void pause(boolean yields) {
         if (yields) {
             Thread.yield();

@@ -10,29 +10,30 @@ import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * The writes to one peer, in the order of submission, until each has completed exactly once; and which path has which of
+ * The writes to one peer, in order of submission, until each has completed exactly once; and which path holds which of
  * their pages.
  *
- * <p>One thread offers; the worker takes slices, posts them to paths and hears which were sent, in any order. What a lost
- * path had is posted again before anything new. A request is named by its position in the order of submission, a post by
- * an id: neither is ever used again, so that what comes late finds nothing. It chooses no path and knows no clock.
+ * <p>One thread submits; the worker takes slices, posts them to paths and records which were sent, in any order. Slices
+ * of a lost path are posted again before anything new. A request is identified by its position in the order of
+ * submission, a post by an id; neither is ever reused, so late events match nothing. It selects no path and reads no
+ * clock.
  */
 final class WriteLedger implements GatheredWrites.Splitter {
-    /** Where completions go. Worker only. */
+    /** Receives completions. Worker only. */
     interface Completions {
         void onCompleted(int origin, long cookie);
 
         void onFailed(int origin, long cookie, TransferFault fault, String detail);
     }
 
-    /** A write that the engine's user has submitted. */
+    /** Origin: a write submitted by the engine's user. */
     static final int OF_USER = 0;
-    /** A part of a request to a group: its cookie is {@link GroupPosts}'. */
+    /** Origin: a part of a request to a group; its cookie belongs to {@link GroupPosts}. */
     static final int OF_GROUP = 1;
-    /** A part of what a peer reads: its cookie is {@link ReadDesk}'s. */
+    /** Origin: a part of a peer's read; its cookie belongs to {@link ReadDesk}. */
     static final int OF_READ = 2;
 
-    /** Pages that a lost path had. */
+    /** Pages of a lost path that have to be posted again. */
     private record Slice(long position, int firstUnit, int unitCount) {}
 
     private static final int POSTS_MIN = 64;
@@ -42,19 +43,19 @@ final class WriteLedger implements GatheredWrites.Splitter {
     private final int mask;
     private final TransferRequest[] requests;
     private final long[] cookies;
-    /** What each cookie belongs to. */
+    /** The origin of each request, which its cookie belongs to. */
     private final byte[] origins;
 
     private final AtomicLong submitted = new AtomicLong();
     private final AtomicLong retired = new AtomicLong();
-    /** Of all requests that were offered. */
+    /** Bytes of all requests ever submitted. */
     private final AtomicLong submittedBytes = new AtomicLong();
-    /** Of these, what was sent, or never will be. */
+    /** Of these, the bytes that were sent or never will be. */
     private final AtomicLong endedBytes = new AtomicLong();
-    /** What a path has or had, or never will. Worker only. */
+    /** Bytes that a path holds or held, or that never will be posted. Worker only. */
     private long takenBytes;
 
-    /** Units of each request that were not sent yet. */
+    /** Units of each request that have not been sent. */
     private final int[] unitsLeft;
 
     private final boolean[] done;
@@ -102,28 +103,28 @@ final class WriteLedger implements GatheredWrites.Splitter {
         return true;
     }
 
-    /** Worker: whether something waits for a path. */
+    /** Worker: whether anything waits for a path. */
     boolean hasWork() {
         return !again.isEmpty() || cutPosition != submitted.getAcquire();
     }
 
-    /** Worker: how much waits for a path; what is being offered may be counted already. */
+    /** Worker: bytes waiting for a path; may include a request that is still being submitted. */
     long waitingBytes() {
         return submittedBytes.getOpaque() - takenBytes;
     }
 
-    /** Any thread: how much has not ended; what is being offered may be counted already. */
+    /** Any thread: bytes that have not ended; may include a request that is still being submitted. */
     long queuedBytes() {
-        long ended = endedBytes.getOpaque(); // first: it never passes what was submitted
+        long ended = endedBytes.getOpaque(); // read first, so that it cannot exceed what was submitted
         return submittedBytes.getOpaque() - ended;
     }
 
-    /** Worker: how much has ended. */
+    /** Worker: bytes that have ended. */
     long endedBytes() {
         return endedBytes.getPlain();
     }
 
-    /** Worker: describes what is to be posted next; false when there is nothing, or too much is under way. */
+    /** Worker: describes the next batch to post; false when there is none, or too much is in flight. */
     boolean next(WriteBatch batch) {
         if (!posts.hasRoom()) {
             return false;
@@ -148,12 +149,12 @@ final class WriteLedger implements GatheredWrites.Splitter {
         return false;
     }
 
-    /** Worker: what the next post is called. */
+    /** Worker: the id of the next post. */
     long nextPostId() {
         return posts.nextId();
     }
 
-    /** Worker: a path has taken the batch that {@link #next} has described, or its first part. */
+    /** Worker: a path has accepted the batch described by {@link #next}, or its first part. */
     void posted(WriteBatch batch, Endpoint by) {
         posts.begin(batch, by);
         takenBytes += batch.payloadBytes();
@@ -181,7 +182,7 @@ final class WriteLedger implements GatheredWrites.Splitter {
         }
     }
 
-    /** Worker: what was posted needs its source no more. An id that is not under way changes nothing. */
+    /** Worker: a post does not need its source any more. An id that is not in flight has no effect. */
     void sent(long postId) {
         int post = posts.find(postId);
         if (post < 0) {
@@ -213,7 +214,7 @@ final class WriteLedger implements GatheredWrites.Splitter {
         return posts.split(post, unitCount);
     }
 
-    /** Worker: the path is gone; what it had and was not sent waits for another. Returns the posts. */
+    /** Worker: the path is gone; its unsent slices wait for another path. Returns the number of posts. */
     int reclaim(Endpoint lost) {
         int count = 0;
         for (int post = 0; post < posts.capacity; post++) {
@@ -232,7 +233,7 @@ final class WriteLedger implements GatheredWrites.Splitter {
         return WriteBatch.payloadBytesOf(request) / WriteBatch.unitCountOf(request) * posts.unitCounts[post];
     }
 
-    /** Worker: whether the path has what was not told as sent. */
+    /** Worker: whether the path holds posts not reported as sent. */
     boolean isUnderWay(Endpoint by) {
         for (int post = 0; post < posts.capacity; post++) {
             if (posts.isUnderWay(post) && posts.endpoints[post] == by) {
@@ -242,7 +243,7 @@ final class WriteLedger implements GatheredWrites.Splitter {
         return false;
     }
 
-    /** Worker: of what the path has and was not told as sent, what was posted first; or {@link #NO_POST}. */
+    /** Worker: the oldest post of the path that is not reported as sent, or {@link #NO_POST}. */
     long oldestPost(Endpoint by) {
         long oldest = NO_POST;
         for (int post = 0; post < posts.capacity; post++) {
@@ -294,10 +295,10 @@ final class WriteLedger implements GatheredWrites.Splitter {
         return failed;
     }
 
-    /** What paths have. The low bits of an id are its place, so that it is found without a search. */
+    /** The posts that paths hold. The low bits of an id are its index, so no search is needed. */
     private static final class Posts {
         final int capacity;
-        /** Made by the first post: many peers never see one. */
+        /** Allocated by the first post: many peers never need it. */
         long[] ids;
 
         long[] positions;
@@ -353,7 +354,7 @@ final class WriteLedger implements GatheredWrites.Splitter {
             return ids[rest];
         }
 
-        /** The place of a post that is under way, or negative. */
+        /** The index of a post in flight, or negative. */
         int find(long id) {
             int post = (int) Math.floorMod(id, (long) capacity);
             return ids != null && id >= 0 && ids[post] == id ? post : -1;

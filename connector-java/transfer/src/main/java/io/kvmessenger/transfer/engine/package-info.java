@@ -1,2 +1,2 @@
-/** The engine behind the TransferEngine interface: its worker, its tables, and the factory that opens one. */
+/** The engine behind the TransferEngine interface: its workers, its tables, and the factory that opens one. */
 package io.kvmessenger.transfer.engine;

@@ -1,22 +1,23 @@
 package io.kvmessenger.transfer.libfabric;
 
 /**
- * Whether what a path was given arrives: a provider may lose what it told as sent, or never get on with it, and say nothing. The
- * target is asked how many writes have arrived whenever none begins or completes; many answers that stay short of what was written
- * show a loss. A provider whose connection has gone may also refuse every write for now, for ever: with none under way that has a limit
- * too.
+ * Detects writes that never arrive: a provider may lose what it reported as sent, or stall without an error. The target
+ * is asked how many writes have arrived whenever none begins or completes; repeated answers below the number written
+ * show a loss. A provider whose connection is gone may also refuse every write "for now" forever, so refusals with none
+ * in flight have a limit too.
  *
- * <p>Worker only. Limits are counted in looks and not by the clock alone: a process that was stopped has not waited. A target that does
- * not answer, as one that is stopped, shows nothing. While writes go on without a pause a loss is not seen.
+ * <p>Worker only. Limits are counted in looks and not by the clock alone, since a process that was suspended has not
+ * waited. A target that does not answer, such as a suspended one, shows nothing. A loss is not detected while writes go
+ * on without a pause.
  */
 final class DeliveryWatch {
-    /** From one answer to the next question, from the last write that began or completed to it, and from look to look. */
+    /** Interval between an answer or a write's begin or completion and the next question, and between looks. */
     static final long ASK_NS = 50_000_000L;
 
     private final long looksMax;
     private long writtenCount;
     private long arrivedCount;
-    /** Of the last answer since which no write has begun or completed; -1 for none. */
+    /** The last answer since which no write has begun or completed; -1 for none. */
     private long answeredCount = -1;
 
     private long unchangedAnswers;
@@ -26,7 +27,7 @@ final class DeliveryWatch {
     private long refusedLooks;
     private long lastLookNs;
 
-    /** @param limitNs how long answers may stay short, and writes be refused, at least */
+    /** @param limitNs minimum time for which answers stay short, or writes are refused, before that counts */
     DeliveryWatch(long limitNs) {
         looksMax = Math.max(1, limitNs / ASK_NS);
     }
@@ -42,7 +43,7 @@ final class DeliveryWatch {
         hasMoved = true;
     }
 
-    /** Whether the target is to be asked now. */
+    /** Whether to ask the target now. */
     boolean shallAsk(long nowNs) {
         if (hasMoved) {
             hasMoved = false;
@@ -56,7 +57,7 @@ final class DeliveryWatch {
         asked = true;
     }
 
-    /** Returns whether the answer can be true. */
+    /** Returns whether the answer is possible. */
     boolean onAnswer(long count, long nowNs) {
         if (!asked || count < arrivedCount || count > writtenCount) {
             return false;
@@ -69,13 +70,13 @@ final class DeliveryWatch {
         return true;
     }
 
-    /** Writes that do not arrive any more; 0 while that is not known. */
+    /** Number of writes that will not arrive any more; 0 while unknown. */
     long lostCount() {
         boolean isLoss = answeredCount >= 0 && answeredCount < writtenCount && unchangedAnswers >= looksMax;
         return isLoss && !hasMoved ? writtenCount - answeredCount : 0;
     }
 
-    /** Whether the provider, with no write under way, has refused all for too long. */
+    /** Whether the provider, with no write in flight, has refused all writes for too long. */
     boolean isRefusedForGood(boolean refusedNow, long nowNs) {
         if (!refusedNow) {
             refusedLooks = 0;

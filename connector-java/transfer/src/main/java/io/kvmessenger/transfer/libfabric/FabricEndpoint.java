@@ -12,17 +12,17 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
- * An endpoint for one peer, with a queue of completions of its own.
+ * An endpoint for one peer, with a completion queue of its own.
  *
- * <p>Worker only. Once it is closed nothing of the peer lands through it any more, and no source is read: no other call of
- * libfabric says so for every provider.
+ * <p>Worker only. Once it is closed nothing of the peer lands through it any more, and no source is read: no other
+ * libfabric call guarantees that for every provider.
  */
 final class FabricEndpoint {
-    /** {@link #read} has found an operation that failed. */
+    /** {@link #read} has found a failed operation. */
     static final int FAILED = -1;
 
     private static final int ENTRIES = 64;
-    /** For a provider that is still at something when it is asked. */
+    /** Attempts to close, for a provider that is still busy at first. */
     private static final int CLOSE_TRIES = 8;
 
     private static final long NONE = 0;
@@ -39,7 +39,7 @@ final class FabricEndpoint {
     private long target;
 
     /**
-     * @param queueEntries completions that may wait to be read
+     * @param queueEntries capacity of the completion queue
      * @throws IllegalStateException when the provider refuses
      */
     FabricEndpoint(OpenFabric fabric, int queueEntries) {
@@ -79,7 +79,7 @@ final class FabricEndpoint {
         vector = opened.get(JAVA_LONG, 0);
     }
 
-    /** @throws IllegalStateException when the provider does not say it */
+    /** @throws IllegalStateException when the provider does not return it */
     FabricName name() {
         MemorySegment address = arena.allocate(FabricName.ADDRESS_MAX_BYTES, 8);
         MemorySegment lengthBytes = arena.allocate(JAVA_LONG);
@@ -90,12 +90,12 @@ final class FabricEndpoint {
     }
 
     /**
-     * The peer's endpoint: what is written goes there.
+     * Sets the peer's endpoint as the target of writes.
      *
-     * @throws IllegalStateException when the provider takes no such address
+     * @throws IllegalStateException when the provider does not accept such an address
      */
     void aimAt(FabricName peer) {
-        // Providers read as many bytes as an address of theirs has, whatever the peer said.
+        // Providers read as many bytes as an address of theirs has, whatever the peer sent.
         MemorySegment address = arena.allocate(FabricName.ADDRESS_MAX_BYTES, 8);
         address.copyFrom(MemorySegment.ofArray(peer.address()));
         int inserted = library.fi_av_insert(vector, address, opened);
@@ -107,13 +107,13 @@ final class FabricEndpoint {
         target = opened.get(JAVA_LONG, 0);
     }
 
-    /** Begins to write; returns 0, or {@code -errno}: {@code -EAGAIN} where there is no room now. */
+    /** Begins a write; returns 0, or {@code -errno}: {@code -EAGAIN} when there is no room now. */
     long write(long source, long lengthBytes, long descriptor, int imm, long to, long key, long context) {
         return library.fi_writedata(
                 endpoint, source, lengthBytes, descriptor, Integer.toUnsignedLong(imm), target, to, key, context);
     }
 
-    /** Looks what has completed, and lets the provider get on; returns how many, or {@link #FAILED}. */
+    /** Reads completions, which also lets the provider make progress; returns their number, or {@link #FAILED}. */
     int read() {
         long count = library.fi_cq_read(queue, entries, ENTRIES);
         if (count == -Errno.EAGAIN) {
@@ -122,17 +122,17 @@ final class FabricEndpoint {
         return count < 0 ? FAILED : (int) count;
     }
 
-    /** Of the completions last read: whether it is a write of the peer's that has arrived. */
+    /** Of the completions last read: whether this one is a write of the peer that has arrived. */
     boolean isArrival(int i) {
         return (entry(i, FabricLayout.CQ_ENTRY_FLAGS) & FabricApi.FI_REMOTE_CQ_DATA) != 0;
     }
 
-    /** What came with an arrival; the provider may carry more than was sent. */
+    /** The immediate of an arrival; the provider may deliver more bits than were sent. */
     int immediate(int i) {
         return (int) entry(i, FabricLayout.CQ_ENTRY_DATA);
     }
 
-    /** Which write of this side has completed. */
+    /** Context of the completed write of this side. */
     long context(int i) {
         return entry(i, FabricLayout.CQ_ENTRY_CONTEXT);
     }
@@ -141,7 +141,7 @@ final class FabricEndpoint {
         return entries.get(JAVA_LONG, i * FabricLayout.CQ_ENTRY_SIZE_BYTES + offset);
     }
 
-    /** Takes the failed operation from the queue; says why it failed. */
+    /** Removes the failed operation from the queue; returns why it failed. */
     String describeFailure() {
         if (library.fi_cq_readerr(queue, error) != 1) {
             return "the queue of completions cannot be read";
@@ -166,7 +166,7 @@ final class FabricEndpoint {
     private void closeEndpoint() {
         int result = library.fi_close(endpoint);
         for (int tries = 1; result < 0 && tries < CLOSE_TRIES; tries++) {
-            library.fi_cq_read(queue, entries, ENTRIES); // lets the provider get on
+            library.fi_cq_read(queue, entries, ENTRIES); // lets the provider make progress
             result = library.fi_close(endpoint);
         }
         fabric.require("fi_close", result);

@@ -8,7 +8,7 @@ import io.kvmessenger.foreign.FabricLayout;
 import io.kvmessenger.foreign.ForeignMemory;
 import java.lang.foreign.MemorySegment;
 
-/** What libfabric says of one way to use one provider: a {@code struct fi_info}, which is the library's memory. */
+/** A view of one {@code struct fi_info}: one configuration of one provider, in memory of the library. */
 final class FabricInfo {
     private final MemorySegment info;
 
@@ -21,23 +21,23 @@ final class FabricInfo {
         return info;
     }
 
-    /** The one after this in the library's list, or null. */
+    /** The next one in the library's list, or null. */
     FabricInfo next() {
         long address = info.get(JAVA_LONG, FabricLayout.INFO_NEXT);
         return address == 0 ? null : new FabricInfo(address);
     }
 
-    /** With its layers: {@code tcp;ofi_rxm}. */
+    /** With its layers, such as {@code tcp;ofi_rxm}. */
     String provider() {
         return ForeignMemory.stringAt(fabricAttributes().get(JAVA_LONG, FabricLayout.FABRIC_ATTR_PROV_NAME));
     }
 
-    /** The NIC, or what the provider takes for one. */
+    /** The NIC, or the provider's equivalent. */
     String device() {
         return ForeignMemory.stringAt(domainAttributes().get(JAVA_LONG, FabricLayout.DOMAIN_ATTR_NAME));
     }
 
-    /** What peers have to have in common, beside the format of their addresses. */
+    /** The wire protocol, which peers must share, as well as the address format. */
     int protocol() {
         return endpointAttributes().get(JAVA_INT, FabricLayout.EP_ATTR_PROTOCOL);
     }
@@ -46,7 +46,7 @@ final class FabricInfo {
         return info.get(JAVA_INT, FabricLayout.INFO_ADDR_FORMAT);
     }
 
-    /** Whether an address has a host in it. */
+    /** Whether an address contains a host. */
     boolean isAddressedByHost() {
         return switch (addressFormat()) {
             case FabricApi.FI_SOCKADDR, FabricApi.FI_SOCKADDR_IN, FabricApi.FI_SOCKADDR_IN6 -> true;
@@ -71,7 +71,7 @@ final class FabricInfo {
         return said < 0 ? Long.MAX_VALUE : said; // SIZE_MAX
     }
 
-    /** Operations that an endpoint may have under way. */
+    /** Operations that an endpoint may have in flight. */
     long depth() {
         return attributes(FabricLayout.INFO_TX_ATTR, FabricLayout.TX_ATTR_SIZE_BYTES)
                 .get(JAVA_LONG, FabricLayout.TX_ATTR_SIZE);

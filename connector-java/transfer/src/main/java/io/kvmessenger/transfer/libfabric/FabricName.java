@@ -7,11 +7,11 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 
 /**
- * Where an endpoint is, and which others can reach it. A value.
+ * The address of an endpoint, and what decides which others can reach it. A value.
  *
- * @param protocol what its provider speaks
- * @param addressFormat what the address is
- * @param address the provider's own
+ * @param protocol wire protocol of its provider
+ * @param addressFormat format of the address
+ * @param address in the provider's format
  */
 record FabricName(int protocol, int addressFormat, byte[] address) {
     static final int ADDRESS_MAX_BYTES = 256;
@@ -35,7 +35,7 @@ record FabricName(int protocol, int addressFormat, byte[] address) {
         return out;
     }
 
-    /** What the bytes say, or null when they say nothing. */
+    /** Decodes a name; null when malformed. */
     static FabricName parse(MemorySegment in) {
         long length = in.byteSize() - PREFIX_BYTES;
         return length < 1 || length > ADDRESS_MAX_BYTES
@@ -46,7 +46,7 @@ record FabricName(int protocol, int addressFormat, byte[] address) {
                         in.asSlice(PREFIX_BYTES, length).toArray(ValueLayout.JAVA_BYTE));
     }
 
-    /** Whether an endpoint of this name and one of the other can reach each other at all. */
+    /** Whether endpoints of this name and the other can reach each other at all. */
     boolean isOfKind(FabricName other) {
         return protocol == other.protocol && addressFormat == other.addressFormat;
     }

@@ -10,22 +10,22 @@ import java.nio.ByteOrder;
 
 /** Kinds of records between the two ends of a path over libfabric. */
 final class FabricRecord {
-    /** Target: the {@link RemoteMemory} for immediates without a page, and the {@link FabricName} of the endpoint behind it. */
+    /** Target: the {@link RemoteMemory} for immediates without a page, then the {@link FabricName} of the endpoint. */
     static final int ACCEPTED = PeerChannel.FIRST_KIND;
 
-    /** Target: the first immediate came through. */
+    /** Target: the first immediate has arrived. */
     static final int READY = PeerChannel.FIRST_KIND + 1;
 
-    /** Writer: a {@link RemoteMemory} that names a region. */
+    /** Writer: a {@link RemoteMemory} that requests a region. */
     static final int REGION_WANTED = PeerChannel.FIRST_KIND + 2;
 
     /** Target: the {@link RemoteMemory}. */
     static final int REGION = PeerChannel.FIRST_KIND + 3;
 
-    /** Writer: how many writes have arrived? */
+    /** Writer: asks how many writes have arrived. */
     static final int ARRIVED_WANTED = PeerChannel.FIRST_KIND + 4;
 
-    /** Target: so many, the first immediate among them; 8 bytes. */
+    /** Target: the number of writes that have arrived, including the first immediate; 8 bytes. */
     static final int ARRIVED = PeerChannel.FIRST_KIND + 5;
 
     private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
@@ -38,7 +38,7 @@ final class FabricRecord {
         return out;
     }
 
-    /** The count, or -1 when it is none. */
+    /** Decodes the number; -1 when malformed. */
     static long parseCount(MemorySegment in) {
         return in.byteSize() == Long.BYTES ? Math.max(-1, in.get(LONG, 0)) : -1;
     }

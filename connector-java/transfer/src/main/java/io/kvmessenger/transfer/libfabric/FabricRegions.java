@@ -9,9 +9,9 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.security.SecureRandom;
 
-/** Memory that is registered with one NIC of libfabric's. Threads as {@link NicRegions} says. */
+/** Memory registered with one NIC of libfabric. Threading as {@link NicRegions}. */
 final class FabricRegions extends NicRegions {
-    /** No region has it: a few bytes for immediates without a page, which have to name memory all the same. */
+    /** Id of a few bytes outside all regions, for immediates without a page, which have to name memory all the same. */
     static final int LANDING_ID = 0;
 
     private static final long LANDING_BYTES = 64;
@@ -48,7 +48,7 @@ final class FabricRegions extends NicRegions {
         }
     }
 
-    /** Not to be guessed, where the provider has no key of its own; never used again. */
+    /** An unpredictable key, for providers that do not choose keys; never reused. */
     private long wantedKey() {
         if (fabric.info().hasMrMode(FabricApi.FI_MR_PROV_KEY)) {
             return 0;

@@ -12,12 +12,12 @@ import java.net.InetAddress;
 import java.util.Map;
 import java.util.Set;
 
-/** Finds among what libfabric offers what can write with an immediate of 32 bits. */
+/** Finds a configuration among libfabric's offers that supports writes with an immediate of 32 bits. */
 final class FabricSearch {
-    /** Slow, deprecated, or for one host only: never unless asked for. */
+    /** Slow, deprecated, or for one host only: used only if named. */
     private static final Set<String> ONLY_IF_NAMED = Set.of("sockets", "udp;ofi_rxd", "sm2");
 
-    /** Not even then: what each does, seen with libfabric 1.17.0. */
+    /** Never used; the value says what is wrong with each, as observed with libfabric 1.17.0. */
     private static final Map<String, String> REFUSED = Map.of(
             "tcp;ofi_rxm",
                     "ends the process where an endpoint is closed that receives a write: say net, or tcp from 1.18 on",
@@ -30,14 +30,14 @@ final class FabricSearch {
     private final LibFabric library;
     private final InetAddress host;
 
-    /** @param host that addresses are of, where they have a host in them */
+    /** @param host for addresses that contain a host */
     FabricSearch(LibFabric library, InetAddress host) {
         this.library = library;
         this.host = host;
     }
 
     /**
-     * The library's first that does.
+     * The library's first suitable offer.
      *
      * @param provider empty for any
      * @return to be freed with {@link LibFabric#fi_freeinfo}
@@ -60,7 +60,7 @@ final class FabricSearch {
         return bound;
     }
 
-    /** Named by its core or with its layers. */
+    /** Why a provider is not available; it may be named by its core or with its layers. */
     private static String absence(String provider) {
         for (Map.Entry<String, String> refused : REFUSED.entrySet()) {
             if (refused.getKey().equals(provider)
@@ -72,7 +72,7 @@ final class FabricSearch {
                 + " that writes remote memory with 4 bytes of completion data";
     }
 
-    /** The first that does, as a copy; or null. */
+    /** A copy of the first suitable offer; null when there is none. */
     private FabricInfo first(String provider, String node, long flags) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment list = arena.allocate(JAVA_LONG);
@@ -80,7 +80,7 @@ final class FabricSearch {
             FabricInfo hints = hints();
             setProvider(hints, provider.isEmpty() ? MemorySegment.NULL : arena.allocateFrom(provider));
             int result = library.fi_getinfo(FabricApi.VERSION, source, flags, hints.segment(), list);
-            setProvider(hints, MemorySegment.NULL); // the arena's, not to be freed
+            setProvider(hints, MemorySegment.NULL); // owned by the arena, so the library must not free it
             library.fi_freeinfo(hints.segment());
             return result < 0 ? null : choose(list.get(JAVA_LONG, 0), provider.isEmpty());
         }

@@ -6,14 +6,14 @@ import java.lang.foreign.MemorySegment;
 import java.util.function.Supplier;
 
 /**
- * Puts back the signal handlers that a library takes while it starts. Libfabric's provider for shared memory takes four: the JVM
- * lives on two of them, and an engine ends by the others.
+ * Restores signal handlers that a library replaces during its initialisation. Libfabric's provider for shared memory
+ * replaces four: the JVM depends on two of them, and inference engines are ended by the others.
  */
 final class KeptSignals {
-    /** All that have a name, of which the system refuses two. */
+    /** All standard signals, of which the system refuses two. */
     private static final int SIGNALS = 31;
 
-    /** As long as {@code struct sigaction} of any C library at least. */
+    /** At least the size of {@code struct sigaction} in any C library. */
     private static final long ACTION_BYTES = 256;
 
     private KeptSignals() {}

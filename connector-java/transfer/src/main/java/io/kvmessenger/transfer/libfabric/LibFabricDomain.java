@@ -20,9 +20,9 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * One NIC by libfabric: an endpoint for each peer and direction. Worker only, except where said.
+ * One NIC by libfabric, with an endpoint for each peer and direction. Worker only, except where stated.
  *
- * <p>It assumes no order of writes and concludes nothing from their local completion.
+ * <p>It assumes no order of writes, and concludes nothing from their local completion.
  */
 final class LibFabricDomain implements Domain {
     private final OpenFabric fabric;
@@ -33,7 +33,7 @@ final class LibFabricDomain implements Domain {
     private final String location;
     private final List<LibFabricInboundPaths> inbound = new ArrayList<>();
 
-    /** Takes the fabric and the regions over. */
+    /** Takes over the fabric and the regions. */
     LibFabricDomain(
             OpenFabric fabric,
             FabricRegions regions,
@@ -125,7 +125,7 @@ final class LibFabricDomain implements Domain {
         }
     }
 
-    /** What a peer needs of a region; of none that this engine has, that it has none. */
+    /** What a peer needs of a region; for an unknown region, that it does not exist. */
     private RemoteMemory remoteOf(int regionId) {
         return port.keyOf(this, regionId) == null ? RemoteMemory.unknown(regionId) : regions.remoteOf(regionId);
     }

@@ -15,19 +15,19 @@ import java.util.function.IntFunction;
 /**
  * One admitted peer that writes into this engine's memory through an endpoint of its own: takes the immediates.
  *
- * <p>Worker only. Nothing looks at a write before it lands. What proves that the peer writes no more is the end of the endpoint,
- * which is this engine's to close.
+ * <p>Worker only. Writes are not checked before they land. The proof that the peer writes no more is the closing of the
+ * endpoint, which belongs to this engine.
  */
 final class LibFabricInboundPaths implements InboundPaths {
-    /** What one duty cycle may take before other peers get theirs. */
+    /** Immediates that one duty cycle may take before other peers are served. */
     private static final int TURN_IMMS = 4096;
 
     private static final int QUEUE_ENTRIES = 4096;
-    /** What a peer that has gone had sent may still be on its way: it has arrived when nothing came for so long. */
+    /** Writes of a peer that has gone may be in flight: they count as complete after this time without an arrival. */
     private static final long QUIET_NS = 20_000_000L;
 
     private final InboundPort port;
-    /** By the region's id. */
+    /** By region id. */
     private final IntFunction<RemoteMemory> regions;
 
     private final InboundAdmission from;
@@ -43,13 +43,13 @@ final class LibFabricInboundPaths implements InboundPaths {
     private boolean stopped;
     private boolean peerGone;
     private boolean closed;
-    /** When something of the peer's came last, or the peer went. */
+    /** When the peer's last arrival came, or when the peer went. */
     private long lastHeardNs;
 
     private long nowNs;
 
     /**
-     * Takes the endpoint over, which is aimed at the peer's.
+     * Takes over the endpoint, which is already aimed at the peer's.
      *
      * @param landing for immediates without a page
      * @throws IllegalStateException when the provider refuses; the endpoint stays the caller's
@@ -82,7 +82,7 @@ final class LibFabricInboundPaths implements InboundPaths {
         return QUEUE_ENTRIES;
     }
 
-    /** Takes what has arrived; returns how many immediates. */
+    /** Takes what has arrived; returns the number of immediates. */
     int poll(long now) {
         nowNs = now;
         if (closed) {
@@ -115,7 +115,7 @@ final class LibFabricInboundPaths implements InboundPaths {
         return count;
     }
 
-    /** Whether something of the peer's may come that is waited for, or a time runs: nothing wakes the worker for either. */
+    /** Whether arrivals of the peer or a time limit are pending: no event wakes the worker for either. */
     boolean waits() {
         return !ready || peerGone || port.expectsWrites();
     }
@@ -150,7 +150,7 @@ final class LibFabricInboundPaths implements InboundPaths {
         }
     }
 
-    /** One of the peer's writes, or its connection: which, and what of it has landed, no provider says. */
+    /** A write of the peer or its connection failed; no provider tells which, nor what has landed of the write. */
     private void onFailure(String detail) {
         if (!peerGone) {
             figures.increment(TransferCounter.PATHS_REJECTED);

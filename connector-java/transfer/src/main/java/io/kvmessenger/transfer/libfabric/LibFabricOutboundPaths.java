@@ -20,19 +20,20 @@ import java.lang.foreign.MemorySegment;
 import java.util.Objects;
 
 /**
- * One peer that this engine writes to through an endpoint of its own: a run of pages is one write with one immediate.
+ * One peer that this engine writes to through an endpoint of its own: each run of pages is one write with one
+ * immediate.
  *
- * <p>Worker only. The path is ready when an immediate that names no window has come through. A write is told as sent when its
- * source is free; whether it has arrived only its target knows, so that a path which fails ends its peer.
+ * <p>Worker only. The path is ready when an immediate that names no window has been delivered. A write is reported as
+ * sent when its source is free; whether it has arrived only the target knows, so the failure of the path ends the peer.
  */
 final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Reader {
-    /** What one write aims at; one page may be longer. */
+    /** Target length of one write; a single page may be longer. */
     private static final long WRITE_AIM_BYTES = 1 << 20;
 
     private static final int DEPTH_MAX = 256;
     private static final long HELLO = -1;
 
-    /** How long answers may stay short of what was written: longer than a link may be down without a session's end. */
+    /** How long answers may stay short of what was written: longer than an outage that a session survives. */
     private static final long DELIVERY_LIMIT_NS = 15_000_000_000L;
 
     private final OpenFabric fabric;
@@ -47,7 +48,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     private final long writeMaxBytes;
     private final PeerRegions regions;
 
-    /** For immediates without a page, on this side and the other. */
+    /** The memory for immediates without a page, on this side and the other. */
     private final NicRegions.Registered landing;
 
     private RemoteMemory remoteLanding;
@@ -59,10 +60,10 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     private boolean closed;
 
     /**
-     * Takes the endpoint over.
+     * Takes over the endpoint.
      *
-     * @throws IllegalStateException when too much was asked of the peer, or the provider refuses; the endpoint stays the
-     *     caller's
+     * @throws IllegalStateException when the peer has been asked too often, or the provider refuses; the endpoint stays
+     *     the caller's
      */
     LibFabricOutboundPaths(
             OpenFabric fabric,
@@ -90,7 +91,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         contexts = new WriteContexts(depthOf(fabric));
     }
 
-    /** How many writes may be under way at once. */
+    /** Number of writes that may be in flight. */
     static int depthOf(OpenFabric fabric) {
         return Math.clamp(fabric.info().depth(), 1, DEPTH_MAX);
     }
@@ -187,7 +188,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         return work == 0 && !closed && (contexts.areInUse() || refused || !opened) ? LOOK_SOON : work;
     }
 
-    /** All must arrive, and no provider says when it does not. */
+    /** Checks delivery: everything must arrive, and no provider reports when it does not. */
     private void watchDelivery(boolean isRefused, long nowNs) {
         if (delivery.shallAsk(nowNs) && channel.tell(FabricRecord.ARRIVED_WANTED, MemorySegment.NULL)) {
             delivery.onAsked();
@@ -200,7 +201,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         }
     }
 
-    /** An immediate that names no window: when it has come through, the path is one. */
+    /** Sends an immediate that names no window: its delivery shows that the path works. */
     private void greet() {
         if (contexts.hasFree()) {
             greeted = write(
@@ -232,7 +233,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         }
     }
 
-    /** Most probably the peer has ended, and its control socket tells of it. */
+    /** Most probably the peer has ended, which its control socket reports. */
     private void fail(long nowNs) {
         channel.drain(nowNs);
         lose(
@@ -284,7 +285,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         return fault == null;
     }
 
-    /** Returns whether the provider has taken it. */
+    /** Returns whether the provider has accepted it. */
     private boolean write(
             long source, long lengthBytes, long descriptor, int imm, long to, RemoteMemory at, long postId) {
         long context = contexts.next();
@@ -301,7 +302,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         return false;
     }
 
-    /** Which of what was told as sent has arrived, nothing says. */
+    /** It is unknown which of the writes reported as sent have arrived. */
     @Override
     public boolean mayOweDelivery() {
         return hasPosted;

@@ -13,7 +13,7 @@ import io.kvmessenger.transfer.spi.TransportUnavailableException;
 import java.net.InetAddress;
 import java.util.function.Function;
 
-/** What libfabric drives, where it is installed. */
+/** NICs driven by libfabric, if it is installed. */
 public final class LibFabricTransport implements Transport {
     private final EventLoop loop;
     private final SocketLinks links;
@@ -22,7 +22,7 @@ public final class LibFabricTransport implements Transport {
     private final InetAddress advertiseHost;
     private final Function<String, LibFabric> loader;
 
-    /** @param loader makes the library of its name usable, or throws {@link UnsatisfiedLinkError} saying why it cannot */
+    /** @param loader loads the library of a given name, or throws {@link UnsatisfiedLinkError} with the reason */
     public LibFabricTransport(
             EventLoop loop,
             SocketLinks links,
@@ -81,7 +81,7 @@ public final class LibFabricTransport implements Transport {
         }
     }
 
-    /** The port that the user said is tcp's, where both are offered. */
+    /** The user's data port, unless tcp is offered too and takes it. */
     private int dataPort() {
         return options.transports().contains(TransferOptions.TCP) ? 0 : options.dataPort();
     }

@@ -7,7 +7,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
- * One NIC, opened: the object that endpoints and registered memory belong to.
+ * One opened NIC, which endpoints and registered memory belong to.
  *
  * <p>Opened before the worker begins; closed by it, after everything that belongs to it.
  */
@@ -20,7 +20,7 @@ final class OpenFabric {
     private long domain;
 
     /**
-     * Takes the info over.
+     * Takes over the info.
      *
      * @throws IllegalStateException naming what failed
      */
@@ -55,12 +55,12 @@ final class OpenFabric {
         return domain;
     }
 
-    /** Words for a result below zero. */
+    /** Describes a result below zero. */
     String describe(long result) {
         return library.fi_strerror((int) -result);
     }
 
-    /** @throws IllegalStateException when the result says that the call failed */
+    /** @throws IllegalStateException when the result is an error */
     void require(String call, long result) {
         if (result < 0) {
             throw new IllegalStateException(call + " of libfabric's " + info.provider() + ": " + describe(result));

@@ -4,12 +4,13 @@ import io.kvmessenger.foreign.FabricLayout;
 import java.lang.foreign.Arena;
 
 /**
- * Memory that providers keep what they need of a write in, from its begin to its completion; its address says which write it was.
+ * Memory in which providers keep their state of a write from its begin to its completion; its address identifies the
+ * write.
  *
- * <p>Worker only. Allocates nothing once made.
+ * <p>Worker only. Allocates nothing after construction.
  */
 final class WriteContexts {
-    /** No post is called that. */
+    /** Never the id of a post. */
     private static final long FREE = Long.MIN_VALUE;
 
     private final Arena arena = Arena.ofConfined();
@@ -37,7 +38,7 @@ final class WriteContexts {
         return freeCount < free.length;
     }
 
-    /** The address for the next write, once there is a free one; its again until it is taken. */
+    /** The address for the next write, if one is free; the same until it is taken. */
     long next() {
         return base + free[freeCount - 1] * FabricLayout.CONTEXT_SIZE_BYTES;
     }
@@ -47,7 +48,7 @@ final class WriteContexts {
         postIds[free[--freeCount]] = postId;
     }
 
-    /** Whether a write is under way whose address this is: a provider may say anything. */
+    /** Whether this is the address of a write in flight; providers' values are not trusted. */
     boolean isUnderWay(long address) {
         long offset = address - base;
         return offset >= 0
@@ -56,7 +57,7 @@ final class WriteContexts {
                 && postIds[(int) (offset / FabricLayout.CONTEXT_SIZE_BYTES)] != FREE;
     }
 
-    /** The write at the address, which is under way, has completed; returns its post. */
+    /** The write in flight at the address has completed; returns its post. */
     long release(long address) {
         int context = (int) ((address - base) / FabricLayout.CONTEXT_SIZE_BYTES);
         long postId = postIds[context];
@@ -65,7 +66,7 @@ final class WriteContexts {
         return postId;
     }
 
-    /** No write is under way any more. */
+    /** Releases the memory: no write is in flight any more. */
     void close() {
         arena.close();
     }

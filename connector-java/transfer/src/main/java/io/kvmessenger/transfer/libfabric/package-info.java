@@ -1,2 +1,2 @@
-/** Transport over libfabric: writes with immediates by whatever NIC the machine's provider drives; bytes land without a look at them. */
+/** Transport over libfabric: writes with immediates by the provider of the machine's NIC; writes land unchecked. */
 package io.kvmessenger.transfer.libfabric;

@@ -22,17 +22,18 @@ import java.util.List;
 /**
  * The control socket of one admitted peer, and the paths of domains that the peer has opened through it.
  *
- * <p>Worker only. The admission ends when all its paths are over, and that is a proof: each domain says what ends its own. For
- * paths over which the peer writes into this process's memory it is the end of this socket: the peer's engine unmaps before it
- * closes it, and the kernel closes a dead process's sockets after its last thread has ended. Or its process has ended, although
- * a child may still hold the socket: no child has its mappings. Where a device writes for the peer, a hang-up without a word is none:
- * then it is the end of the process. Without proof the admission does not end, however long it takes.
+ * <p>Worker only. The admission ends when all its paths are over, and that is a proof; each domain defines what ends
+ * its paths. If the peer writes into this process's memory, it is the end of this socket: the peer's engine unmaps
+ * before closing it, and the kernel closes a dead process's sockets after its last thread has ended. It may also be the
+ * end of the peer's process, even if a child still holds the socket, as no child has its mappings. If a device writes
+ * for the peer, a hang-up without a notice proves nothing, and only the end of the process does. Without proof the
+ * admission does not end, however long it takes.
  */
 final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatch.Events {
-    /** How long paths may take to end after the peer has gone; also for the peer to read a notice. */
+    /** How long paths may take to end after the peer has gone; also how long the peer may take to read a notice. */
     static final long GOODBYE_LIMIT_NS = 1_000_000_000L;
 
-    /** The peer gives a try up after the same limit as this side, and what it tries next has to arrive before this side does. */
+    /** The peer abandons an attempt after the same limit; its next attempt must arrive before this side gives up. */
     static final long NEXT_TRY_NS = 1_000_000_000L;
 
     /** How many times a peer may open paths. */
@@ -55,18 +56,20 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     private boolean settled;
     private boolean failed;
     private boolean closed;
-    /** Everything is closed but what still copies to a device: why it is. Null before. */
+    /** The reason, once everything is closed except what still copies to a device; null before. */
     private String closing;
-    /** Until then the peer has to be ready; or its paths over, once it has gone; or its socket closed, once all is over. */
+    /** Deadline for the peer to be ready; once it has gone, for its paths to end; at last, for its socket to close. */
     private long deadlineNs;
 
     /**
-     * Takes the control socket over.
+     * Takes over the control socket.
      *
      * @param local whether descriptors can travel on it
-     * @param deathFd becomes readable when the peer's process has ended, now the link's; negative for none
-     * @param connectLimitNs how long the peer may take to be ready, from its last try
-     * @throws IllegalStateException when the operating system refuses; the socket stays the caller's, and the admission free
+     * @param deathFd becomes readable when the peer's process has ended; owned by the link from now on; negative for
+     *     none
+     * @param connectLimitNs how long the peer may take to be ready, from its last attempt
+     * @throws IllegalStateException when the operating system refuses; the socket stays the caller's, and the admission
+     *     free
      */
     AdmittedLink(
             EventLoop loop,
@@ -97,7 +100,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         control.offer(ControlRecord.ACCEPTED, MemorySegment.NULL);
     }
 
-    /** Works on messages that had no room, and on time limits; returns false when the link is over. */
+    /** Processes messages that had no room, and deadlines; returns false when the link is over. */
     boolean doWork(long nowNs) {
         try {
             advance(nowNs);
@@ -172,7 +175,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         }
     }
 
-    /** Takes a data socket over; false when there is no place for it. */
+    /** Takes over a data socket; false when there is no place for it. */
     boolean take(int fd, Hello hello) {
         int number = Hello.attachment(hello.role());
         Attachment attachment = closed || dismissed || number >= ATTACHMENTS_MAX ? null : attachments[number];
@@ -192,7 +195,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         readOn(detail);
     }
 
-    /** Whether the end of the peer's process is still to come, and is what counts. */
+    /** Whether the end of the peer's process is still awaited, and is the proof that counts. */
     private boolean outlivesHangUp() {
         for (Attachment attachment : attachments) {
             if (attachment != null && attachment.paths.outlivesHangUp()) {
@@ -204,7 +207,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
 
     @Override
     public void onDeath(long nowNs) {
-        // What it said before it died has arrived.
+        // What it sent before it died has arrived.
         control.drain(nowNs);
         if (!closed) {
             onPeerGone("the peer's process has ended");
@@ -224,7 +227,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         }
     }
 
-    /** Nothing is taken from the peer any more, but it may still write: then its hang-up is what counts. */
+    /** Accepts nothing more from the peer. It may still write, so its hang-up is awaited. */
     private void readOn(String detail) {
         if (closed) {
             return;
@@ -239,7 +242,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     @Override
     public void onError(Throwable error) {
         if (failed || closed) {
-            // Even the little that is left to do fails: the worker cannot go on with it.
+            // Even the remaining clean-up fails: the worker cannot continue.
             throw new IllegalStateException("the link of " + from.admission().peerName() + " failed twice", error);
         }
         failed = true;
@@ -252,7 +255,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         dismiss(TransferFault.DISCONNECTED, detail);
     }
 
-    /** Ends what this engine can end by itself; the control stream lives on to tell the peer why, and to hear its end. */
+    /** Ends what this engine can end by itself; the control stream stays open, to send the reason and see the end. */
     private void dismiss(TransferFault fault, String detail) {
         if (dismissed || closed || closing != null) {
             return;
@@ -280,7 +283,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         }
     }
 
-    /** Nothing of the peer can land or be counted any more. A key of a peer that never was ready may be used again. */
+    /** Ends the admission: nothing of the peer can land any more. A key that was never ready may be used again. */
     private void settle(String detail) {
         settled = true;
         if (ready) {
@@ -319,7 +322,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         return false;
     }
 
-    /** Returns what went wrong with it: paths that cannot be closed properly are closed all the same. */
+    /** Closes all paths, even if one fails to close properly; returns what went wrong. */
     private String closePaths() {
         String faults = "";
         for (Attachment attachment : attachments) {
@@ -341,7 +344,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         control.close();
     }
 
-    /** Closes everything for the end of the engine. The admission ends by it unless the peer may still be writing. */
+    /** Closes everything for the end of the engine. The admission ends too, unless the peer may still be writing. */
     void abandon() {
         if (closed) {
             return;
@@ -355,7 +358,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         release();
     }
 
-    /** Ends what this engine can end by itself; returns whether nothing of the peer can land after it. */
+    /** Ends what this engine can end by itself; returns whether nothing of the peer can land afterwards. */
     private boolean endPaths() {
         try {
             stopPaths();
@@ -373,17 +376,17 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         }
     }
 
-    /** Paths of one domain, and their end of the control socket. */
+    /** The paths of one domain, and their end of the control socket. */
     private final class Attachment implements InboundChannel {
         final int number;
-        /** Never null once opened. */
+        /** Not null once opened. */
         InboundPaths paths;
 
         Attachment(int number) {
             this.number = number;
         }
 
-        /** Returns why not, or null. */
+        /** Returns why the paths cannot be opened, or null. */
         String open(Attach wanted, long nowNs) {
             for (Domain domain : domains) {
                 if (!domain.name().equals(wanted.transport())) {

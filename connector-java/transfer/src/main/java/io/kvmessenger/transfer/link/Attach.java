@@ -6,10 +6,10 @@ import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
 
 /**
- * What a writer says to open paths. A value.
+ * A writer's request to open paths. A value.
  *
- * @param transport the domain's name
- * @param wish the domain's own
+ * @param transport name of the domain's transport
+ * @param wish specific to the domain
  */
 record Attach(String transport, MemorySegment wish) {
     MemorySegment encode() {
@@ -24,7 +24,7 @@ record Attach(String transport, MemorySegment wish) {
         return record;
     }
 
-    /** What the record says, or null when it says nothing. The wish is the record's. */
+    /** Decodes a record; null when malformed. The wish is a slice of the record. */
     static Attach parse(MemorySegment record) {
         int nameBytes = record.byteSize() == 0 ? -1 : record.get(ValueLayout.JAVA_BYTE, 0);
         if (nameBytes < 0 || nameBytes >= record.byteSize()) {

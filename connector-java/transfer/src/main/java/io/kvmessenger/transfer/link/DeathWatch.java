@@ -6,11 +6,11 @@ import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Pollable;
 
 /**
- * Tells once when a peer's process has ended. Worker only. Where the operating system gives no descriptor for it, it
- * never tells.
+ * Reports once when a peer's process has ended. Worker only. Reports nothing if the operating system provides no
+ * descriptor for it.
  */
 final class DeathWatch implements Pollable {
-    /** What the link is told. */
+    /** Receives the report. */
     interface Events {
         void onDeath(long nowNs);
 
@@ -25,7 +25,7 @@ final class DeathWatch implements Pollable {
     private int fd;
     private long key;
 
-    /** @param deathFd becomes readable at the end of the process; now the watch's; negative for none */
+    /** @param deathFd becomes readable at the end of the process; owned by the watch from now on; negative for none */
     DeathWatch(EventLoop loop, int deathFd, Events events) {
         this.loop = loop;
         libC = loop.libC();
@@ -46,7 +46,7 @@ final class DeathWatch implements Pollable {
         }
     }
 
-    /** Whether the end of the process will be told. */
+    /** Whether the end of the process will be reported. */
     boolean isWatching() {
         return fd >= 0;
     }

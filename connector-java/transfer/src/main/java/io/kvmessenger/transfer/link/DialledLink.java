@@ -23,18 +23,19 @@ import java.util.List;
 import java.util.function.IntPredicate;
 
 /**
- * The control socket to one peer: dialled one way after the other until the peer accepts, then open until it ends.
+ * The control socket to one peer: dials one address after the other until the peer accepts, then stays open until it
+ * ends.
  *
  * <p>Worker only. It is not dialled again: a new admission needs a new link.
  */
 final class DialledLink implements OutboundLink, ControlStream.Reader {
-    /** With one record, at most. */
+    /** Limit for one record. */
     private static final int DESCRIPTORS_MAX = 2;
 
     /**
-     * Where a peer listens.
+     * An address at which a peer listens.
      *
-     * @param transport what its address calls it
+     * @param transport the transport that the address belongs to
      * @param local whether it is a Unix socket
      */
     record Way(String transport, boolean local, String location) {}
@@ -50,7 +51,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private Way way;
     private Dialer dialer;
     private ControlStream control;
-    /** Why the way that is tried has failed already: reported in the next duty cycle. */
+    /** Why the current attempt has failed already; reported in the next duty cycle. */
     private String fault;
 
     private long deadlineNs;
@@ -97,7 +98,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private int openLocal() {
         int fd = loop.sockets().connectAbstract(way.location);
         if (fd >= 0 && !ofThisUser.test(fd)) {
-            // It is told nothing: not even a proof, which it could pass on to the real target.
+            // Nothing is sent to it: not even a proof, which it could relay to the real target.
             loop.libC().close(fd);
             fault = "the socket " + way.location + " belongs to another user";
         }
@@ -118,9 +119,9 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         return Hello.answer(asked, way.location, Hello.CONTROL, 0, admissionKey);
     }
 
-    /** What becomes of the socket before it is the control stream. */
+    /** The events of the socket before it becomes the control stream. */
     private final class Dialing implements Dialer.Events {
-        /** A Unix socket stays on this machine, and is of this user. */
+        /** A Unix socket stays on this machine and belongs to this user. */
         @Override
         public void onAnswered(int fd, Challenge asked, Hello said) {
             if (!way.local) {
@@ -169,7 +170,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
             }
         } else if (number >= channelCount || kind < PeerChannel.FIRST_KIND) {
             lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
-        } // else it was on its way when the paths ended
+        } // else it was in flight when the paths ended
         return true;
     }
 
@@ -191,7 +192,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         lose(TransferFault.DISCONNECTED, LinkError.describe(error));
     }
 
-    /** Of a peer that has not accepted yet another way may lead to it. */
+    /** Tries the next address if the peer has not accepted yet; else reports the loss. */
     private void lose(TransferFault why, String detail) {
         if (lost || closed) {
             return;

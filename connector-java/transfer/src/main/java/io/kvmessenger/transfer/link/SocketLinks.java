@@ -31,20 +31,20 @@ import java.util.function.IntPredicate;
 import java.util.function.IntUnaryOperator;
 
 /**
- * Control sockets of the operating system: Unix sockets between processes of one user on one host, internet sockets between
- * any two. Worker only, except where said.
+ * Control sockets of the operating system: Unix sockets between processes of one user on one host, internet sockets
+ * between any two. Worker only, except where stated.
  *
- * <p>Where both reach a peer the Unix socket is taken, since descriptors can travel on it, so that every domain may be used.
+ * <p>If both reach a peer the Unix socket is preferred: descriptors can travel on it, so every domain may be used.
  *
- * <p>An engine has one of these for each worker. The first listens for all; a socket that names an admission of another
- * worker's is handed to that one, which looks whether the admission still lives and whether the peer has its key.
+ * <p>An engine has one instance per worker. The first one listens for all; a socket that names an admission of another
+ * worker is handed to that worker, which checks that the admission is still live and that the peer has its key.
  */
 public final class SocketLinks implements Links {
     private static final int NAME_RANDOM_BYTES = 16;
 
-    /** The one that listens. */
+    /** The instance that listens. */
     private final SocketLinks first;
-    /** Of all workers, where this is the first; complete before a worker begins. */
+    /** The instances of all workers, if this is the first; complete before a worker begins. */
     private final List<SocketLinks> all = new ArrayList<>();
 
     private final EventLoop loop;
@@ -53,15 +53,15 @@ public final class SocketLinks implements Links {
     private final IntPredicate ofThisUser;
     private final IntUnaryOperator deathOfPeer;
     private final Farewells farewells;
-    /** Of the first: those for Unix sockets first. */
+    /** Listeners of the first instance: those for Unix sockets first. */
     private final List<Door> doors = new ArrayList<>();
-    /** Sockets that another worker has let in for this one. */
+    /** Sockets accepted by the first worker for this one. */
     private final Queue<Arrival> arrivals = new ConcurrentLinkedQueue<>();
 
-    /** Of the first: those that peers are told of later, for data sockets only. */
+    /** Of the first instance: listeners for data sockets only, whose addresses peers are sent later. */
     private final List<Door> dataDoors = new ArrayList<>();
 
-    /** Of the first: where these are, and what the others cover. */
+    /** Of the first instance: the addresses of its data listeners, and the ones that other listeners cover. */
     private final List<InetSocketAddress> dataAddresses = new ArrayList<>();
 
     private boolean takesNoArrivals;
@@ -73,13 +73,13 @@ public final class SocketLinks implements Links {
     private final List<AdmittedLink> admitted = new ArrayList<>();
     private List<Domain> domains = List.of();
 
-    /** @param connectLimitNs how long each step of a peer's may take until it is ready */
+    /** @param connectLimitNs how long each step of a peer may take until it is ready */
     public SocketLinks(EventLoop loop, long connectLimitNs) {
         this(loop, connectLimitNs, loop.sockets()::isOfThisUser, loop.sockets()::deathOfPeer);
     }
 
     /**
-     * @param ofThisUser whether the other end of a Unix socket is this user's
+     * @param ofThisUser whether the other end of a Unix socket belongs to this user
      * @param deathOfPeer a descriptor that becomes readable when the process at a Unix socket's other end has ended
      */
     SocketLinks(EventLoop loop, long connectLimitNs, IntPredicate ofThisUser, IntUnaryOperator deathOfPeer) {
@@ -101,16 +101,16 @@ public final class SocketLinks implements Links {
         this.first.all.add(this);
     }
 
-    /** Those of another worker of the engine, of which these are the first's. Before a worker begins. */
+    /** The instance of another worker of the engine; called on the first worker's. Before a worker begins. */
     public SocketLinks beside(EventLoop ofOther) {
         return new SocketLinks(
                 this, ofOther, connectLimitNs, ofOther.sockets()::isOfThisUser, ofOther.sockets()::deathOfPeer);
     }
 
     /**
-     * Listens on a Unix socket of a name that nothing else has, or lets the first worker's do so; before a worker begins.
+     * Listens on a Unix socket with an unused name, or lets the first worker do so; before a worker begins.
      *
-     * @param transport peers that have it dial there
+     * @param transport peers that support it dial this socket
      * @return the name
      * @throws IllegalStateException when the operating system refuses
      */
@@ -129,11 +129,11 @@ public final class SocketLinks implements Links {
     }
 
     /**
-     * Listens on an internet socket, or lets the first worker's do so; before a worker begins.
+     * Listens on an internet socket, or lets the first worker do so; before a worker begins.
      *
-     * @param transport peers that have it dial there
-     * @param portNumber 0 for any that is free
-     * @return where peers reach it
+     * @param transport peers that support it dial this socket
+     * @param portNumber 0 for any free port
+     * @return the address for peers
      * @throws IllegalArgumentException naming the option that is wrong
      * @throws IllegalStateException when the operating system refuses
      */
@@ -157,12 +157,12 @@ public final class SocketLinks implements Links {
     }
 
     /**
-     * Listens on more addresses for the data sockets of a transport that has a listener, or lets the first worker's do so; before
-     * a worker begins. The proof of a socket dialled there is for the listener's own location.
+     * Listens on further addresses for the data sockets of a transport that has a listener, or lets the first worker do
+     * so; before a worker begins. Proofs on sockets dialled there refer to the location of that listener.
      *
-     * @param listenHost what the transport's listener listens on: where it covers one of the hosts, that needs no other
-     * @param portNumber 0 for any that is free
-     * @return where each host is reached
+     * @param listenHost address of the transport's listener: hosts that it covers need no listener of their own
+     * @param portNumber 0 for any free port
+     * @return the address of each host for peers
      * @throws IllegalArgumentException naming the option that is wrong
      * @throws IllegalStateException when the operating system refuses
      */
@@ -185,7 +185,7 @@ public final class SocketLinks implements Links {
         return dataAddresses;
     }
 
-    /** IPv6's wildcard takes IPv4 as well. */
+    /** IPv6's wildcard accepts IPv4 too. */
     private static boolean covers(InetAddress listenHost, InetAddress host) {
         boolean families = listenHost instanceof Inet6Address || host instanceof Inet4Address;
         return listenHost.equals(host) || (listenHost.isAnyLocalAddress() && families);
@@ -256,7 +256,7 @@ public final class SocketLinks implements Links {
         arrivals.clear();
     }
 
-    /** First worker: the socket is this worker's from now on. */
+    /** First worker: hands a socket over to this worker. */
     private synchronized void hand(Arrival arrival) {
         if (takesNoArrivals) {
             loop.libC().close(arrival.fd);
@@ -266,7 +266,7 @@ public final class SocketLinks implements Links {
         }
     }
 
-    /** An error of this engine keeps the socket, and is the end of nothing else. */
+    /** Handles a socket. An error of this engine leaves the socket open, and ends nothing else. */
     private void receive(Arrival arrival) {
         try {
             admit(arrival);
@@ -275,7 +275,7 @@ public final class SocketLinks implements Links {
         }
     }
 
-    /** The admission is looked up by its own worker: only there it cannot end meanwhile. */
+    /** The admission is looked up by its own worker: only there can it not end meanwhile. */
     private void admit(Arrival arrival) {
         int fd = arrival.fd;
         Hello hello = arrival.hello;
@@ -328,10 +328,10 @@ public final class SocketLinks implements Links {
         farewells.say(fd, fault, detail);
     }
 
-    /** A socket that has said its hello. */
+    /** A socket whose hello has been read. */
     private record Arrival(Door door, int fd, Hello hello, Challenge asked) {}
 
-    /** Where peers come in. */
+    /** A listener and what its sockets are accepted for. */
     private final class Door {
         final String transport;
         final boolean local;

@@ -5,16 +5,16 @@ import java.lang.foreign.ValueLayout;
 import java.lang.invoke.VarHandle;
 
 /**
- * Immediates from one writer to one target, through memory that both map.
+ * SPSC ring of immediates from one writer to one target, in memory that both map.
  *
  * <p>One worker pushes, the other takes; each has its own object. A push releases and a take acquires, so whatever the
- * writer copied before the push is visible after the take. Nothing the peer writes here is trusted as an index.
+ * writer copied before the push is visible after the take. Nothing that the peer writes here is trusted as an index.
  */
 public final class ImmRing {
     public static final int CAPACITY = 1 << 14;
     public static final long LENGTH_BYTES = 4096 + (long) CAPACITY * Integer.BYTES;
 
-    /** A take found nothing; zero is no immediate. */
+    /** Returned by a take that found nothing; no immediate is zero. */
     public static final int EMPTY = 0;
 
     private static final VarHandle LONG = ValueLayout.JAVA_LONG.varHandle();
@@ -33,12 +33,12 @@ public final class ImmRing {
     private long peerPosition;
     private boolean sound = true;
 
-    /** @param memory {@link #LENGTH_BYTES} long, zero when the first of both is made */
+    /** @param memory {@link #LENGTH_BYTES} long, zeroed before the first of the two objects is created */
     public ImmRing(MemorySegment memory) {
         this.memory = memory;
     }
 
-    /** Writer: false when the target has not yet taken enough. */
+    /** Writer: false when the ring is full. */
     public boolean push(int imm) {
         if (position - peerPosition >= CAPACITY) {
             peerPosition = (long) LONG.getAcquire(memory, TAKEN_OFFSET);
@@ -59,7 +59,7 @@ public final class ImmRing {
         return position - peerPosition < CAPACITY;
     }
 
-    /** Writer, after pushing: whether the target sleeps and has to be woken; says so once for each sleep. */
+    /** Writer, after pushing: whether the target sleeps and has to be woken; true once for each sleep. */
     public boolean claimWake() {
         VarHandle.fullFence();
         return (int) INT.getOpaque(memory, PARKED_OFFSET) == PARKED
@@ -81,12 +81,12 @@ public final class ImmRing {
         return imm;
     }
 
-    /** Target: false once the writer's position could not be true; nothing is taken from then on. */
+    /** Target: false once the writer's position was impossible; nothing is taken from then on. */
     public boolean isSound() {
         return sound;
     }
 
-    /** Target: from now on the writer has to wake us; look once more before sleeping. */
+    /** Target: from now on the writer has to wake it; check once more before sleeping. */
     public void park() {
         INT.setVolatile(memory, PARKED_OFFSET, PARKED);
         // Against the fence in claimWake: either the look that follows sees the push, or the writer sees the flag.

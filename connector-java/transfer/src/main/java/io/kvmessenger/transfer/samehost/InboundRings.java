@@ -4,7 +4,7 @@ import io.kvmessenger.transfer.spi.Domain;
 import java.util.ArrayList;
 import java.util.List;
 
-/** All peers that write into this engine's memory through one domain. Worker only. */
+/** The rings of all peers that write into this engine's memory through one domain. Worker only. */
 public final class InboundRings {
     private final List<RingInboundPaths> all = new ArrayList<>();
 
@@ -12,7 +12,7 @@ public final class InboundRings {
         all.add(paths);
     }
 
-    /** Takes what has arrived, as {@link Domain#poll} does. */
+    /** Takes what has arrived; returns as {@link Domain#poll} does. */
     public int poll(long nowNs) {
         int work = 0;
         boolean lookSoon = false;
@@ -27,7 +27,7 @@ public final class InboundRings {
         return work == 0 && lookSoon ? Domain.LOOK_SOON : work;
     }
 
-    /** The worker is about to sleep: pushes wake it. */
+    /** The worker is about to sleep: from now on a push wakes it. */
     public void park() {
         for (int i = 0; i < all.size(); i++) {
             all.get(i).park();

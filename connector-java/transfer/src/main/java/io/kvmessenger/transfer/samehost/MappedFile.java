@@ -9,13 +9,13 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.BitSet;
 
-/** A shared mapping of a memfd, ours or a peer's. Worker only; after {@link #close} an access throws. */
+/** A shared mapping of a memfd, this engine's or a peer's. Worker only; after {@link #close} an access throws. */
 public final class MappedFile {
     private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
 
-    /** Mapped ahead at once: some tens of microseconds. */
+    /** Unit of mapping ahead: takes some tens of microseconds. */
     public static final long CHUNK_BYTES = 2 << 20;
-    /** The smallest page of any system: what is asked about a chunk has room for as many. */
+    /** The smallest page size of any system, for the size of the buffer for a chunk's residency. */
     private static final long PAGE_MIN_BYTES = 4096;
 
     private static final byte RESIDENT = 1;
@@ -25,7 +25,7 @@ public final class MappedFile {
     private final MemorySegment memory;
     private final MemorySegment residency = arena.allocate(CHUNK_BYTES / PAGE_MIN_BYTES);
     private final BitSet chunksSeen;
-    /** Of the chunks: the first that was not looked at by {@link #mapNextAhead}. */
+    /** Next chunk for {@link #mapNextAhead}. */
     private int nextChunk;
 
     private MappedFile(LibC libC, long address, long lengthBytes) {
@@ -35,7 +35,7 @@ public final class MappedFile {
     }
 
     /**
-     * Makes a new memfd that cannot shrink under the processes that map it; the descriptor is the caller's.
+     * Creates a memfd that cannot shrink under the processes that map it; the descriptor is the caller's.
      *
      * @throws IllegalStateException when the operating system refuses
      */
@@ -57,8 +57,8 @@ public final class MappedFile {
     /**
      * Maps the whole length; the descriptor stays the caller's.
      *
-     * @throws IllegalStateException when the operating system refuses, or the file is shorter or could become so: touching
-     *     what is missing would kill the process
+     * @throws IllegalStateException when the operating system refuses, or the file is or could become shorter: touching
+     *     a missing page would kill the process
      */
     public static MappedFile map(LibC libC, int fd, long lengthBytes) {
         int seals = libC.fcntl(fd, MemoryApi.F_GET_SEALS, 0);
@@ -82,8 +82,9 @@ public final class MappedFile {
     }
 
     /**
-     * Maps the pages around a range ahead, once, where all of them are in memory: else each would cost a page fault when it
-     * is first written, which takes longer than the copy. A page that its owner has not touched is not made by this.
+     * Populates page table entries around a range, once, if all of its pages are resident: otherwise the first write to
+     * each page would cost a page fault, which takes longer than the copy. Does not allocate pages that the owner has
+     * not touched.
      */
     public void mapAhead(long offset, long lengthBytes) {
         long end = offset + lengthBytes;
@@ -97,8 +98,8 @@ public final class MappedFile {
     }
 
     /**
-     * Maps the next so many pages ahead, without a write that needs them; returns false when none are left. What its owner has
-     * not touched yet is looked at again when it is written.
+     * Populates entries for the next {@link #CHUNK_BYTES}, ahead of any write; returns false when none are left. A
+     * chunk that its owner has not touched yet is tried again when it is written.
      */
     public boolean mapNextAhead() {
         nextChunk = chunksSeen.nextClearBit(nextChunk);
@@ -112,7 +113,7 @@ public final class MappedFile {
         return true;
     }
 
-    /** Returns false when not all of its pages are in memory. */
+    /** Returns false when not all of its pages are resident. */
     private boolean mapChunk(int chunk) {
         long at = chunk * CHUNK_BYTES;
         long address = memory.address() + at;
@@ -126,7 +127,7 @@ public final class MappedFile {
                 return false;
             }
         }
-        // Older kernels do not know it: then pages are mapped when they are written.
+        // Unknown to older kernels: then pages are mapped when they are written.
         libC.madvise(address, lengthBytes, MemoryApi.MADV_POPULATE_READ);
         return true;
     }

@@ -4,13 +4,12 @@ import io.kvmessenger.transfer.spi.RemoteKey;
 import java.util.concurrent.ConcurrentSkipListMap;
 
 /**
- * The regions that peers may map, in the order of registration: each peer is offered them one after the other, also those that
- * come later.
+ * The regions that peers may map, in order of registration: each peer is offered all of them, including later ones.
  *
  * <p>Messenger's thread writes, the worker reads.
  */
 public final class OfferedRegions {
-    /** Before the first. */
+    /** An id before the first region. */
     public static final int NONE = 0;
 
     private final ConcurrentSkipListMap<Integer, RemoteKey> keys = new ConcurrentSkipListMap<>();

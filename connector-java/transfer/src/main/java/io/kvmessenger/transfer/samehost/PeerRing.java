@@ -7,7 +7,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
-/** The writer's end of a peer's ring, and what wakes the peer. Worker only. */
+/** The writer's end of a peer's ring, and its means to wake the peer. Worker only. */
 public final class PeerRing {
     private final LibC libC;
     private final Arena arena = Arena.ofConfined();
@@ -26,7 +26,7 @@ public final class PeerRing {
     /**
      * Maps the ring that came with {@link SameHostRecord#ACCEPTED}.
      *
-     * @throws IllegalStateException when it did not come through, or cannot be mapped
+     * @throws IllegalStateException when its descriptors are missing, or it cannot be mapped
      */
     public static PeerRing accept(LibC libC, OutboundChannel channel) {
         int ringFd = channel.takeDescriptor();
@@ -55,12 +55,12 @@ public final class PeerRing {
         return ring.hasRoom();
     }
 
-    /** Whatever this thread has written before is seen by the peer that takes it; false when there is no room. */
+    /** Pushes an immediate; false without room. The peer that takes it sees all earlier stores of this thread. */
     public boolean push(int imm) {
         return ring.push(imm);
     }
 
-    /** After pushes: wakes the peer where it sleeps. */
+    /** After pushes: wakes the peer if it sleeps. */
     public void wake() {
         if (ring.claimWake()) {
             libC.write(wakeFd, one, Long.BYTES);

@@ -4,8 +4,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What writer and target say about a region: the writer names one, the target answers with its length, and with its
- * descriptor beside the record. A value.
+ * A record about a region: the writer names one, the target answers with its length, and with its descriptor alongside.
+ * A value.
  *
  * @param lengthBytes {@link #NOT_SHAREABLE} when the region cannot be mapped or does not exist
  */
@@ -14,7 +14,7 @@ public record RegionRecord(int regionId, long lengthBytes) {
 
     private static final int LENGTH_BYTES = 16;
 
-    /** There is no such region for the peer. */
+    /** The answer for a region that the peer cannot map. */
     public static RegionRecord unknown(int regionId) {
         return new RegionRecord(regionId, NOT_SHAREABLE);
     }
@@ -26,7 +26,7 @@ public record RegionRecord(int regionId, long lengthBytes) {
         return out;
     }
 
-    /** What the record says, or null when it says nothing. Both ends are on one machine: its byte order. */
+    /** Decodes a record; null when malformed. Native byte order, as both ends are on one machine. */
     public static RegionRecord parse(MemorySegment in) {
         return in.byteSize() != LENGTH_BYTES
                 ? null

@@ -2,11 +2,11 @@ package io.kvmessenger.transfer.samehost;
 
 import io.kvmessenger.transfer.spi.InboundChannel;
 
-/** Hands the memory of this engine's regions to one peer that has proven itself and is ready. Worker only. */
+/** Hands the memory of this engine's regions to one peer that is proven and ready. Worker only. */
 public interface RegionSender {
-    /** Goes on with what the peer may map before it is asked for, as far as there is room for it; returns whether all is told. */
+    /** Continues to offer regions ahead of requests, while there is room; returns whether all have been offered. */
     boolean offer(InboundChannel channel);
 
-    /** Answers the peer that wants a region; false when there is no room for it now: it is asked again. */
+    /** Answers a peer's request for a region; false when there is no room now: the request is offered again. */
     boolean answer(int regionId, InboundChannel channel);
 }

@@ -13,14 +13,14 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import java.lang.foreign.MemorySegment;
 
 /**
- * One admitted peer that maps this engine's memory: hands out descriptors and takes immediates from its ring.
+ * One admitted peer that maps this engine's memory: sends descriptors to it and takes immediates from its ring.
  *
- * <p>Worker only. What proves that the peer writes no more is its word, or the end of its control socket: its engine unmaps
- * before either. Where a device writes, the end of the socket says as much only behind the peer's word that it is quiet, else the end of
- * its process does. A peer that has not said that it is ready was handed no memory.
+ * <p>Worker only. The proof that the peer writes no more is its confirmation, or the end of its control socket, as its
+ * engine unmaps before either. If a device writes, the end of the socket is a proof only after the peer's confirmation;
+ * otherwise the end of its process is. A peer that has not reported ready has been given no memory.
  */
 public final class RingInboundPaths implements InboundPaths {
-    /** What one duty cycle may take before other peers get theirs. */
+    /** Immediates that one duty cycle may take before other peers are served. */
     private static final int TURN_IMMS = 4096;
 
     private static final int NONE = -1;
@@ -36,7 +36,7 @@ public final class RingInboundPaths implements InboundPaths {
     private final ImmRing ring;
     private final boolean byDevice;
     private final long readyDeadlineNs;
-    /** Until the peer has it. */
+    /** Valid until it has been sent to the peer. */
     private int ringFd;
 
     private boolean offersMore;
@@ -48,7 +48,8 @@ public final class RingInboundPaths implements InboundPaths {
     private boolean closed;
 
     /**
-     * @param byDevice whether the peer writes by a device, which a hang-up does not stop: then its word does, or its process's end
+     * @param byDevice whether the peer writes by a device, which a hang-up does not stop: then its confirmation counts,
+     *     or the end of its process
      * @throws IllegalStateException when the operating system refuses memory or a descriptor
      */
     public RingInboundPaths(
@@ -87,7 +88,7 @@ public final class RingInboundPaths implements InboundPaths {
         }
     }
 
-    /** Takes what has arrived; returns how many immediates. */
+    /** Takes what has arrived; returns the number of immediates. */
     int poll(long nowNs) {
         if (closed || broken) {
             return 0;
@@ -95,7 +96,7 @@ public final class RingInboundPaths implements InboundPaths {
         try {
             return advance(nowNs);
         } catch (RuntimeException | Error error) {
-            // Nothing is taken from the peer any more, but it may still write.
+            // Nothing is accepted from the peer any more, but it may still write.
             broken = true;
             channel.onError(error);
             return 1;
@@ -189,7 +190,7 @@ public final class RingInboundPaths implements InboundPaths {
         return closed || gone || !ready;
     }
 
-    /** Whether there was no room for all that the peer may map: nothing tells when there is. */
+    /** Whether regions remain to be offered for lack of room: no event signals when there is some. */
     boolean offersMore() {
         return offersMore && !closed && !broken && !stopped;
     }
@@ -198,7 +199,7 @@ public final class RingInboundPaths implements InboundPaths {
         return closed;
     }
 
-    /** What the peer wrote before it went has arrived. */
+    /** Takes everything that the peer pushed before it went. */
     private void drainAll() {
         boolean sound = false;
         try {

@@ -8,15 +8,16 @@ import java.lang.foreign.ValueLayout;
 import java.util.Objects;
 
 /**
- * Copies the runs of a batch into a peer's memory: four at a time past the caches where the machine can, else one by one.
+ * Copies the runs of a batch into a peer's memory: four at a time with non-temporal stores if the machine supports it,
+ * else one by one.
  *
- * <p>A run may be copied later than it is added, until {@link #finish}; no store after that is seen before what was copied.
- * One thread. It keeps no memory alive.
+ * <p>A run may be copied later than it is added, up to {@link #finish}; no store after that becomes visible before the
+ * copied bytes. One thread. It keeps no memory alive.
  */
 public final class RunCopier {
-    /** Shorter runs are copied at once: the address arithmetic would cost more than is gained. */
+    /** Shorter runs are copied at once: the address arithmetic would cost more than it gains. */
     static final long STREAMED_RUN_MIN_BYTES = 1 << 10;
-    /** What is left over with empty lanes beside it is cut in four from this length on, else copied at once. */
+    /** The rest of a run with no others for the lanes is split into four from this length on, else copied at once. */
     static final long CUT_MIN_BYTES = 16 << 10;
 
     private static final long CACHE_LINE_BYTES = 64;
@@ -29,7 +30,7 @@ public final class RunCopier {
     private final long[] lengths = new long[LANES];
     private int lanes;
 
-    /** @param streaming null where the machine has none */
+    /** @param streaming null if the machine does not support it */
     public RunCopier(StreamingCopy streaming) {
         this.streaming = streaming;
         addresses = Arena.ofAuto().allocate(StreamingCopy.ADDRESSES_BYTES, Long.BYTES);
@@ -51,7 +52,7 @@ public final class RunCopier {
         }
     }
 
-    /** Copies what is still waiting. */
+    /** Copies the waiting runs. */
     public void finish() {
         for (int lane = 0; lane < lanes; lane++) {
             copyAlone(sources[lane], targets[lane], lengths[lane]);
@@ -59,7 +60,7 @@ public final class RunCopier {
         lanes = 0;
     }
 
-    /** Forgets what is still waiting. */
+    /** Drops the waiting runs. */
     public void drop() {
         lanes = 0;
     }
@@ -70,7 +71,7 @@ public final class RunCopier {
         lengths[lanes++] = lengthBytes;
     }
 
-    /** Copies side by side until the shortest run is done; what is left of the others waits. */
+    /** Copies the lanes in parallel until the shortest run is done; the rest of the others waits. */
     private void stream() {
         long lengthBytes = lengths[0];
         for (int lane = 0; lane < LANES; lane++) {
@@ -92,7 +93,7 @@ public final class RunCopier {
         }
     }
 
-    /** A run with nothing beside it. */
+    /** Copies a run without others alongside. */
     private void copyAlone(long source, long target, long lengthBytes) {
         long copied = 0;
         if (lengthBytes >= CUT_MIN_BYTES) {
@@ -106,7 +107,7 @@ public final class RunCopier {
         ForeignMemory.copy(source + copied, target + copied, lengthBytes - copied);
     }
 
-    /** Copies the whole steps of so many bytes of each lane. */
+    /** Copies {@code lengthBytes} of each lane, in whole steps. */
     private void copySteps(long lengthBytes) {
         long left = wholeSteps(lengthBytes);
         while (left > 0) {
@@ -129,7 +130,7 @@ public final class RunCopier {
         return lengthBytes & -StreamingCopy.STEP_BYTES;
     }
 
-    /** Once for a run, what a copy between segments checks once for a run. */
+    /** Bounds check and address, once per run, as a copy between segments would do. */
     private static long addressIn(MemorySegment segment, long offset, long lengthBytes) {
         if (!segment.scope().isAlive() || !segment.isNative()) {
             throw new IllegalStateException("the memory is closed, or is not native: " + segment);

@@ -1,2 +1,2 @@
-/** What transports within one host share: rings of immediates, mapped files, and how a target hands its memory over. */
+/** What the transports within one host share: rings of immediates, mapped files, and the hand-over of memory. */
 package io.kvmessenger.transfer.samehost;

@@ -9,7 +9,7 @@ import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
 import java.util.function.IntFunction;
 
-/** Hands the files behind regions to one peer, in the order of registration. Worker only. */
+/** Sends the descriptors of regions to one peer, in order of registration. Worker only. */
 final class FileSender implements RegionSender {
     /** By the region's id. */
     private final IntFunction<RemoteKey> keys;

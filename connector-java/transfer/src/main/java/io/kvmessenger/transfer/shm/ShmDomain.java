@@ -21,10 +21,10 @@ import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Maps peers' memory, and lets them map this engine's. Worker only, except where said.
+ * Maps peers' memory, and lets them map this engine's. Worker only, except where stated.
  *
- * <p>Memory is handed only to an admitted peer on a Unix socket of this user's. It is offered only while all registered
- * regions can be mapped: a peer that cannot reach one of them must use another domain for all.
+ * <p>Memory is handed only to an admitted peer on a Unix socket of the same user. It is offered only while all
+ * registered regions can be mapped: a peer that cannot reach one of them must use another domain for all.
  */
 final class ShmDomain implements Domain {
     private final EventLoop loop;

@@ -26,19 +26,19 @@ import java.util.Map;
 /**
  * One peer whose memory this engine maps: copies pages, then pushes their immediate.
  *
- * <p>Worker only. Regions are mapped when the peer offers them, or when they are first written to. Their pages are mapped ahead, a
- * few at a time: for a short while before the path opens, then while there is nothing else to do, or when they are first written
- * to. It never writes once it is closed. What was copied is pushed with it, so that nothing of it has to be sent again when the
- * mapping is lost.
+ * <p>Worker only. Regions are mapped when the peer offers them, or on their first write. Their pages are populated
+ * ahead, a few at a time: for a short while before the path opens, then while idle, or on their first write. It never
+ * writes once it is closed. Each copy is pushed in the same call, so nothing has to be sent again when the mapping is
+ * lost.
  */
 final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Reader {
     private static final int BATCH_PAGES_MAX = 256;
     private static final long BATCH_BYTES = 256 << 10;
-    /** How many regions are mapped before they are needed. */
+    /** Limit on regions that are mapped before they are needed. */
     private static final int REGIONS_OFFERED_MAX = 64;
-    /** For so long the path stays closed at most while pages are mapped: those of some hundreds of MiB. */
+    /** Longest time for which the path stays closed while pages are populated: enough for some hundreds of MiB. */
     static final long MAPPED_FIRST_NS = 50_000_000;
-    /** Batches that were copied and not yet told as sent. */
+    /** Batches copied and not yet reported as sent. */
     private static final int COPIED_MAX = 1 << 10;
 
     private final LibC libC;
@@ -47,7 +47,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     private final Figures figures;
     private final long connectDeadlineNs;
     private final Map<Integer, MappedFile> regions = new HashMap<>();
-    /** Those whose pages are mapped ahead while there is nothing else to do. */
+    /** Regions whose pages are populated while idle. */
     private final ArrayDeque<MappedFile> partlyMapped = new ArrayDeque<>();
 
     private final RunCopier copier = new RunCopier(StreamingCopy.ofThisProcess());
@@ -65,7 +65,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     private MemorySegment lastRegion;
     private boolean closed;
 
-    /** @throws IllegalStateException when too much was asked of the peer */
+    /** @throws IllegalStateException when the peer has been asked too often */
     ShmOutboundPaths(LibC libC, OutboundChannel channel, PathEvents events, Figures figures, long connectDeadlineNs) {
         this.libC = libC;
         this.channel = channel;
@@ -103,7 +103,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         openDeadlineNs = nowNs + MAPPED_FIRST_NS;
     }
 
-    /** Maps the next pages, or opens the path: when none are left, or at its deadline. */
+    /** Populates the next pages; opens the path when none are left, or at its deadline. */
     private int mapOrOpen(long nowNs) {
         if (nowNs - openDeadlineNs < 0) {
             if (mapAhead()) {
@@ -152,7 +152,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         }
     }
 
-    /** One that cannot be mapped now is asked for when it is written to: then that is told. */
+    /** Maps an offered region. If that fails, it is requested on its first write, and the failure is reported then. */
     private void onOffered(RegionRecord region) {
         int fd = channel.takeDescriptor();
         if (fd < 0) {
@@ -217,7 +217,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         return work == 0 && (ringFull || mapAhead()) ? LOOK_SOON : work;
     }
 
-    /** Maps a few pages of what will be written one day; returns whether there are more. */
+    /** Populates a few pages for later writes; returns whether there are more. */
     private boolean mapAhead() {
         MappedFile next = closed ? null : partlyMapped.peek();
         if (next != null && !next.mapNextAhead()) {
@@ -226,7 +226,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         return next != null;
     }
 
-    /** Wakes the target for what was copied since the last duty cycle, and tells the engine of it. */
+    /** Wakes the target for what was copied since the last duty cycle, and reports it to the engine. */
     private int tell() {
         int count = copiedCount;
         if (count > 0) {
@@ -257,7 +257,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         return taken;
     }
 
-    /** Finds the mapping of a region, or asks the peer for it. */
+    /** Finds the mapping of a region, or requests the region from the peer. */
     private boolean findRegion(int regionId) {
         if (lastRegion != null && lastRegionId == regionId) {
             return true;

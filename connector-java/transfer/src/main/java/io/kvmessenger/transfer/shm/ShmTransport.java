@@ -9,13 +9,13 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.spi.TransportUnavailableException;
 
-/** Memory that processes of one user on one host share. */
+/** Shared memory between processes of one user on one host. */
 public final class ShmTransport implements Transport {
     private final EventLoop loop;
     private final SocketLinks links;
     private final long connectLimitNs;
 
-    /** @param connectLimitNs how long a peer may take to map what it gets */
+    /** @param connectLimitNs how long a peer may take to map what it is sent */
     public ShmTransport(EventLoop loop, SocketLinks links, long connectLimitNs) {
         this.loop = loop;
         this.links = links;

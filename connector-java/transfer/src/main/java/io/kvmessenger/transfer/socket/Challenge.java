@@ -10,21 +10,21 @@ import java.nio.ByteOrder;
 import java.util.random.RandomGenerator;
 
 /**
- * The first bytes on every socket, said by the side that listens: magic, versions, and a nonce that the other side's
- * {@link Hello} has to answer. No two sockets get the same, so that no answer can be used twice. A value.
+ * The first bytes on every socket, sent by the side that listens: magic, versions, and a nonce that the other side's
+ * {@link Hello} has to answer. Each socket gets its own nonce, so that no answer can be replayed. A value.
  *
- * @param version the oldest that is spoken: an engine from before there were several demands that it is its own
- * @param newestVersion the newest one
+ * @param version the oldest that is spoken: engines from before version negotiation require it to be their own
+ * @param newestVersion the newest that is spoken
  */
 public record Challenge(int version, int newestVersion, byte[] nonce) {
-    public static final long MAGIC = 0x314C_4843_534D_564BL; // "KVMSCHL1" in the order of the wire
+    public static final long MAGIC = 0x314C_4843_534D_564BL; // "KVMSCHL1" in wire order
     public static final int NONCE_LENGTH_BYTES = 32;
     public static final int LENGTH_BYTES = 48;
 
     private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final int VERSION_OFFSET = 8;
-    /** Zero of an engine that speaks one version. */
+    /** Zero if the engine speaks a single version. */
     private static final int NEWEST_VERSION_OFFSET = 12;
 
     private static final int NONCE_OFFSET = 16;
@@ -43,7 +43,7 @@ public record Challenge(int version, int newestVersion, byte[] nonce) {
         MemorySegment.copy(nonce, 0, out, JAVA_BYTE, NONCE_OFFSET, NONCE_LENGTH_BYTES);
     }
 
-    /** What the bytes say, or null when they are not of this protocol. Any version is parsed. */
+    /** Decodes a challenge of any version; null when it is not of this protocol. */
     public static Challenge parse(MemorySegment in) {
         if (in.get(LONG, 0) != MAGIC) {
             return null;

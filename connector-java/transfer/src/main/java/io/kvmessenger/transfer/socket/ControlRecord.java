@@ -1,32 +1,32 @@
 package io.kvmessenger.transfer.socket;
 
 /**
- * Types of records on a control stream: a kind, the number of the attachment that it is about, and how many descriptors travel
- * with it. Kinds that are not here belong to the domain of the attachment. Pure functions.
+ * Types of records on a control stream: a kind, the number of the attachment concerned, and how many descriptors travel
+ * with it. Further kinds are defined by the attachment's domain. Pure functions.
  */
 public final class ControlRecord {
-    /** Target: the writer has shown who it is. */
+    /** Target: the writer has proven its identity. */
     public static final int ACCEPTED = 1;
 
-    /** Either way, without an attachment: a small message. */
+    /** From either side, without an attachment: a small message. */
     public static final int MESSAGE = 2;
 
-    /** Target: the last one, a {@link Notice}. */
+    /** Target: its last record, a {@link Notice}. */
     public static final int NOTICE = 3;
 
-    /** Writer: wants paths of a domain; what follows is the length of its name, the name, and the domain's wish. */
+    /** Writer: requests paths of a domain; followed by the length of its name, the name, and the domain's wish. */
     public static final int ATTACH = 4;
 
-    /** Target: there will be no such paths, for the reason in the {@link Notice}. */
+    /** Target: the paths are refused, for the reason in the {@link Notice}. */
     public static final int REFUSED = 5;
 
-    /** Writer: uses the paths no more. */
+    /** Writer: does not use the paths any more. */
     public static final int DETACH = 6;
 
-    /** Target, without an attachment: wants pages of the writer's to be written into its window. */
+    /** Target, without an attachment: requests that pages of the writer be written into its window. */
     public static final int READ = 7;
 
-    /** Writer, without an attachment: what became of a {@link #READ}. */
+    /** Writer, without an attachment: the result of a {@link #READ}. */
     public static final int READ_ENDED = 8;
 
     private static final int NUMBER_SHIFT = 8;

@@ -16,9 +16,9 @@ import java.nio.ByteOrder;
 import java.util.ArrayDeque;
 
 /**
- * Small typed records both ways over one socket; over a Unix socket they may carry descriptors.
+ * Small typed records in both directions over one socket; over a Unix socket they may carry descriptors.
  *
- * <p>Worker only. It does not know what records mean.
+ * <p>Worker only. It does not interpret records.
  */
 public final class ControlStream implements Pollable {
     /** No descriptor came with the record. */
@@ -27,14 +27,14 @@ public final class ControlStream implements Pollable {
     private static final int PREFIX_BYTES = 8;
     private static final int IN_BYTES = PREFIX_BYTES + TransferEngine.MESSAGE_MAX_BYTES;
     private static final int OUT_BYTES = 8 * IN_BYTES;
-    /** The most that travel with one record. */
+    /** Limit on the descriptors of one record. */
     private static final int DESCRIPTORS_MAX = 2;
 
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
-    /** What is done with records, and with the end of the stream. */
+    /** Receives records and the end of the stream. */
     public interface Reader {
-        /** Returns whether the record was taken; if not, it is offered again by {@link ControlStream#resume}. */
+        /** Returns whether the record was accepted; if not, it is offered again by {@link ControlStream#resume}. */
         boolean onRecord(int type, MemorySegment payload, long nowNs);
 
         /** The stream has ended; its owner closes it. */
@@ -55,9 +55,9 @@ public final class ControlStream implements Pollable {
     private final MemorySegment vector = arena.allocate(IoVector.SIZE_BYTES, 8);
     private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
     private final MemorySegment control = arena.allocate(MessageHeader.controlSpaceBytes(DESCRIPTORS_MAX), 8);
-    /** Those of records that were not handed over yet. */
+    /** Descriptors of records that have not been passed on yet. */
     private final ArrayDeque<Integer> descriptors = new ArrayDeque<>();
-    /** Those of the record that is being handed over. */
+    /** Descriptors of the record that is being passed on. */
     private final ArrayDeque<Integer> offered = new ArrayDeque<>();
 
     private final long key;
@@ -72,10 +72,10 @@ public final class ControlStream implements Pollable {
     private boolean closed;
 
     /**
-     * Takes the descriptor over.
+     * Takes over the descriptor.
      *
-     * @param descriptorsMax how many descriptors the peer may send that have not been taken; one more ends the stream. With
-     *     zero the kernel is given no place for any
+     * @param descriptorsMax how many untaken descriptors the peer may have sent; one more ends the stream. With zero,
+     *     none can be received
      * @throws IllegalStateException when the operating system refuses; the descriptor stays the caller's
      */
     public ControlStream(EventLoop loop, int fd, Reader reader, int descriptorsMax) {
@@ -92,7 +92,7 @@ public final class ControlStream implements Pollable {
         }
     }
 
-    /** Whether a record of this length can be taken now. */
+    /** Whether a record of this length can be queued now. */
     public boolean hasRoom(long payloadBytes) {
         return OUT_BYTES - outTo + outFrom >= PREFIX_BYTES + payloadBytes;
     }
@@ -113,7 +113,7 @@ public final class ControlStream implements Pollable {
     }
 
     /**
-     * Sends a record with descriptors; only while nothing is queued, so that they travel with their record.
+     * Sends a record with descriptors; only while nothing is queued, so that they stay with their record.
      *
      * @return false when something is queued; try again later
      */
@@ -197,7 +197,7 @@ public final class ControlStream implements Pollable {
         reader.onError(error);
     }
 
-    /** What is left is reported again, and to ask for it now would cost a system call. */
+    /** Reads once: epoll reports remaining bytes again, and checking for them now would cost a system call. */
     private void readReady(long nowNs) {
         boolean more = true;
         while (more) {
@@ -207,7 +207,7 @@ public final class ControlStream implements Pollable {
         }
     }
 
-    /** Reads all that has arrived. */
+    /** Reads everything that has arrived. */
     public void drain(long nowNs) {
         long count = 1;
         while (count > 0) {
@@ -215,7 +215,7 @@ public final class ControlStream implements Pollable {
         }
     }
 
-    /** Reads once and hands over what is complete; returns how many bytes came, not positive when none can be taken. */
+    /** Reads once and passes on complete records; returns the bytes read, not positive when none can be taken. */
     private long read(long nowNs) {
         if (closed || ended || refusing) {
             return 0;
@@ -240,7 +240,7 @@ public final class ControlStream implements Pollable {
         return count;
     }
 
-    /** Whether the peer sent no more descriptors than it may. */
+    /** Whether the peer stayed within its limit of descriptors. */
     private boolean keepDescriptors() {
         if (descriptorsMax == 0) {
             return !MessageHeader.isControlTruncated(header);
@@ -275,7 +275,7 @@ public final class ControlStream implements Pollable {
         }
     }
 
-    /** A record with its descriptors, of which the reader takes what it wants. */
+    /** Passes on a record with its descriptors, of which the reader takes those it needs. */
     private boolean handOver(int type, MemorySegment payload, long nowNs) {
         for (int left = ControlRecord.descriptorCount(type); left > 0 && !descriptors.isEmpty(); left--) {
             offered.add(descriptors.remove());
@@ -291,7 +291,7 @@ public final class ControlStream implements Pollable {
         return taken;
     }
 
-    /** After an end by garbage: reads on only to learn when the peer hangs up, which is then the end. */
+    /** After malformed input: keeps reading only to detect the peer's hang-up, which is then the end. */
     public void discard() {
         closeDescriptors();
         ended = false;
@@ -300,7 +300,7 @@ public final class ControlStream implements Pollable {
         watch(mask | Epoll.EPOLLIN);
     }
 
-    /** Offers a refused record again; returns whether it was taken. */
+    /** Offers a refused record again; returns whether it was accepted. */
     public boolean resume(long nowNs) {
         if (!refusing || closed) {
             return false;
@@ -328,7 +328,7 @@ public final class ControlStream implements Pollable {
         reader.onEnd(detail, garbage);
     }
 
-    /** A hang-up is reported again and again, whatever the mask. */
+    /** Unregisters, since a hang-up would be reported repeatedly, whatever the mask. */
     private void unwatch() {
         if (watched) {
             watched = false;
@@ -343,12 +343,12 @@ public final class ControlStream implements Pollable {
         }
     }
 
-    /** The next descriptor that came with the record that is handed over, now the caller's; or {@link #NO_DESCRIPTOR}. */
+    /** The next descriptor of the record being passed on, now the caller's; or {@link #NO_DESCRIPTOR}. */
     public int takeDescriptor() {
         return offered.isEmpty() ? NO_DESCRIPTOR : offered.remove();
     }
 
-    /** Sends what is queued as far as possible, and says that no more follows; the peer can still be read. */
+    /** Sends what is queued as far as possible, and shuts down the sending direction; reading goes on. */
     public void finish() {
         flush();
         libC.shutdown(fd, SocketApi.SHUT_WR);

@@ -10,16 +10,16 @@ import java.lang.foreign.MemorySegment;
 import java.util.function.Function;
 
 /**
- * One outgoing socket until it is connected, has read the target's {@link Challenge} and has answered it. Worker only; its
- * time limit is its owner's.
+ * One outgoing socket until it is connected, has read the target's {@link Challenge} and has answered it. Worker only;
+ * its owner limits its time.
  */
 public final class Dialer implements Pollable {
-    /** How it went; called once at most, and not from the constructor. */
+    /** Reports the result; called at most once, and not from the constructor. */
     public interface Events {
-        /** The challenge is answered; what follows on the socket may be sealed. */
+        /** The challenge is answered; from here on the socket may be sealed. */
         default void onAnswered(int fd, Challenge asked, Hello said) {}
 
-        /** The socket is the listener's from now on. */
+        /** The socket belongs to the listener from now on. */
         void onConnected(int fd);
 
         void onFailed(String detail);
@@ -40,9 +40,9 @@ public final class Dialer implements Pollable {
     private boolean closed;
 
     /**
-     * Takes the socket over.
+     * Takes over the socket.
      *
-     * @param fd a socket that connects, or {@code -errno} of one that could not begin to
+     * @param fd a connecting socket, or {@code -errno} of one that could not start to connect
      */
     public Dialer(EventLoop loop, int fd, String target, Function<Challenge, Hello> answer, Events events) {
         this.loop = loop;
@@ -63,7 +63,7 @@ public final class Dialer implements Pollable {
         }
     }
 
-    /** Reports a connect that failed at once: the constructor's caller could not be called back yet. */
+    /** Reports a connect that failed at once, when the constructor's caller could not be called back yet. */
     public void doWork() {
         if (fault != null && !closed) {
             close();
@@ -86,7 +86,7 @@ public final class Dialer implements Pollable {
         }
     }
 
-    /** Whether the whole challenge is here. */
+    /** Whether the challenge has been read completely. */
     private boolean read() {
         long count = libC.read(fd, challenge.asSlice(readBytes), Challenge.LENGTH_BYTES - readBytes);
         if (IoResult.wouldBlock(count)) {
@@ -113,7 +113,7 @@ public final class Dialer implements Pollable {
         Hello said = answer.apply(asked);
         long sent = send(said);
         if (sent != Hello.LENGTH_BYTES) {
-            // A fresh socket has room for a hello, so a short count is a broken one.
+            // A fresh socket has room for a hello, so a short count means that it is broken.
             fail(words(sent < 0 ? (int) -sent : Errno.EPIPE));
             return;
         }
@@ -145,7 +145,7 @@ public final class Dialer implements Pollable {
         fail(LinkError.describe(error));
     }
 
-    /** Gives up; nothing happens once connected. */
+    /** Gives up; has no effect once connected. */
     public void close() {
         if (closed) {
             return;

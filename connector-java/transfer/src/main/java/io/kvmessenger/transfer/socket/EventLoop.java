@@ -12,7 +12,7 @@ import java.util.Arrays;
 import java.util.function.LongSupplier;
 
 /**
- * One epoll descriptor and one eventfd: tells owners of descriptors what became ready, and can be woken.
+ * One epoll descriptor and one eventfd: notifies the owners of descriptors that became ready, and can be woken.
  *
  * <p>{@link #wake} and {@link #wakeDescriptor} from any thread, everything else by the worker.
  */
@@ -42,7 +42,7 @@ public final class EventLoop implements Poller {
     }
 
     /**
-     * @param seals what the C library seals
+     * @param seals where the C library seals sockets
      * @param clock monotonic, in ns
      */
     public EventLoop(LibC libC, Seals seals, LongSupplier clock) {
@@ -87,23 +87,23 @@ public final class EventLoop implements Poller {
         control(Epoll.EPOLL_CTL_MOD, fd, mask, key);
     }
 
-    /** Stops watching; events already fetched for the owner are dropped. Call before the descriptor is closed. */
+    /** Unregisters a descriptor, before it is closed; events already fetched for the owner are dropped. */
     public void remove(long key, int fd) {
         control(Epoll.EPOLL_CTL_DEL, fd, 0, key);
         owners[(int) key] = null;
     }
 
-    /** Which descriptors of this loop are sealed. */
+    /** The seals of this loop's descriptors. */
     public Seals seals() {
         return seals;
     }
 
-    /** What the descriptors of this loop are worked on with. */
+    /** The C library for operations on this loop's descriptors. */
     public LibC libC() {
         return libC;
     }
 
-    /** What sockets for this loop are opened with. */
+    /** Opens sockets for this loop. */
     public SocketCalls sockets() {
         return sockets;
     }
@@ -120,9 +120,9 @@ public final class EventLoop implements Poller {
     }
 
     /**
-     * Hands out what is ready; waits for it at most so long. Returns how many owners were called, and one more after a
-     * {@link #wake}: it may tell of something that the caller has looked at before it was there. What an owner throws is
-     * that owner's end and does not leave this method.
+     * Calls the owners of ready descriptors; waits for the first at most {@code timeoutMillis}. Returns how many owners
+     * were called, plus one after a {@link #wake}, since that may signal something that the caller checked too early.
+     * An exception of an owner ends that owner and does not leave this method.
      */
     @Override
     public int poll(int timeoutMillis) {
@@ -164,7 +164,7 @@ public final class EventLoop implements Poller {
         }
     }
 
-    /** The eventfd: a write to it wakes the loop. */
+    /** The eventfd; a write to it wakes the loop. */
     public int wakeDescriptor() {
         return wakeFd;
     }
@@ -174,7 +174,7 @@ public final class EventLoop implements Poller {
         SocketCalls.require("epoll_ctl", libC.epoll_ctl(epoll, operation, fd, change));
     }
 
-    /** Waits for a wake-up in progress: the descriptor may be reused a moment later. */
+    /** Waits for a wake-up in progress, as its descriptor could be reused right after closing. */
     @Override
     public synchronized void close() {
         if (!closed) {

@@ -6,9 +6,10 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 
 /**
- * Rejected sockets: each is told why, and closed when its peer has hung up or the time is over.
+ * Lingering close of rejected sockets: each is sent the reason, and closed when its peer has hung up or after a time
+ * limit.
  *
- * <p>Worker only. Closing at once could destroy the words before they are read.
+ * <p>Worker only. Closing at once could discard the reason before it is read.
  */
 public final class Farewells {
     static final int COUNT_MAX = 64;
@@ -23,7 +24,7 @@ public final class Farewells {
         libC = loop.libC();
     }
 
-    /** Takes the socket over; closed without a word where the operating system has no room for it. */
+    /** Takes over the socket; closes it without a reason if the operating system has no room for one. */
     public void say(int fd, TransferFault fault, String detail) {
         if (farewells.size() == COUNT_MAX) {
             farewells.removeFirst().stream.close();

@@ -3,7 +3,7 @@ package io.kvmessenger.transfer.socket;
 import io.kvmessenger.foreign.LibC;
 import java.lang.foreign.MemorySegment;
 
-/** Passes every call on to another C library; what extends it does some of them otherwise. As safe as that one. */
+/** Forwards every call to another C library; subclasses override some. Threading as that library. */
 abstract class ForwardingLibC implements LibC {
     private final LibC libC;
 

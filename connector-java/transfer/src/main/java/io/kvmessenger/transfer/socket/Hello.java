@@ -15,19 +15,19 @@ import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 
 /**
- * The answer to a {@link Challenge}: magic, version, what the socket is for, the name of an admission key, and the proof
- * that its writer has that key. The proof covers the challenge, what the socket is for and where it was dialled, so that
- * a recorded hello is of no use on another socket, for another purpose or at another target. A value.
+ * The answer to a {@link Challenge}: magic, version, the socket's purpose, the name of an admission key, and the proof
+ * that the sender has that key. The proof covers the challenge, the purpose and the dialled address, so that a recorded
+ * hello is useless on another socket, for another purpose or at another target. A value.
  *
- * @param version the one that both sides speak from here on: the newest of both
- * @param role {@link #CONTROL}, or what {@link #role} makes of a data socket's place
+ * @param version that both sides speak from here on: the newest common one
+ * @param role {@link #CONTROL}, or the result of {@link #role} for a data socket
  * @param count of a data socket: how many were dialled for its role before
  */
 public record Hello(int version, int role, int count, byte[] keyName, byte[] proof) {
-    public static final long MAGIC = 0x3148_5450_534D_564BL; // "KVMSPTH1" in the order of the wire
+    public static final long MAGIC = 0x3148_5450_534D_564BL; // "KVMSPTH1" in wire order
     /** The newest version that is spoken. */
     public static final int VERSION = 4;
-    /** The oldest one. */
+    /** The oldest version that is spoken. */
     public static final int OLDEST_VERSION = 4;
 
     public static final int CONTROL = 0;
@@ -44,9 +44,9 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
     private static final int PROOF_OFFSET = 40;
 
     /**
-     * A data socket's place at its peer.
+     * The role of a data socket.
      *
-     * @param attachment the number of the paths that it belongs to
+     * @param attachment number of the paths that it belongs to
      * @param lane its place among them, from 1
      */
     public static int role(int attachment, int lane) {
@@ -61,7 +61,7 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
         return role & LANE_MASK;
     }
 
-    /** @param location where the target was dialled, as its address says it */
+    /** @param location the dialled address, as the target's engine address gives it */
     public static Hello answer(Challenge challenge, String location, int role, int count, byte[] key) {
         int version = Math.min(VERSION, challenge.newestVersion());
         byte[] proof = proof(challenge, location, version, role, count, key);
@@ -75,7 +75,7 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
         return KeyProof.of(key, statement.put(place).array());
     }
 
-    /** Whether there is a live admission whose key it names; whether the peer has that key is not looked at. */
+    /** Whether there is a live admission with this key name; does not check that the peer has the key. */
     public boolean isNamedAt(InboundPort port) {
         return port.admissionOf(keyName) != null;
     }
@@ -83,8 +83,8 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
     /**
      * The live admission whose key the peer has proven to have, or null.
      *
-     * @param challenge what this socket was asked
-     * @param location where the target listens, as its address says it
+     * @param challenge as sent on this socket
+     * @param location where the target listens, as its engine address gives it
      */
     public InboundAdmission admissionAt(InboundPort port, Challenge challenge, String location) {
         InboundAdmission named = port.admissionOf(keyName);
@@ -106,7 +106,7 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
         MemorySegment.copy(proof, 0, out, JAVA_BYTE, PROOF_OFFSET, KeyProof.LENGTH_BYTES);
     }
 
-    /** What the bytes say, or null when they are not of this protocol. Any version is parsed. */
+    /** Decodes a hello of any version; null when it is not of this protocol. */
     public static Hello parse(MemorySegment in) {
         if (in.get(LONG, 0) != MAGIC) {
             return null;
@@ -119,12 +119,12 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
                 in.asSlice(PROOF_OFFSET, KeyProof.LENGTH_BYTES).toArray(JAVA_BYTE));
     }
 
-    /** Whether some version is spoken by both sides, of which one speaks all from its oldest to its newest. */
+    /** Whether this side speaks a version from {@code oldest} to {@code newest}. */
     public static boolean speaks(int oldest, int newest) {
         return oldest <= VERSION && newest >= OLDEST_VERSION;
     }
 
-    /** Words for a peer that speaks other versions. */
+    /** Describes a peer that speaks other versions. */
     public static String versionFault(int oldest, int newest) {
         return "the peer speaks version " + range(oldest, newest) + " on its data paths, this engine "
                 + range(OLDEST_VERSION, VERSION)

@@ -2,7 +2,7 @@ package io.kvmessenger.transfer.socket;
 
 import io.kvmessenger.foreign.Errno;
 
-/** How to read the result of a non-blocking read or write. Pure functions. */
+/** Interprets the result of a non-blocking read or write. Pure functions. */
 public final class IoResult {
     private IoResult() {}
 
@@ -10,7 +10,7 @@ public final class IoResult {
         return result == -Errno.EAGAIN || result == -Errno.EINTR;
     }
 
-    /** Words for the end of a stream: {@code result} is 0 or {@code -errno}. */
+    /** Describes the end of a stream: {@code result} is 0 or {@code -errno}. */
     public static String endOf(long result) {
         if (result == -Errno.EBADMSG) {
             return "what came on the path is not what the peer sealed";

@@ -13,22 +13,23 @@ import java.util.function.IntPredicate;
 import java.util.random.RandomGenerator;
 
 /**
- * Accepts sockets, challenges each and reads its {@link Hello}; an unproven socket gets little memory and little time. Worker only.
+ * Accepts sockets, challenges each and reads its {@link Hello}; an unproven socket gets little memory and little time.
+ * Worker only.
  *
- * <p>It does not look at keys: a socket that has said a whole hello is handed on, with what it was asked.
+ * <p>It does not check keys: a socket with a complete hello is passed on, together with its challenge.
  */
 public final class Listener {
-    /** Sockets that have not shown their key; one more, and the oldest is closed. */
+    /** Limit on sockets without a hello; one more, and the oldest is closed. */
     public static final int PENDING_MAX = 64;
-    /** After a refused accept, which stays possible: so long nothing is accepted, so that it does not cost a core. */
+    /** Pause after a failed accept, which would be retried at once and so occupy a core. */
     public static final long ACCEPT_PAUSE_NS = 100_000_000L;
-    /** How long a socket may take to say its hello. */
+    /** How long a socket may take to send its hello. */
     public static final long HELLO_LIMIT_NS = 5_000_000_000L;
 
-    /** Takes over sockets. */
+    /** Receives sockets. */
     @FunctionalInterface
     public interface Receptionist {
-        /** The socket is the receptionist's from now on, to use or to close; it throws nothing. */
+        /** The socket belongs to the receptionist from now on, to use or to close. Must not throw. */
         void onHello(int fd, Hello hello, Challenge asked, long nowNs);
     }
 
@@ -45,10 +46,10 @@ public final class Listener {
     private long pauseEndNs;
 
     /**
-     * Takes the listening socket over.
+     * Takes over the listening socket.
      *
-     * @param mayEnter whether a socket that was accepted may speak at all; if not, it is closed before a byte is read
-     * @param random of challenges: what it says must not be guessed
+     * @param mayEnter whether an accepted socket may proceed at all; if not, it is closed before a byte is read
+     * @param random source of challenges; must be unpredictable
      */
     public Listener(
             EventLoop loop,
@@ -101,14 +102,14 @@ public final class Listener {
         connection.ask();
     }
 
-    /** Out of descriptors or memory: the socket that waits would be reported again at once. */
+    /** Out of descriptors or memory: the pending socket would be reported again at once. */
     private void pause(long nowNs) {
         pausing = true;
         pauseEndNs = nowNs + ACCEPT_PAUSE_NS;
         loop.change(listenKey, listenFd, 0);
     }
 
-    /** Closes those whose time is over, and accepts again after a pause. */
+    /** Closes sockets whose time is over, and accepts again after a pause. */
     public int doWork(long nowNs) {
         if (pausing && nowNs - pauseEndNs >= 0) {
             pausing = false;
@@ -149,7 +150,7 @@ public final class Listener {
         }
     }
 
-    /** A socket that has not said its hello. */
+    /** A socket that has not sent its hello. */
     private final class PendingConnection implements Pollable {
         final int fd;
         final long deadlineNs;
@@ -171,7 +172,7 @@ public final class Listener {
             }
         }
 
-        /** A fresh socket has room for a challenge, so a short count is a broken one. */
+        /** A fresh socket has room for a challenge, so a short count means that it is broken. */
         void ask() {
             long sent;
             try (Arena scratch = Arena.ofConfined()) {
@@ -207,7 +208,7 @@ public final class Listener {
             receptionist.onHello(fd, said, challenge, nowNs);
         }
 
-        /** A receptionist that throws keeps what it was given: closing it here could close what it has closed. */
+        /** The receptionist keeps the socket even if it throws: closing it here could close a descriptor twice. */
         @Override
         public void onError(Throwable error) {
             if (!known) {

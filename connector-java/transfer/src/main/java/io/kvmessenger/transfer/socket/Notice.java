@@ -19,7 +19,7 @@ public record Notice(TransferFault fault, String detail) {
         return MemorySegment.ofArray(bytes);
     }
 
-    /** What the record says; a record that cannot be understood is itself a fault of the protocol. */
+    /** Decodes a record; a malformed one is itself a protocol fault. */
     public static Notice parse(MemorySegment record) {
         if (record.byteSize() == 0) {
             return new Notice(TransferFault.PROTOCOL, "the peer ended the link with an empty notice");
@@ -34,7 +34,7 @@ public record Notice(TransferFault fault, String detail) {
         return new Notice(TransferFault.PROTOCOL, "the peer ended the link with unknown code " + bytes[0]);
     }
 
-    /** Wire codes, apart from the enum's order. */
+    /** Wire codes, independent of the enum's order. */
     private static int code(TransferFault fault) {
         return switch (fault) {
             case UNREACHABLE -> 1;

@@ -5,6 +5,6 @@ public interface Pollable {
     /** @param mask EPOLL bits that are set */
     void onReady(int mask, long nowNs);
 
-    /** {@link #onReady} threw: the owner ends what the descriptor belongs to, and nothing else. */
+    /** {@link #onReady} threw: the owner ends whatever the descriptor belongs to, and nothing else. */
     void onError(Throwable error);
 }

@@ -21,13 +21,14 @@ import javax.crypto.spec.GCMParameterSpec;
 import javax.crypto.spec.SecretKeySpec;
 
 /**
- * The two directions of one sealed socket: records of a length and as many bytes by AES-256-GCM, whose nonce is the record's
- * number. So none can be read, changed, left out, repeated or moved without its reader noticing: the socket then counts as broken.
+ * The two directions of one sealed socket: records of a length and as many bytes, encrypted by AES-256-GCM with the
+ * record's number as nonce. So no record can be read, altered, dropped, replayed or reordered unnoticed: on a violation
+ * the socket counts as broken.
  *
- * <p>Worker only. It does not close the socket. It allocates for each record, never for each page.
+ * <p>Worker only. It does not close the socket. It allocates per record, never per page.
  */
 final class SealedStream {
-    /** Of a record before it is sealed. */
+    /** Length of a record's plaintext. */
     static final int RECORD_MAX_BYTES = 32 << 10;
 
     static final int PREFIX_BYTES = Integer.BYTES;
@@ -38,14 +39,14 @@ final class SealedStream {
     private static final String CIPHER = "AES/GCM/NoPadding";
     private static final ValueLayout.OfInt LENGTH = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
-    /** What the streams of a worker use one after the other, and keep nothing in. */
+    /** Buffers shared by all streams of a worker, which keep nothing in them between calls. */
     static final class Scratch {
         private final byte[] plain = new byte[RECORD_MAX_BYTES];
         private final byte[] sealed = new byte[SEALED_MAX_BYTES];
         private final byte[] prefix = new byte[PREFIX_BYTES];
     }
 
-    /** A key, and the records sealed or opened with it. */
+    /** A key, and the number of records sealed or opened with it. */
     private static final class Direction {
         private final Cipher cipher;
         private final SecretKeySpec key;
@@ -60,7 +61,7 @@ final class SealedStream {
             this.key = new SecretKeySpec(key, "AES");
         }
 
-        /** @throws GeneralSecurityException when what is to be opened is not what was sealed */
+        /** @throws GeneralSecurityException when the input to be opened was not sealed with this key and number */
         int next(int mode, byte[] associated, byte[] in, int lengthBytes, byte[] out) throws GeneralSecurityException {
             byte[] nonce = ByteBuffer.allocate(NONCE_BYTES)
                     .putInt(0)
@@ -79,12 +80,12 @@ final class SealedStream {
 
     private Direction sending;
     private byte[] prelude;
-    /** Null until something is sent: a data socket has one direction only. */
+    /** Null until something is sent: a data socket uses one direction only. */
     private MemorySegment out;
 
     private int outFrom;
     private int outTo;
-    /** Bytes of the caller's that are sealed and not yet written: they count as sent when they are. */
+    /** Bytes of the caller that are sealed and not yet written: they count as sent when they are. */
     private int owed;
 
     private Direction receiving;
@@ -105,7 +106,7 @@ final class SealedStream {
         this.scratch = scratch;
     }
 
-    /** @param said goes before the first record, as it is */
+    /** @param said is sent in clear before the first record */
     void sendWith(byte[] key, byte[] said) {
         sending = new Direction(key);
         prelude = said;
@@ -115,7 +116,7 @@ final class SealedStream {
         receiving = new Direction(key);
     }
 
-    /** The key follows from the first bytes that come. */
+    /** The key is derived from the first {@code lengthBytes} bytes received. */
     void receiveAfter(int lengthBytes, UnaryOperator<byte[]> keyFromPrelude) {
         preludeBytes = lengthBytes;
         keyFrom = keyFromPrelude;
@@ -124,8 +125,8 @@ final class SealedStream {
     // ---- out
 
     /**
-     * As sendmsg(2). What it says was sent is sealed and in the kernel. After {@code -EAGAIN} it is called again with the same
-     * bytes first, which are sealed already.
+     * As sendmsg(2). Bytes reported as sent are sealed and in the kernel. After {@code -EAGAIN} the next call must
+     * begin with the same bytes, which are sealed already.
      */
     long send(MemorySegment vectors, int count) {
         if (owed == 0) {
@@ -218,7 +219,7 @@ final class SealedStream {
         return inTo >= PREFIX_BYTES && inTo - PREFIX_BYTES >= in.get(LENGTH, 0);
     }
 
-    /** Sees to it that there are opened bytes: how many, or what read(2) would say instead. */
+    /** Ensures that there are opened bytes: returns their number, or the result that read(2) would have. */
     private long open() {
         if (in == null) {
             in = arena.allocate(PREFIX_BYTES + SEALED_MAX_BYTES, 8);

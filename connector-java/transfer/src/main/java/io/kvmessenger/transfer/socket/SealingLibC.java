@@ -12,13 +12,13 @@ import java.util.Arrays;
 import java.util.random.RandomGenerator;
 
 /**
- * Seals what is read and written on tcp sockets, so that no caller of the C library sees a difference; every other descriptor is
- * passed on. A sealed socket is one whose hello was right; it stays so until it is closed.
+ * Seals data read and written on tcp sockets, transparently to callers of the C library; calls on other descriptors are
+ * forwarded. A socket is sealed from its valid hello until it is closed.
  *
- * <p>Sealed sockets are the worker's; other calls are as safe as those of the library below.
+ * <p>Sealed sockets belong to the worker; other calls are as thread-safe as those of the library below.
  */
 public final class SealingLibC extends ForwardingLibC implements Seals {
-    /** Of the writer's own: a target that asked the same nonce twice would not make it use a key twice. */
+    /** A nonce of the writer's own, so that a target that repeats its nonce cannot cause a key to be reused. */
     static final int NONCE_LENGTH_BYTES = 32;
 
     private static final byte TO_TARGET = 1;
@@ -27,10 +27,10 @@ public final class SealingLibC extends ForwardingLibC implements Seals {
     private final LibC libC;
     private final RandomGenerator random;
     private final SealedStream.Scratch scratch = new SealedStream.Scratch();
-    /** By descriptor. */
+    /** Indexed by descriptor. */
     private SealedStream[] streams = new SealedStream[64];
 
-    /** @param random of nonces: what it says must not be guessed */
+    /** @param random source of nonces; must be unpredictable */
     public SealingLibC(LibC libC, RandomGenerator random) {
         super(libC);
         this.libC = libC;
@@ -73,7 +73,7 @@ public final class SealingLibC extends ForwardingLibC implements Seals {
         streams[fd] = stream;
     }
 
-    /** Null for what is not sealed. */
+    /** Null if the descriptor is not sealed. */
     private SealedStream of(int fd) {
         SealedStream[] all = streams;
         return fd >= 0 && fd < all.length ? all[fd] : null;
@@ -99,7 +99,7 @@ public final class SealingLibC extends ForwardingLibC implements Seals {
         return stream == null ? super.readv(fd, vectors, vectorCount) : stream.readv(vectors, vectorCount);
     }
 
-    /** Of one vector, and without control data, where it is sealed. */
+    /** If sealed: supports one vector and no control data. */
     @Override
     public long recvmsg(int socket, MemorySegment message, int flags) {
         SealedStream stream = of(socket);

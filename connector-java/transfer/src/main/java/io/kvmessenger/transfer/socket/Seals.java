@@ -1,11 +1,8 @@
 package io.kvmessenger.transfer.socket;
 
-/**
- * Whether what travels on tcp sockets is sealed, that is encrypted and protected from changes, and the sockets on which it is.
- * Worker only.
- */
+/** Which tcp sockets are sealed, that is encrypted and authenticated. Worker only. */
 public interface Seals {
-    /** Everything travels as it is. */
+    /** No socket is sealed. */
     Seals NONE = new Seals() {
         @Override
         public boolean sealing() {
@@ -27,15 +24,15 @@ public interface Seals {
     boolean sealing();
 
     /**
-     * This side has dialled the socket and said its hello: what follows, both ways, is sealed if anything is.
+     * This side has dialled the socket and sent its hello: from here on both directions are sealed, if sealing is on.
      *
-     * @param key of the admission, which both sides know
+     * @param key of the admission, known to both sides
      */
     void onDialled(int fd, Challenge asked, Hello said, byte[] key);
 
-    /** The peer's hello has been found to be right: what follows, both ways, is sealed if anything is. */
+    /** The peer's hello is valid: from here on both directions are sealed, if sealing is on. */
     void onAccepted(int fd, Challenge asked, Hello said, byte[] key);
 
-    /** Whether the kernel has handed over bytes that no read has asked for yet: no event tells of these. */
+    /** Whether bytes were read from the kernel that no caller has read yet: no event will report them. */
     boolean holdsBytes(int fd);
 }

@@ -9,7 +9,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.net.InetAddress;
 
-/** Opening of non-blocking sockets. Any thread; allocates, so not for the data path. */
+/** Opens non-blocking sockets. Any thread; allocates, so not for the data path. */
 public final class SocketCalls {
     private static final int BACKLOG = 128;
     private static final int FLAGS = SocketApi.SOCK_STREAM | SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC;
@@ -20,7 +20,7 @@ public final class SocketCalls {
         this.libC = libC;
     }
 
-    /** @throws IllegalStateException when the call failed, which it does only for want of resources */
+    /** @throws IllegalStateException when the call failed, which happens only for lack of resources */
     public static int require(String call, int result) {
         if (result < 0) {
             throw new IllegalStateException(call + " failed with " + Errno.name(-result));
@@ -31,9 +31,9 @@ public final class SocketCalls {
     /**
      * A listening socket.
      *
-     * @param option that names the host
-     * @param port 0 for any that is free
-     * @throws IllegalArgumentException when it cannot be listened there
+     * @param option name of the option that gives the host
+     * @param port 0 for any free port
+     * @throws IllegalArgumentException when listening there is impossible
      */
     public int listenInet(String option, InetAddress host, int port) {
         int fd = require("socket", libC.socket(SocketAddresses.family(host), FLAGS, 0));
@@ -89,7 +89,7 @@ public final class SocketCalls {
         }
     }
 
-    /** Starts to connect; the descriptor, or {@code -errno}. */
+    /** Starts to connect; returns the descriptor, or {@code -errno}. */
     public int connectInet(InetAddress host, int port) {
         return connectInet(null, host, port);
     }
@@ -97,7 +97,7 @@ public final class SocketCalls {
     /**
      * The same.
      *
-     * @param from the address of this machine's to connect from; null for the one that routing chooses
+     * @param from local address to connect from; null to let routing choose
      */
     public int connectInet(InetAddress from, InetAddress host, int port) {
         int fd = libC.socket(SocketAddresses.family(host), FLAGS, 0);
@@ -107,7 +107,7 @@ public final class SocketCalls {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
             if (from != null) {
-                // The port is chosen by connect: one may serve towards many targets.
+                // The port is chosen by connect, so that one port may serve connections to many targets.
                 setInt(fd, SocketApi.IPPROTO_IP, SocketApi.IP_BIND_ADDRESS_NO_PORT, 1);
                 int bound = libC.bind(fd, address, SocketAddresses.setInet(address, from, 0));
                 if (bound < 0) {
@@ -119,7 +119,7 @@ public final class SocketCalls {
         }
     }
 
-    /** Connects to a name in the abstract namespace; the descriptor, or {@code -errno}. */
+    /** Connects to a name in the abstract namespace; returns the descriptor, or {@code -errno}. */
     public int connectAbstract(String name) {
         int fd = libC.socket(SocketApi.AF_UNIX, FLAGS, 0);
         if (fd < 0) {
@@ -139,14 +139,14 @@ public final class SocketCalls {
         return fd;
     }
 
-    /** Small frames must not wait for the acknowledgement of earlier ones. */
+    /** Disables Nagle: small frames must not wait for the acknowledgement of earlier ones. */
     public void setNoDelay(int fd) {
         setInt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_NODELAY, 1);
     }
 
     /**
-     * For loopback, which loses nothing: where the machine's default paces what is sent (bbr), it would make loopback
-     * several times slower. Every process may choose reno; a kernel without it keeps its default.
+     * For loopback, which loses nothing: a default that paces (bbr) would make it several times slower. Any process may
+     * choose reno; a kernel without it keeps its default.
      */
     public void chooseReno(int fd) {
         try (Arena arena = Arena.ofConfined()) {
@@ -161,7 +161,7 @@ public final class SocketCalls {
         }
     }
 
-    /** Why a connect failed, as errno; 0 when it did not. */
+    /** The errno of a failed connect; 0 when it has not failed. */
     public int pendingError(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment value = arena.allocate(ValueLayout.JAVA_INT);
@@ -172,8 +172,8 @@ public final class SocketCalls {
     }
 
     /**
-     * A descriptor that becomes readable when the process has ended that made the other end of a Unix socket; negative
-     * when the operating system gives none.
+     * A descriptor that becomes readable when the process that created the other end of a Unix socket has ended;
+     * negative when the operating system provides none.
      */
     public int deathOfPeer(int fd) {
         try (Arena arena = Arena.ofConfined()) {
@@ -186,7 +186,7 @@ public final class SocketCalls {
         }
     }
 
-    /** Whether this process's user made the other end of a Unix socket: connected it, or listens there. */
+    /** Whether the other end of a Unix socket was created by this process's user, by connecting or listening. */
     public boolean isOfThisUser(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment value = arena.allocate(SocketApi.UCRED_SIZE_BYTES, 4);

@@ -5,8 +5,8 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 
 /**
- * {@code host:port} with a literal host, as it stands in an engine's address, with a mark where what is said there is sealed.
- * Pure functions.
+ * {@code host:port} with a literal host, as in an engine's address, with a marker if connections there are sealed. Pure
+ * functions.
  */
 public final class SocketLocation {
     private static final String SEALED = "/sealed";
@@ -19,7 +19,7 @@ public final class SocketLocation {
     }
 
     /**
-     * Parses without asking any name service.
+     * Parses without any name service.
      *
      * @param sealing whether this engine seals
      * @throws IllegalArgumentException naming what is wrong

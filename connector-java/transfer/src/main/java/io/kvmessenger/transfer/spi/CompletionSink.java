@@ -1,7 +1,7 @@
 package io.kvmessenger.transfer.spi;
 
-/** Hears of what was posted to one peer. Worker only; never called from within {@link Endpoint#post}. */
+/** Receives the completions of posts to one peer. Worker only; never called from within {@link Endpoint#post}. */
 public interface CompletionSink {
-    /** What was posted under this id needs its source no more. */
+    /** The post of this id does not need its source any more. */
     void onSent(long postId);
 }

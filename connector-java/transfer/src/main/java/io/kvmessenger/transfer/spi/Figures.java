@@ -7,12 +7,13 @@ import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * What an engine has done since it was opened, and of that what each transport has. Counted by the worker, read by any thread.
+ * The counters of an engine since it was opened, and each transport's share. Incremented by the worker, read by any
+ * thread.
  *
- * <p>A transport's own are looked up once, by whatever counts on them: counting costs no look-up by name.
+ * <p>A transport's share is looked up once by its user, so that counting needs no look-up by name.
  */
 public final class Figures {
-    /** Never changed once made: only what it holds is. */
+    /** The map never changes after construction, only its values do. */
     private final Map<TransferCounter, AtomicLong> values = new EnumMap<>(TransferCounter.class);
 
     private final Map<String, Figures> byTransport = new ConcurrentSkipListMap<>();
@@ -23,7 +24,7 @@ public final class Figures {
         }
     }
 
-    /** The transport's own; what is counted there is in these as well. Any thread. */
+    /** The transport's share; what is counted there is included in these counters too. Any thread. */
     public Figures ofTransport(String name) {
         return byTransport.computeIfAbsent(name, unseen -> new Figures());
     }
@@ -44,7 +45,7 @@ public final class Figures {
         return sum;
     }
 
-    /** Worker: a path has taken the batch, which leaves as a write for each run of pages. */
+    /** Worker: a path has taken the batch, which becomes one write per run of pages. */
     public void onPosted(WriteBatch batch) {
         int writeCount = batch.runCount();
         add(TransferCounter.BYTES_SENT, batch.payloadBytes());

@@ -6,10 +6,11 @@ import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * The worker's record of one admission: which link uses it, and what its peer is asked for. Worker only, except where said.
+ * The worker's record of one admission: the link that uses it, and the reads requested of its peer. Worker only, except
+ * where stated.
  */
 public final class InboundAdmission {
-    /** Parts of reads that a peer is asked for and that it has not answered. */
+    /** Limit on the parts of reads that a peer has been asked for and has not answered. */
     public static final int READS_ASKED_MAX = 8;
 
     private final MessageQueue asked = new MessageQueue(READS_ASKED_MAX);
@@ -27,22 +28,22 @@ public final class InboundAdmission {
         return admission;
     }
 
-    /** Whether its key has this name. */
+    /** Whether this is the name of its key. */
     public boolean isNamed(byte[] name) {
         return Arrays.equals(keyName, name);
     }
 
-    /** Messenger's thread: asks the peer for a part of a read; false when {@link #READS_ASKED_MAX} are not answered. */
+    /** Messenger's thread: asks the peer for a part of a read; false when {@link #READS_ASKED_MAX} are unanswered. */
     public boolean ask(MemorySegment record) {
         return openAsks.incrementAndGet() <= READS_ASKED_MAX && asked.offer(record);
     }
 
-    /** What is to be sent to the peer. */
+    /** Requests to be sent to the peer. */
     public MessageQueue asked() {
         return asked;
     }
 
-    /** The peer has answered; false when it was not asked. */
+    /** The peer has answered a request; false when there was none. */
     public boolean endAsk() {
         return openAsks.get() > 0 && openAsks.decrementAndGet() >= 0;
     }
@@ -52,7 +53,7 @@ public final class InboundAdmission {
         return link;
     }
 
-    /** A key serves one link at a time; a link that never became ready gives it back. */
+    /** A key serves one link at a time; a link that never became ready returns it. */
     public void claim(InboundLink user) {
         if (link != null) {
             throw new IllegalStateException("admission " + admission.id() + " is in use");

@@ -2,15 +2,15 @@ package io.kvmessenger.transfer.spi;
 
 import io.kvmessenger.transfer.TransferFault;
 
-/** The target's end of a {@link PeerChannel}, and what the paths tell of themselves. Worker only. */
+/** The target's end of a {@link PeerChannel}, and the events of the paths. Worker only. */
 public interface InboundChannel extends PeerChannel {
     /** Once: the peer may write from now on. */
     void onReady();
 
-    /** The paths are over by themselves. */
+    /** The paths have ended by themselves. */
     void onOver(String detail);
 
-    /** The peer has broken a rule: all that it has here ends. */
+    /** The peer has broken a rule: everything that it has here ends. */
     void dismiss(TransferFault fault, String detail);
 
     /** Working on the paths failed by an error of this engine. */

@@ -4,20 +4,20 @@ import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The target half of an engine, as a worker's domains see it: who may write what where, and what has arrived. Worker only,
- * except {@link #admissionOf}.
+ * The target half of an engine, as a worker's domains see it: who may write what where, and what has arrived. Worker
+ * only, except {@link #admissionOf}.
  */
 public interface InboundPort {
     /**
-     * The live admission of this worker's whose key has this name, or null; that a peer has the key must still be shown. Another
-     * worker may ask: what it hears may have ended already.
+     * This worker's live admission whose key has this name, or null; possession of the key must still be proven. When
+     * called by another worker, the result may be out of date.
      */
     InboundAdmission admissionOf(byte[] keyName);
 
-    /** The open window with this slot and generation, or null; whose it is must still be asked. */
+    /** The open window with this slot and generation, or null; the caller must still check which admission owns it. */
     OpenWindow windowOf(int imm);
 
-    /** Whether any window is open; while none is, nothing that comes is waited for. */
+    /** Whether any window is open; while none is, no arrival is awaited. */
     boolean expectsWrites();
 
     /** Whether bytes for a device's memory can land here and be copied on. Messenger's thread. */
@@ -26,16 +26,16 @@ public interface InboundPort {
     }
 
     /**
-     * Where a path lets land what is for a device's memory; closed by the path.
+     * Where a path receives bytes for device memory; closed by the path.
      *
-     * @param from whose path it is
-     * @param figures of the path's transport
+     * @param from the admission of the path
+     * @param figures counters of the path's transport
      */
     default Landing landing(InboundAdmission from, Figures figures, Landing.Events events) {
         throw new AssertionError("nothing copies to a device here");
     }
 
-    /** A write came too late for its window and was discarded. */
+    /** A write arrived too late for its window and was discarded. */
     void onStray();
 
     /** Adds weight to a counter; the payload is in place and visible. */
@@ -43,16 +43,16 @@ public interface InboundPort {
 
     void onRefused(InboundAdmission from, String detail);
 
-    /** All paths are gone, none can write any more; the admission is dead. */
+    /** All paths are gone and nothing can be written any more; the admission has ended. */
     void onClosed(InboundAdmission from, String detail);
 
-    /** Takes a message if there is room for it. */
+    /** Takes a message if there is room for it; else false. */
     boolean onMessage(InboundAdmission from, MemorySegment message);
 
-    /** A peer has said what became of a read; false when it was not asked, or says nothing. */
+    /** A peer has reported the result of a read; false when it was not asked, or the record is malformed. */
     boolean onReadEnded(InboundAdmission from, MemorySegment answer);
 
-    /** What a peer needs to write to the region through a domain; null where it cannot, and for no region of this engine. */
+    /** What a peer needs to write to the region through a domain; null if it cannot, or there is no such region. */
     RemoteKey keyOf(Domain domain, int regionId);
 
     /** Whether every region can be written to through a domain. */

@@ -7,8 +7,8 @@ import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
 /**
- * What is shown of an admission key instead of the key: the name by which its target finds it, and proofs that a peer has
- * it, by HMAC-SHA256. None of them tells the key, nor does one tell another.
+ * What is disclosed of an admission key in its place: the name by which its target finds it, and proofs that a peer has
+ * it, by HMAC-SHA256. None of them reveals the key or another one of them.
  *
  * <p>Pure functions; they allocate, so not for the data path.
  */
@@ -23,17 +23,17 @@ public final class KeyProof {
 
     private KeyProof() {}
 
-    /** The same for every connection; who hears it can tell that connections belong together, and no more. */
+    /** The same for every connection; an eavesdropper learns only which connections belong together. */
     public static byte[] nameOf(byte[] key) {
         return Arrays.copyOf(mac(key, NAMING), NAME_LENGTH_BYTES);
     }
 
-    /** @param statement fresh for each connection, and of one length for everything in it but its end */
+    /** @param statement fresh for each connection; everything in it but its last field has a fixed length */
     public static byte[] of(byte[] key, byte[] statement) {
         return mac(key, PROVING, statement);
     }
 
-    /** A key for sealing what one side says on one socket. Never shown: neither names nor proofs tell it. */
+    /** A key for sealing what one side sends on one socket. Never disclosed, and not derivable from names or proofs. */
     public static byte[] sealKey(byte[] key, byte[] statement) {
         return mac(key, SEALING, statement);
     }

@@ -3,56 +3,57 @@ package io.kvmessenger.transfer.spi;
 import io.kvmessenger.transfer.Memory;
 
 /**
- * Host memory where what one path receives for a device's memory lands, and from where it is copied on: for transports whose
- * sockets cannot reach a device. What has landed is counted when the copy behind it is done, never before.
+ * Host memory into which one path receives bytes for device memory, and from which they are copied on: for transports
+ * whose sockets cannot reach a device. Arrivals are counted only after the copy is done.
  *
- * <p>Worker only. It checks nothing: each byte's target was checked before it was received. Room is held while bytes are received in
- * one duty cycle and while they are copied, so that a peer that stops in the middle of a write holds none.
+ * <p>Worker only. It checks nothing: each byte's target was checked before it was received. Room is held while bytes
+ * are received within one duty cycle and while they are copied, so that a peer that stops in the middle of a write
+ * holds none.
  */
 public interface Landing {
-    /** What the path is told. */
+    /** The events of a landing, for its path. */
     interface Events {
-        /** The oldest frame of the path that was not told yet is in place and counted, or was discarded. */
+        /** The path's oldest unreported frame is in place and counted, or was discarded. */
         void onTaken(long payloadBytes);
 
         /** There was no room, and may be now. */
         void onRoom();
 
-        /** A device did not copy what it was given: what it was for is not counted, and nothing of it is copied any more. */
+        /** A device failed to copy: the frames concerned are not counted, and nothing more of them is copied. */
         void onCopyFailed(String detail);
 
-        /** Telling the path failed by an error of this engine. */
+        /** Reporting to the path failed by an error of this engine. */
         void onError(Throwable error);
     }
 
-    /** The bytes that land next are for this memory. */
+    /** The next bytes are for this memory. */
     void begin(Memory.Device target);
 
-    /** How many bytes may land now; 0 when there is no room: {@link Events#onRoom} follows. */
+    /** How many bytes may land now; 0 when there is no room, and then {@link Events#onRoom} follows. */
     long roomBytes();
 
-    /** Where they land; after {@link #roomBytes}. */
+    /** Address at which they land; to be called after {@link #roomBytes}. */
     long address();
 
-    /** The next of the bytes that have landed belong there. */
+    /** Assigns the next of the landed bytes to a device address. */
     void copyTo(long deviceAddress, long lengthBytes);
 
-    /** All bytes of a frame have been handed over: from now on the landing ends its hold on the window, and counts it. */
+    /** All bytes of a frame have been passed on: the landing will release the window and count the frame. */
     void finish(OpenWindow window, int imm, long weight, int pageCount, long payloadBytes);
 
-    /** A frame that needs no copy was counted, or discarded: it is told as taken after those before it. */
+    /** A frame without a copy was counted or discarded; it is reported as taken after the frames before it. */
     void passBy(long payloadBytes);
 
-    /** No more of a half received frame is copied: the landing ends its hold on the window when what was queued is done. */
+    /** Copies no more of a half-received frame: the landing ends its hold on the window when queued copies are done. */
     void abandon(OpenWindow window);
 
-    /** Whether another frame may be received; {@link Events#onRoom} follows where not. */
+    /** Whether another frame may be received; if not, {@link Events#onRoom} follows. */
     boolean takesFrames();
 
-    /** What has landed is copied on; called when no more is received in this duty cycle. */
+    /** Queues the copies of what has landed; called at the end of receiving in a duty cycle. */
     void copyLanded();
 
-    /** Whether nothing is being copied, and every frame that was finished has been told as taken. */
+    /** Whether nothing is being copied, and every finished frame has been reported as taken. */
     boolean isSettled();
 
     /** No byte lands any more; what has landed is still copied and counted. */

@@ -3,14 +3,14 @@ package io.kvmessenger.transfer.spi;
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
 
-/** What happens to an {@link OutboundLink}. Worker only; never called from within its methods but doWork. */
+/** The events of an {@link OutboundLink}. Worker only; never called from within its methods, except doWork. */
 public interface LinkEvents {
-    /** Once: the peer knows this engine, paths may be opened. */
+    /** Once: the peer has accepted this engine, and paths may be opened. */
     void onOpened();
 
-    /** The peer wants to read; false when it wants more at once than it may. The payload is valid during the call only. */
+    /** The peer requests a read; false when too many are pending. The payload is valid during the call only. */
     boolean onAsked(MemorySegment payload);
 
-    /** Once: the peer can be reached no more. Its paths are still open: to be closed before the link is. */
+    /** Once: the peer cannot be reached any more. Its paths are still open, and must be closed before the link. */
     void onLost(TransferFault fault, String detail);
 }

@@ -6,7 +6,7 @@ import java.util.concurrent.atomic.AtomicLong;
 
 /** Bounded queue of small messages, copied in and out, from one thread to one other. */
 public final class MessageQueue {
-    /** Made by the first message: most queues never see one. Published with the position. */
+    /** Allocated by the first message: most queues never need it. Published with the position. */
     private byte[] bytes;
 
     private int[] lengthsBytes;

@@ -6,13 +6,13 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * Memory that is registered with one NIC, by region: as a source, and as a target that a peer can name. How a NIC registers is its
- * transport's.
+ * The memory registered with one NIC, by region: as a source, and as a target that a peer can name. Subclasses
+ * implement registration for their transport.
  *
- * <p>Changed by the messenger's thread and closed by the worker, under a lock; looked at by the worker without.
+ * <p>Changed by the messenger's thread and closed by the worker, under a lock; read by the worker without it.
  */
 public abstract class NicRegions {
-    /** No region has it: where the engine gathers what the NIC does not reach. Peers are not told of it. */
+    /** The id of gathered memory, which belongs to no region and is not disclosed to peers. */
     private static final int GATHERED_ID = -1;
 
     private final Map<Integer, Registered> byId = new ConcurrentHashMap<>();
@@ -20,12 +20,12 @@ public abstract class NicRegions {
     private boolean closed;
 
     /**
-     * One that is registered. A value.
+     * A registration. A value.
      *
-     * @param remote how peers name it
+     * @param remote how peers name the memory
      * @param address of its first byte, on this side
-     * @param handle what it is deregistered by
-     * @param localKey what the NIC reads it by
+     * @param handle for deregistration
+     * @param localKey by which the NIC reads it
      */
     public record Registered(RemoteMemory remote, long address, long handle, long localKey) {
         private boolean contains(long begin, long lengthBytes) {
@@ -34,25 +34,25 @@ public abstract class NicRegions {
     }
 
     /**
-     * Registers memory of this process; under the lock.
+     * Registers memory of this process; called under the lock.
      *
-     * @param isTarget whether peers may write there; else the NIC only reads it
+     * @param isTarget whether peers may write to it; if not, the NIC only reads it
      * @throws IllegalStateException when the NIC refuses the memory
      */
     protected abstract Registered register(int regionId, MemorySegment memory, boolean isTarget);
 
     /**
-     * Registers memory of a device, as a source and as a target; under the lock.
+     * Registers device memory as a source and as a target; called under the lock.
      *
-     * @param fd of a dma-buf, the caller's
-     * @param offsetBytes where in it the memory begins
+     * @param fd of a dma-buf; it stays the caller's
+     * @param offsetBytes start of the memory within the dma-buf
      * @throws IllegalStateException when the NIC refuses the memory
      */
     protected Registered registerDmaBuf(int regionId, Memory.Device memory, int fd, long offsetBytes) {
         throw new IllegalStateException("it takes no dma-buf");
     }
 
-    /** Ends what the NIC keeps of it; under the lock. */
+    /** Deregisters it; called under the lock. */
     protected abstract void deregister(Registered registered);
 
     /** @throws IllegalStateException when the NIC refuses the memory */
@@ -60,13 +60,13 @@ public abstract class NicRegions {
         byId.put(regionId, register(regionId, memory, true));
     }
 
-    /** The same for a device's, of which the descriptor of a dma-buf has what begins at the offset. */
+    /** The same for device memory that begins at an offset in a dma-buf. */
     public final synchronized void addDmaBuf(int regionId, Memory.Device memory, int fd, long offsetBytes) {
         byId.put(regionId, registerDmaBuf(regionId, memory, fd, offsetBytes));
     }
 
     /**
-     * Worker: the engine's own memory, which peers cannot name.
+     * Worker: registers memory of the engine itself, which peers cannot name.
      *
      * @throws IllegalStateException when the NIC refuses the memory
      */
@@ -76,7 +76,7 @@ public abstract class NicRegions {
         return registered;
     }
 
-    /** Nothing writes there any more; what has been closed with the domain is left alone. */
+    /** Nothing writes to the region any more. Has no effect if the domain has closed it already. */
     public final synchronized void remove(int regionId) {
         Registered registered = byId.remove(regionId);
         if (registered != null) {
@@ -85,23 +85,23 @@ public abstract class NicRegions {
         }
     }
 
-    /** Worker: the region, or null. */
+    /** Worker: the region's registration, or null. */
     public final Registered of(int regionId) {
         return byId.get(regionId);
     }
 
-    /** What peers need of a region; of none that is registered, that there is none. */
+    /** What peers need of a region; for an unregistered one, that it does not exist. */
     public final RemoteMemory remoteOf(int regionId) {
         Registered registered = of(regionId);
         return registered == null ? RemoteMemory.unknown(regionId) : registered.remote();
     }
 
-    /** Worker: as long as it is the same, what was found {@link #around} memory is still so. */
+    /** Worker: a version number. While it stays the same, results of {@link #around} stay valid. */
     final int changes() {
         return changes;
     }
 
-    /** Worker: the one that has this memory, or null. Looks at all of them. */
+    /** Worker: the registration that contains this memory, or null. Searches linearly. */
     final Registered around(long address, long lengthBytes) {
         for (Registered registered : byId.values()) {
             if (registered.contains(address, lengthBytes)) {
@@ -111,7 +111,7 @@ public abstract class NicRegions {
         return null;
     }
 
-    /** Worker: whatever uses it is closed. Returns whether it was open. */
+    /** Worker: deregisters everything; all users are closed. Returns whether it was open. */
     public synchronized boolean close() {
         boolean wasOpen = !closed;
         closed = true;

@@ -7,10 +7,10 @@ import io.kvmessenger.transfer.WindowArea;
 public interface OpenWindow {
     WindowArea area();
 
-    /** The memory of the region that part of the {@link #area} lies on. */
+    /** The memory of the region of that part of the {@link #area}. */
     Memory memory(int partIndex);
 
-    /** Whether the window is this admission's. */
+    /** Whether the window belongs to this admission. */
     boolean isOf(InboundAdmission from);
 
     /**

@@ -5,19 +5,19 @@ import java.lang.foreign.MemorySegment;
 /** The writer's end of a {@link PeerChannel}. Worker only. */
 public interface OutboundChannel extends PeerChannel {
     /**
-     * Asks the peer's domain of the same transport for paths; from now on the reader hears what is said.
+     * Requests paths from the peer's domain of the same transport; from now on the reader receives its records.
      *
-     * @param wish the domain's own
-     * @return false when there is no room for the question, or too much was asked of this peer
+     * @param wish specific to the domain
+     * @return false when there is no room for the request, or this peer has been asked too often
      */
     boolean open(MemorySegment wish, Reader reader);
 
-    /** What shows that this engine was admitted. */
+    /** The key that proves this engine's admission. */
     byte[] admissionKey();
 
     /** The next descriptor that came with a record, now the caller's; or {@link #NO_DESCRIPTOR}. */
     int takeDescriptor();
 
-    /** Reads what the peer has said: probably it arrived before the event that is looked at. */
+    /** Reads what the peer has sent, which probably arrived before the event being handled. */
     void drain(long nowNs);
 }

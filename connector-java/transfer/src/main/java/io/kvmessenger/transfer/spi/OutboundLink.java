@@ -2,24 +2,24 @@ package io.kvmessenger.transfer.spi;
 
 /** The writer's end of the one control socket to a peer. Worker only. */
 public interface OutboundLink {
-    /** Goes on with what no descriptor tells of; returns how much was done. */
+    /** Does the work without descriptors; returns the amount done. */
     int doWork(long nowNs);
 
-    /** Sends messages while there is room for them; returns how many. Once opened. */
+    /** Sends messages while there is room for them; returns how many. Only once opened. */
     int send(MessageQueue messages);
 
-    /** Sends what became of the peer's reads while there is room for it; returns how many. Once opened. */
+    /** Sends the results of the peer's reads while there is room for them; returns how many. Only once opened. */
     int sendAnswers(MessageQueue answers);
 
-    /** For paths of another domain, or of the same once more. */
+    /** A channel for paths of another domain, or of the same one again. */
     OutboundChannel channel(Domain domain);
 
     /** The paths are closed: nothing is written through them any more. */
     void detach(PeerChannel channel);
 
     /**
-     * Ends the link; no event follows. The paths are closed already: to the peer the end of the link tells that nothing is
-     * written any more. Idempotent.
+     * Ends the link; no event follows. The paths must be closed already: the end of the link tells the peer that
+     * nothing is written any more. Idempotent.
      */
     void close();
 }

@@ -4,38 +4,38 @@ import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
 
 /**
- * What the two ends of one domain's paths say to each other over the control socket of their peer. Worker only.
+ * Carries the records of one domain's paths between their two ends, over the control socket of the peer. Worker only.
  *
- * <p>The kinds of records from {@link #FIRST_KIND} to {@link #LAST_KIND} are the domain's own.
+ * <p>Record kinds from {@link #FIRST_KIND} to {@link #LAST_KIND} are defined by the domain.
  */
 public interface PeerChannel {
     int FIRST_KIND = 16;
     int LAST_KIND = 255;
 
-    /** Writer: it has closed its paths, and nothing of it writes any more. Of use where a hang-up does not say as much. */
+    /** Writer: its paths are closed and nothing of it writes any more. Needed where a hang-up does not imply that. */
     int QUIET_KIND = 15;
 
     /** No descriptor came with the record. */
     int NO_DESCRIPTOR = -1;
 
-    /** The writer's end of the paths. */
+    /** Receives the records at the writer's end. */
     interface Reader {
         void onRecord(int kind, MemorySegment payload, long nowNs);
 
-        /** The target does not take the paths. */
+        /** The target refuses the paths. */
         void onRefused(TransferFault fault, String detail);
 
         /** Reading for it failed by an error of this engine. */
         void onError(Throwable error);
     }
 
-    /** Which of the peer's attachments this is: the same number at both ends. */
+    /** Number of the peer's attachment, the same at both ends. */
     int number();
 
     /** Whether descriptors can travel with records. */
     boolean carriesDescriptors();
 
-    /** Sends a record, if there is room for it now. */
+    /** Sends a record if there is room for it now; else false. */
     boolean tell(int kind, MemorySegment payload);
 
     /** The same with descriptors, which stay the caller's; only while nothing else waits to be sent. */

@@ -6,9 +6,9 @@ import java.util.Map;
 import java.util.function.Predicate;
 
 /**
- * The regions of a peer as its NIC names them, each asked for when a path first writes there.
+ * The regions of a peer as its NIC names them, requested from the peer when a path first writes to each.
  *
- * <p>Worker only. Looks for one at a time: nothing is posted while the peer has not answered. Allocates only when it asks.
+ * <p>Worker only. One request at a time: nothing is posted until the peer has answered. Allocates only for a request.
  */
 public final class PeerRegions {
     private final Predicate<MemorySegment> ask;
@@ -22,7 +22,7 @@ public final class PeerRegions {
         this.ask = ask;
     }
 
-    /** What the peer says of a region; null where it has been asked, or could not be yet. */
+    /** The peer's data on a region; null while its answer is pending, or the request could not be sent yet. */
     public RemoteMemory find(int regionId) {
         if (last != null && last.regionId() == regionId) {
             return last;
@@ -38,10 +38,10 @@ public final class PeerRegions {
     }
 
     /**
-     * Why what the batch has from a page on cannot be one write to a region; null where it can.
+     * Why a batch's pages from {@code page} on cannot be one write to a region; null if they can.
      *
      * @param lengthBytes of the write
-     * @param writeMaxBytes what the NIC writes at once
+     * @param writeMaxBytes longest write of the NIC
      */
     public static String refusal(
             WriteBatch batch, int page, long lengthBytes, RemoteMemory region, long writeMaxBytes) {
@@ -54,17 +54,17 @@ public final class PeerRegions {
                 : null;
     }
 
-    /** Whether the peer has not answered yet. */
+    /** Whether an answer of the peer is pending. */
     public boolean isWaiting() {
         return waiting;
     }
 
-    /** Whether the peer was asked for this. */
+    /** Whether this answers the pending request. */
     public boolean isAnswer(RemoteMemory region) {
         return waiting && region != null && region.regionId() == wantedId;
     }
 
-    /** Takes what {@link #isAnswer}; false where the peer has no such region. */
+    /** Takes an answer accepted by {@link #isAnswer}; false if the peer has no such region. */
     public boolean take(RemoteMemory region) {
         waiting = false;
         if (region.lengthBytes() == RemoteMemory.UNKNOWN) {

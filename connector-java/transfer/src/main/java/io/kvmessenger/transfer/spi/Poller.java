@@ -1,20 +1,20 @@
 package io.kvmessenger.transfer.spi;
 
 /**
- * The worker's clock, and how it waits: for owners of descriptors that became ready, and to be woken.
+ * The worker's clock and its wait: for descriptors that become ready, and for wake-ups.
  *
  * <p>{@link #wake} from any thread, everything else by the worker.
  */
 public interface Poller extends AutoCloseable {
-    /** When {@link #tick} was called, or {@link #poll} found what it handed out; monotonic. */
+    /** Time of the last {@link #tick}, or of the last {@link #poll} that found events; monotonic. */
     long nowNs();
 
-    /** Looks at the clock; returns what it shows. */
+    /** Reads the clock; returns its value. */
     long tick();
 
     /**
-     * Hands out what is ready; waits for it at most so long. Returns how many owners were called, and one more after a
-     * {@link #wake}: it may tell of something that the caller has looked at before it was there.
+     * Calls the owners of ready descriptors; waits for the first at most {@code timeoutMillis}. Returns how many owners
+     * were called, plus one after a {@link #wake}, since that may signal something that the caller checked too early.
      */
     int poll(int timeoutMillis);
 

@@ -1,9 +1,9 @@
 package io.kvmessenger.transfer.spi;
 
 /**
- * Where a path reads: the registered memory that a batch's source lies in, remembered from one batch to the next.
+ * Finds the registered memory that a path's batches read from, and caches it from one batch to the next.
  *
- * <p>Worker only. Allocates nothing and looks at no region while the source stays the same.
+ * <p>Worker only. Allocates nothing and searches nothing while the source stays the same.
  */
 public final class RegisteredSource {
     private final NicRegions regions;
@@ -19,9 +19,9 @@ public final class RegisteredSource {
     }
 
     /**
-     * Looks for what the batch reads. What was gathered is registered when it is first read.
+     * Finds the memory that the batch reads. Gathered memory is registered on first use.
      *
-     * @return null where it is registered, else why the path cannot go on
+     * @return null if it is registered, else why the path cannot continue
      */
     public String find(WriteBatch batch) {
         long address = batch.sourceAddress();
@@ -48,7 +48,7 @@ public final class RegisteredSource {
         return null;
     }
 
-    /** What the NIC reads the source by that was last found. */
+    /** The key by which the NIC reads the source that was last found. */
     public long localKey() {
         return localKey;
     }

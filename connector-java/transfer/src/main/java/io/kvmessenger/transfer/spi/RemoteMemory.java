@@ -8,11 +8,11 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 
 /**
- * What a target says of a region: how a writer names its memory to the NIC. A value.
+ * A target's data on a region: how a writer's NIC names its memory. A value.
  *
- * @param lengthBytes {@link #UNKNOWN} where there is no such region
- * @param base what the address of its first byte is called
- * @param key what the NIC lets writes through by
+ * @param lengthBytes {@link #UNKNOWN} if the region does not exist
+ * @param base remote address of its first byte
+ * @param key the remote key that permits writes
  */
 public record RemoteMemory(int regionId, long lengthBytes, long base, long key) {
     public static final long UNKNOWN = -1;
@@ -29,7 +29,7 @@ public record RemoteMemory(int regionId, long lengthBytes, long base, long key) 
         return encode(0);
     }
 
-    /** The record, with room for so many bytes behind it. */
+    /** The record, with room for {@code moreBytes} after it. */
     public MemorySegment encode(int moreBytes) {
         MemorySegment out = MemorySegment.ofArray(new byte[LENGTH_BYTES + moreBytes]);
         out.set(INT, 0, regionId);
@@ -39,7 +39,7 @@ public record RemoteMemory(int regionId, long lengthBytes, long base, long key) 
         return out;
     }
 
-    /** What the record begins with, or null when it is too short. */
+    /** Decodes the beginning of a record; null when it is too short. */
     public static RemoteMemory parse(MemorySegment in) {
         return in.byteSize() < LENGTH_BYTES
                 ? null

@@ -1,6 +1,6 @@
 package io.kvmessenger.transfer.spi;
 
-/** The machine has nothing of a transport; the message says in one line why. */
+/** The transport is not available on this machine; the message gives the reason in one line. */
 public final class TransportUnavailableException extends Exception {
     private static final long serialVersionUID = 1L;
 

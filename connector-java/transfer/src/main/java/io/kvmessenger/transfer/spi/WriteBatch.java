@@ -11,15 +11,15 @@ import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Some pages of one request that may travel together: what the engine offers to a path, and what the path shortens to
- * what it takes. Mutable and used again, so that no page costs an object. Worker only.
+ * Consecutive pages of one request: the engine offers them to a path, which shortens the batch to what it takes.
+ * Mutable and reused, so that pages cost no objects. Worker only.
  */
 public final class WriteBatch {
     private long position;
     private TransferRequest request;
     private Region sourceRegion;
     private MemorySegment source;
-    /** Where the first page was gathered in {@link #source}; negative when the source is the request's own. */
+    /** Offset of the first page in {@link #source}, if gathered; negative if the source is the request's own. */
     private long gatheredOffsetBytes = -1;
 
     private PageList sourcePages;
@@ -33,7 +33,7 @@ public final class WriteBatch {
     private RemoteWindow window;
     private int weight;
 
-    /** How many pages a request is made of. */
+    /** Number of pages of a request. */
     private static int pageCountOf(TransferRequest request) {
         return switch (request) {
             case PagedWrites paged -> paged.sourcePages().count();
@@ -42,7 +42,7 @@ public final class WriteBatch {
         };
     }
 
-    /** How long one of its pages is. */
+    /** Length of one page of a request. */
     public static long pageBytesOf(TransferRequest request) {
         return switch (request) {
             case PagedWrites paged -> paged.pageBytes();
@@ -51,7 +51,7 @@ public final class WriteBatch {
         };
     }
 
-    /** What a request reads; null when it is only an immediate. */
+    /** The region that a request reads; null for an immediate alone. */
     public static Region sourceOf(TransferRequest request) {
         return switch (request) {
             case PagedWrites paged -> paged.source();
@@ -60,12 +60,12 @@ public final class WriteBatch {
         };
     }
 
-    /** What a request is counted in: its pages, or one when it is only an immediate. */
+    /** Number of units of a request: its pages, or one for an immediate alone. */
     public static int unitCountOf(TransferRequest request) {
         return request instanceof ImmOnly ? 1 : pageCountOf(request);
     }
 
-    /** How long all pages of a request are together. */
+    /** Length of all pages of a request together. */
     public static long payloadBytesOf(TransferRequest request) {
         return pageCountOf(request) * pageBytesOf(request);
     }
@@ -81,7 +81,7 @@ public final class WriteBatch {
         pageCount = of instanceof ImmOnly ? 0 : count;
     }
 
-    /** Shortens to what one write of a path may be, at least one page; returns the units left. */
+    /** Shortens the batch to the limits of one write, but to no less than one page; returns the units left. */
     public int limit(int pagesMax, long bytesMax, long weightMax) {
         long fit = Math.min(pagesMax, Math.max(1, bytesMax / Math.max(1, pageBytes)));
         if (weight > 0) {
@@ -118,7 +118,7 @@ public final class WriteBatch {
         source = sourceRegion != null && sourceRegion.memory() instanceof Memory.Host host ? host.bytes() : null;
     }
 
-    /** The request's place in the order of submission. */
+    /** The request's position in the order of submission. */
     public long position() {
         return position;
     }
@@ -132,35 +132,35 @@ public final class WriteBatch {
         return Math.max(1, pageCount);
     }
 
-    /** Null for a batch that is only an immediate. */
+    /** Null for an immediate alone. */
     public Region sourceRegion() {
         return sourceRegion;
     }
 
-    /** The memory of the device that it reads; null where it reads a host's, or nothing. */
+    /** The device memory that it reads; null if it reads host memory, or nothing. */
     public Memory.Device sourceDevice() {
         return source == null && sourceRegion != null && sourceRegion.memory() instanceof Memory.Device device
                 ? device
                 : null;
     }
 
-    /** Its pages lie one behind the other there from now on, and are read from there. */
+    /** Redirects the source: its pages have been copied contiguously to this memory, and are read from there. */
     public void gatheredIn(MemorySegment host, long offsetBytes) {
         source = host;
         gatheredOffsetBytes = offsetBytes;
     }
 
-    /** Whether its source is no region but host memory of the engine's own, which stays where it is until the engine ends. */
+    /** Whether its source is the engine's own host memory instead of a region; it lasts until the engine ends. */
     public boolean isGathered() {
         return gatheredOffsetBytes >= 0;
     }
 
-    /** The source's bytes, for paths that read host memory only; null for a batch that is only an immediate. */
+    /** The source's bytes, for paths that read host memory only; null for an immediate alone. */
     public MemorySegment source() {
         return source != null || sourceRegion == null ? source : sourceRegion.hostBytes();
     }
 
-    /** Of the source's first byte, for paths that read a device's memory too. */
+    /** Address of the source's first byte, for paths that read device memory too. */
     public long sourceAddress() {
         Memory.Device device = sourceDevice();
         return device == null ? source().address() : device.address();
@@ -183,8 +183,8 @@ public final class WriteBatch {
     }
 
     /**
-     * How many pages from page {@code i} on follow each other in source and target, so that they can be moved as one. At
-     * least 1.
+     * Number of pages from page {@code i} on that are contiguous in source and target, so that they can be moved as
+     * one. At least 1.
      */
     public int runLength(int i) {
         return sourcePages == null
@@ -192,7 +192,7 @@ public final class WriteBatch {
                 : PageList.runLength(sourcePages, targetPages, pageBytes, firstPage + i, pageCount - i);
     }
 
-    /** The writes that the batch is when each run is one. */
+    /** The number of writes if each run is one. */
     public int runCount() {
         int runs = 0;
         for (int i = 0; i < pageCount; i += runLength(i)) {
@@ -205,7 +205,7 @@ public final class WriteBatch {
         return request;
     }
 
-    /** Zero for a batch that is only an immediate. */
+    /** Zero for an immediate alone. */
     public int pageCount() {
         return pageCount;
     }
@@ -227,12 +227,12 @@ public final class WriteBatch {
         return window.imm();
     }
 
-    /** The weight of all pages together. */
+    /** Weight of all pages together. */
     public long weight() {
         return (long) weight * Math.max(1, pageCount);
     }
 
-    /** Forgets the request, so that its memory can be collected. */
+    /** Drops the request, so that its memory can be collected. */
     public void clear() {
         request = null;
         window = null;

@@ -1,2 +1,2 @@
-/** What a transport is to the engine: the port it serves, the queue it empties, the events it reports. */
+/** The interface between the engine and its transports: the port they serve, the batches they take, their events. */
 package io.kvmessenger.transfer.spi;

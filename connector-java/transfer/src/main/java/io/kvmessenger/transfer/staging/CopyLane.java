@@ -6,15 +6,15 @@ import io.kvmessenger.transfer.device.DeviceFault;
 import java.util.List;
 
 /**
- * The copies of one worker to or from one device: a stream, and another one after a fault.
+ * The copies of one worker to or from one device: a stream, replaced by a new one after a fault.
  *
- * <p>Worker only. A stream that failed is closed at once, which waits for what it has begun; then all users are told, and what they
- * had on it is neither done nor running. Marks grow over all streams.
+ * <p>Worker only. A stream that failed is closed at once, which waits for the copies it has begun; then all users are
+ * notified, and their copies on it are neither done nor running. Marks increase across streams.
  */
 final class CopyLane {
     /** What uses it. */
     interface User {
-        /** Of what it has on the lane that was not seen done, nothing is copied any more, and how much was is not known. */
+        /** None of its copies that were not seen done is running any more; how much they copied is unknown. */
         void onCopiesFailed(CopyLane lane, DeviceFault fault);
     }
 
@@ -22,7 +22,7 @@ final class CopyLane {
     private final int ordinal;
     private final List<User> users;
     private CopyStream stream;
-    /** What the stream's own marks are counted from. */
+    /** Offset between the stream's own marks and the lane's. */
     private long firstMark;
 
     private long lastMark;
@@ -33,7 +33,7 @@ final class CopyLane {
         this.users = users;
     }
 
-    /** Returns whether it was queued; if not, all users have been told. */
+    /** Returns whether the copy was queued; if not, all users have been notified. */
     boolean toHost(long hostAddress, long deviceAddress, long lengthBytes) {
         try {
             stream().toHost(hostAddress, deviceAddress, lengthBytes);
@@ -44,7 +44,7 @@ final class CopyLane {
         }
     }
 
-    /** Returns whether it was queued; if not, all users have been told. */
+    /** Returns whether the copy was queued; if not, all users have been notified. */
     boolean fromHost(long deviceAddress, long hostAddress, long lengthBytes) {
         try {
             stream().fromHost(deviceAddress, hostAddress, lengthBytes);
@@ -67,7 +67,7 @@ final class CopyLane {
         return lastMark + 1;
     }
 
-    /** Marks what is queued; returns whether that went well. */
+    /** Marks what is queued; returns false after a fault. */
     boolean mark() {
         try {
             lastMark = firstMark + stream().mark();
@@ -78,7 +78,7 @@ final class CopyLane {
         }
     }
 
-    /** Whether what was queued before the mark is done. False when it is not, and when it has failed: then all users have been told. */
+    /** Whether everything queued before the mark is done. Also false after a fault, which all users know of then. */
     boolean isDone(long mark) {
         if (stream == null || mark <= firstMark || mark > lastMark) {
             return false;
@@ -98,7 +98,7 @@ final class CopyLane {
         }
     }
 
-    /** Waits for what is being copied. */
+    /** Waits for copies in progress. */
     private void end() {
         CopyStream gone = stream;
         stream = null;
@@ -110,7 +110,7 @@ final class CopyLane {
         }
     }
 
-    /** Waits for what is being copied, and copies nothing more. */
+    /** Waits for copies in progress, and copies nothing more. */
     void close(DeviceFault reason) {
         fail(reason);
     }

@@ -10,15 +10,15 @@ import io.kvmessenger.transfer.spi.Landing;
 import io.kvmessenger.transfer.spi.OpenWindow;
 
 /**
- * What one path receives for devices: lands in slabs, is copied on at the end of each duty cycle, and counted in the order of its frames
- * when the copies are done.
+ * The landing of one path: receives into slabs, queues copies at the end of each duty cycle, and counts frames in order
+ * once their copies are done.
  *
  * <p>Worker only.
  */
 final class DeviceLanding implements Landing, CopyLane.User {
-    /** Frames that are not told as taken; a power of two. */
+    /** Frames not reported as taken; a power of two. */
     private static final int FRAMES_MAX = 1 << 8;
-    /** Places that are left to what ends with a path. */
+    /** Entries reserved for frames that end with their path. */
     private static final int FRAMES_SPARE = 4;
 
     private final Staging staging;
@@ -34,13 +34,13 @@ final class DeviceLanding implements Landing, CopyLane.User {
     private final OpenWindow[] windows = new OpenWindow[FRAMES_MAX];
 
     private final int[] imms = new int[FRAMES_MAX];
-    /** 0 for what is not counted. */
+    /** 0 for a frame that is not counted. */
     private final long[] weights = new long[FRAMES_MAX];
 
     private final int[] pageCounts = new int[FRAMES_MAX];
     private final long[] payloadBytes = new long[FRAMES_MAX];
     private final boolean[] isFrame = new boolean[FRAMES_MAX];
-    /** Null where no copy is waited for. */
+    /** Null for a frame without a pending copy. */
     private final CopyLane[] lanes = new CopyLane[FRAMES_MAX];
 
     private final long[] marks = new long[FRAMES_MAX];
@@ -52,7 +52,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
     private int slab = SlabPool.NONE;
     private long landedBytes;
     private boolean unmarked;
-    /** The last copy, which the next bytes may continue; it is not queued yet. */
+    /** The last copy, not queued yet, since the next bytes may extend it. */
     private long copyTarget;
 
     private long copySource;
@@ -137,7 +137,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
         }
     }
 
-    /** Returns false when it has failed, of which the path is told. */
+    /** Returns false after a fault, of which the path has been notified. */
     private boolean queueCopy() {
         long lengthBytes = copyBytes;
         copyBytes = 0;
@@ -235,7 +235,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
         return closed && isSettled();
     }
 
-    /** Counts what was copied, and gives its room back; returns how much was done. */
+    /** Counts what was copied, and frees its room; returns the amount of work done. */
     int poll() {
         try {
             int work = settleFrames() + settleSlabs();
@@ -293,7 +293,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
         return work;
     }
 
-    /** Its windows are let go without being counted, and its path ends. What other devices copy is waited for, and not counted. */
+    /** Releases the windows uncounted, and ends the path. Copies of other devices are awaited, and not counted. */
     @Override
     public void onCopiesFailed(CopyLane failed, DeviceFault fault) {
         if (!uses(failed)) {
@@ -312,7 +312,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
         }
     }
 
-    /** Nothing that was queued runs, and no copy of this landing ever will. */
+    /** Nothing queued is running, and no copy of this landing will follow. */
     void dropLanded() {
         if (slab != SlabPool.NONE) {
             pool.give(holder, slab);

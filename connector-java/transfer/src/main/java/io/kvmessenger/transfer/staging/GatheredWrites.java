@@ -11,30 +11,31 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * The writes to one peer whose pages a device has, for paths that read host memory only: gathered into a slab by copies, then given
- * to the path that they were posted to.
+ * The writes to one peer whose pages are in device memory, for paths that read host memory only: copied into a slab,
+ * then given to the path that they were posted to.
  *
- * <p>Worker only. While a path has one slab on its way the next is being gathered. A slab is given back when the path has told all
- * of it as sent, or is closed; one that is being filled, not before its copies are done. It decides nothing about paths.
+ * <p>Worker only. While a path sends one slab, the next is being gathered. A slab is freed when the path has reported
+ * all of it as sent, or is closed; one that is being filled, only when its copies are done. It makes no decisions about
+ * paths.
  */
 public final class GatheredWrites implements CopyLane.User {
-    /** Of one path, gathered or being gathered, and not given to it. */
+    /** Limit on posts of one path that are gathered or being gathered, and not given to it yet. */
     private static final int AHEAD_MAX = 2;
 
     private static final int PARTS_MIN = 4;
 
-    /** Where each write that a path makes of a post becomes a post of its own, so that it is known of each whether it was sent. */
+    /** Splits posts: each write that a path makes of one becomes a post of its own, known as sent or not. */
     public interface Splitter {
         /** Whether {@link #split} can be called now. */
         boolean canSplit();
 
-        /** The post keeps so many units, fewer than it has; returns the id of the rest. */
+        /** Reduces the post to {@code unitCount} units, fewer than it has; returns the id of the rest. */
         long split(long postId, int unitCount);
     }
 
-    /** One post, until a path has made several of it. */
+    /** One post; several once a path has split it. */
     private static final class Post {
-        /** Of what the path was not given. */
+        /** Id of the part that the path has not been given. */
         long restId;
 
         Endpoint path;
@@ -46,14 +47,14 @@ public final class GatheredWrites implements CopyLane.User {
         CopyLane lane;
         long mark;
         boolean gathered;
-        /** Units that the path has taken. */
+        /** Units that the path has accepted. */
         int givenCount;
 
-        /** The writes that the path has made of it and has not told as sent. */
+        /** Ids of the writes that the path has made of it and has not reported as sent. */
         long[] partIds = new long[PARTS_MIN];
 
         int partCount;
-        /** Its path is closed: only the slab is waited for. */
+        /** Its path is closed: it only waits for its slab. */
         boolean dropped;
     }
 
@@ -61,12 +62,12 @@ public final class GatheredWrites implements CopyLane.User {
     private final SlabPool pool;
     private final Splitter splitter;
     private final SlabPool.Holder holder = new SlabPool.Holder();
-    /** In the order in which they were posted. */
+    /** In order of posting. */
     private final List<Post> posts = new ArrayList<>();
 
     private final List<Post> unused = new ArrayList<>();
     private final WriteBatch batch = new WriteBatch();
-    /** In this duty cycle there was no room for it. */
+    /** There was no room for it in this duty cycle. */
     private boolean asked;
 
     private DeviceFault fault;
@@ -78,9 +79,9 @@ public final class GatheredWrites implements CopyLane.User {
     }
 
     /**
-     * As {@link Endpoint#post}, for a batch that reads a device's memory.
+     * As {@link Endpoint#post}, for a batch that reads device memory.
      *
-     * @return the units taken; 0 when there is no room now, or {@link #fault} says that there never will be
+     * @return the units taken; 0 when there is no room now, or never again if {@link #fault} is set
      */
     public int post(Endpoint path, WriteBatch wanted, long postId) {
         if (fault != null || aheadOf(path) >= AHEAD_MAX) {
@@ -113,7 +114,7 @@ public final class GatheredWrites implements CopyLane.User {
         return gather(wanted, post) ? taken : 0;
     }
 
-    /** Pages that follow each other in the source are copied as one. */
+    /** Copies the pages into the slab; pages that are contiguous in the source are copied as one. */
     private boolean gather(WriteBatch wanted, Post post) {
         Memory.Device source = wanted.sourceDevice();
         long to = pool.address(post.slab);
@@ -144,7 +145,7 @@ public final class GatheredWrites implements CopyLane.User {
         return count;
     }
 
-    /** Of what was posted to the path, the bytes that it was not given yet. */
+    /** Bytes posted to the path that it has not been given yet. */
     public long heldBytes(Endpoint path) {
         long bytes = 0;
         for (int i = 0; i < posts.size(); i++) {
@@ -158,7 +159,7 @@ public final class GatheredWrites implements CopyLane.User {
         return bytes;
     }
 
-    /** A new duty cycle: what waits for room asks again in it, or waits no more. */
+    /** Begins a duty cycle, in which posts that wait for room must ask again or lose their place. */
     public void begin() {
         if (!asked) {
             pool.rest(holder);
@@ -166,7 +167,7 @@ public final class GatheredWrites implements CopyLane.User {
         asked = false;
     }
 
-    /** Gives to paths what was gathered; returns how much was done. */
+    /** Gives gathered posts to their paths; returns the amount of work done. */
     public int doWork() {
         int work = seeGathered();
         for (int i = 0; i < posts.size(); i++) {
@@ -182,7 +183,7 @@ public final class GatheredWrites implements CopyLane.User {
         return work;
     }
 
-    /** A fault takes posts away meanwhile. */
+    /** Checks which posts are gathered; a fault may remove posts meanwhile. */
     private int seeGathered() {
         int work = 0;
         for (int i = posts.size() - 1; i >= 0; i = Math.min(i, posts.size()) - 1) {
@@ -195,7 +196,7 @@ public final class GatheredWrites implements CopyLane.User {
         return work;
     }
 
-    /** A path may make several writes of it; returns how many it did. */
+    /** Gives a post to its path, which may make several writes of it; returns how many. */
     private int give(Post post) {
         int count = 0;
         MemorySegment host = pool.memory();
@@ -218,7 +219,7 @@ public final class GatheredWrites implements CopyLane.User {
         return count;
     }
 
-    /** A path has told a write as sent: where it was the last one of a slab, the slab is free. */
+    /** A path has reported a write as sent: frees its slab if it was the last one. */
     public void onSent(long postId) {
         for (int i = 0; i < posts.size(); i++) {
             Post post = posts.get(i);
@@ -242,12 +243,12 @@ public final class GatheredWrites implements CopyLane.User {
         return false;
     }
 
-    /** The path is closed, and reads nothing any more: what it had is posted anew. */
+    /** The path is closed and reads nothing any more: its posts are posted anew. */
     public void onPathLost(Endpoint path) {
         drop(path);
     }
 
-    /** All paths are closed, and no more is posted. */
+    /** All paths are closed, and nothing more is posted. */
     public void close() {
         drop(null);
         pool.rest(holder);
@@ -270,7 +271,7 @@ public final class GatheredWrites implements CopyLane.User {
         }
     }
 
-    /** Whether a copy may still read pages: they are not given back before. */
+    /** Whether a copy may still read pages, which must not be released before it ends. */
     public boolean isReading() {
         for (int i = 0; i < posts.size(); i++) {
             if (!posts.get(i).gathered) {
@@ -280,7 +281,7 @@ public final class GatheredWrites implements CopyLane.User {
         return false;
     }
 
-    /** Whether the post is being gathered, so that its path was not given any of it. */
+    /** Whether the post is being gathered, so that its path has been given none of it. */
     public boolean isGathering(long postId) {
         for (int i = 0; i < posts.size(); i++) {
             Post post = posts.get(i);
@@ -291,7 +292,7 @@ public final class GatheredWrites implements CopyLane.User {
         return false;
     }
 
-    /** Why nothing more is gathered for the peer, or null. */
+    /** Why nothing more can be gathered for the peer, or null. */
     public DeviceFault fault() {
         return fault;
     }

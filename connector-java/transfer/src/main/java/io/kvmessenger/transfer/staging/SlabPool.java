@@ -6,20 +6,20 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * A worker's page-locked memory for one direction, in slabs, and which of its holders has how many.
+ * A worker's page-locked memory for one direction, divided into slabs, and how many of them each holder has.
  *
- * <p>Worker only. With several that hold or want some, each may hold an equal share, and one for which there was none comes before
- * those that ask later: a holder that is slow to give back keeps its share from the others and no more. It allocates nothing for a
- * slab, and pins its memory when the first is taken.
+ * <p>Worker only. Fairness: when several holders have or want slabs, each may have an equal share, and earlier waiters
+ * come first; a slow holder keeps its share from the others, and no more. Taking a slab allocates nothing; the memory
+ * is pinned when the first is taken.
  */
 final class SlabPool {
     static final int NONE = -1;
 
-    /** One of those that share the slabs; it belongs to one peer. */
+    /** A user of slabs, for one peer. */
     static final class Holder {
         private int held;
         private boolean holdsLong;
-        /** The order in which it began to wait; {@link Long#MAX_VALUE} while it does not. */
+        /** Position in the queue of waiters; {@link Long#MAX_VALUE} while it does not wait. */
         private long ticket = Long.MAX_VALUE;
 
         private boolean wantsLong;
@@ -29,7 +29,7 @@ final class SlabPool {
     private final StagingLimits limits;
     private final DeviceAccess access;
     private final boolean[] taken;
-    /** Those that hold or want something. */
+    /** Holders that have or want slabs. */
     private final List<Holder> active = new ArrayList<>();
 
     private MemorySegment memory = MemorySegment.NULL;
@@ -43,7 +43,7 @@ final class SlabPool {
         freeCount = limits.slabCount();
     }
 
-    /** All slabs, one behind the other; empty before the first is taken. */
+    /** All slabs, contiguous; empty before the first is taken. */
     MemorySegment memory() {
         return memory;
     }
@@ -56,7 +56,7 @@ final class SlabPool {
         return memory.address() + offsetBytes(slab);
     }
 
-    /** The first of so many slabs side by side; {@link #NONE} when there are none now: then the holder waits. */
+    /** Takes {@code count} adjacent slabs, returns the first; {@link #NONE} if there are none now: the holder waits. */
     int take(Holder holder, int count) {
         boolean isLong = count > 1;
         if (!isLong && holder.held >= share(holder)) {
@@ -93,7 +93,7 @@ final class SlabPool {
         return !taken[limits.slabCount()] && earlier(holder, true) == 0;
     }
 
-    /** How many have waited for longer. */
+    /** Number of holders that have waited for longer. */
     private int earlier(Holder holder, boolean forLong) {
         int count = 0;
         for (int i = 0; i < active.size(); i++) {
@@ -120,7 +120,7 @@ final class SlabPool {
         list(holder);
     }
 
-    /** The holder wants none now: its place among those that wait is gone. */
+    /** The holder wants none now, and loses its place among the waiters. */
     void rest(Holder holder) {
         holder.ticket = Long.MAX_VALUE;
         delistIfIdle(holder);

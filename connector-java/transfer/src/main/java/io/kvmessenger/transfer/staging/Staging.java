@@ -12,10 +12,10 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * One worker's copies between devices and the page-locked memory that its transports read and write instead.
+ * One worker's copies between devices and the page-locked host memory that its transports read and write instead.
  *
- * <p>Worker only, except {@link #refusal}. It opens a stream and pins memory when they are first needed; an engine whose memory is a
- * host's has neither.
+ * <p>Worker only, except {@link #refusal}. Streams and pinned memory are created on first use; an engine with host
+ * memory only has neither.
  */
 public final class Staging {
     private final DeviceAccess access;
@@ -24,7 +24,7 @@ public final class Staging {
     private final SlabPool incoming;
     private final List<CopyLane.User> users = new ArrayList<>();
     private final List<DeviceLanding> landings = new ArrayList<>();
-    /** Whose they are and what they hold room by, in the order of {@link #landings}. */
+    /** By index of {@link #landings}: its admission, and the holder of its slabs. */
     private final List<InboundAdmission> owners = new ArrayList<>();
 
     private final List<SlabPool.Holder> holders = new ArrayList<>();
@@ -39,7 +39,7 @@ public final class Staging {
         incoming = new SlabPool(limits, access);
     }
 
-    /** Any thread: why nothing can be copied to and from this memory, or null. */
+    /** Any thread: why this memory cannot be copied to and from, or null. */
     public String refusal(Memory.Device memory) {
         return access.refusal(memory.ordinal());
     }
@@ -48,19 +48,19 @@ public final class Staging {
         return limits;
     }
 
-    /** For the writes to one peer, until it is {@link #release released}. */
+    /** Gathers the writes to one peer, until {@link #release released}. */
     public GatheredWrites gather(GatheredWrites.Splitter splitter) {
         GatheredWrites made = new GatheredWrites(this, outgoing, splitter);
         users.add(made);
         return made;
     }
 
-    /** It is closed, and reads nothing any more. */
+    /** The peer's writes are closed, and read nothing any more. */
     public void release(GatheredWrites gathered) {
         users.remove(gathered);
     }
 
-    /** For one path of a peer, until the path has closed it and all is copied. */
+    /** A landing for one path of a peer, until the path has closed it and all its copies are done. */
     public Landing landing(InboundAdmission from, InboundPort port, Figures figures, Landing.Events events) {
         int sibling = owners.indexOf(from);
         SlabPool.Holder holder = sibling < 0 ? new SlabPool.Holder() : holders.get(sibling);
@@ -87,7 +87,7 @@ public final class Staging {
         return lanes.get(ordinal);
     }
 
-    /** Counts what was received and copied; returns how much was done, 0 when idle, or {@link Domain#LOOK_SOON}. */
+    /** Counts what was received and copied; returns the work done, 0 when idle, or {@link Domain#LOOK_SOON}. */
     public int poll() {
         int work = 0;
         boolean copying = false;
@@ -109,7 +109,7 @@ public final class Staging {
         holders.remove(i);
     }
 
-    /** Waits until no copy runs; what was not seen done before is not counted, and not sent. */
+    /** Waits until no copy runs; copies not seen done before are neither counted nor sent. */
     public void close() {
         DeviceFault end = new DeviceFault("a copy", "the engine's end");
         landings.forEach(DeviceLanding::close);

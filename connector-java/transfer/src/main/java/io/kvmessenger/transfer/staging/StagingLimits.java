@@ -1,16 +1,17 @@
 package io.kvmessenger.transfer.staging;
 
 /**
- * How much page-locked host memory each worker of an engine takes, once it stages, for each direction. A value.
+ * The page-locked host memory of each worker that stages, for each direction. A value.
  *
- * @param slabBytes of which one post to a path is made
- * @param slabCount of those, so many at once
- * @param longSlabCount beside them, in one piece, for pages that are longer than a slab
+ * @param slabBytes length of a slab, which limits one post to a path
+ * @param slabCount number of single slabs
+ * @param longSlabCount number of slabs in one contiguous piece besides, for pages longer than a slab
  */
 public record StagingLimits(long slabBytes, int slabCount, int longSlabCount) {
     /**
-     * A slab is as long as what tcp sends at once. 24 of them cover what 25 Gbit/s have under way in the 2 ms after which a target
-     * says at the latest what it took, and the copies before and behind; 8 MiB hold a page of 61 joined layers of MLA.
+     * A slab is as long as one send of tcp. 24 of them cover the bytes in flight at 25 Gbit/s within the 2 ms after
+     * which a target reports what it took, and the copies before and after; 8 MiB hold a page of 61 joined layers of
+     * MLA.
      */
     public static final StagingLimits STANDARD = new StagingLimits(1 << 20, 24, 8);
 
@@ -21,7 +22,7 @@ public record StagingLimits(long slabBytes, int slabCount, int longSlabCount) {
         }
     }
 
-    /** How long one page may be. */
+    /** Longest page that can be staged. */
     public long pageMaxBytes() {
         return longSlabCount * slabBytes;
     }

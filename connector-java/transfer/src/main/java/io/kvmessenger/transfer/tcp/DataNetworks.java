@@ -12,10 +12,10 @@ import java.util.List;
 import java.util.stream.Collectors;
 
 /**
- * The addresses by which an engine's data travels, one for each network. A value.
+ * The addresses of an engine's data sockets, one for each network. A value.
  *
- * @param hosts that are dialled from
- * @param addresses that peers are told to dial; none where the one in the engine's address is all there is
+ * @param hosts local addresses to dial from
+ * @param addresses that peers are told to dial; empty if the one in the engine's address is the only one
  */
 record DataNetworks(List<InetAddress> hosts, List<InetSocketAddress> addresses) {
     private static final String BETWEEN = " ";
@@ -25,7 +25,7 @@ record DataNetworks(List<InetAddress> hosts, List<InetSocketAddress> addresses) 
         addresses = List.copyOf(addresses);
     }
 
-    /** What a peer is told; empty where it is told nothing. */
+    /** The encoded addresses for a peer; empty if there are none to send. */
     MemorySegment encode() {
         String words = addresses.stream()
                 .map(address -> SocketLocation.format(address.getAddress(), address.getPort(), false))
@@ -34,10 +34,10 @@ record DataNetworks(List<InetAddress> hosts, List<InetSocketAddress> addresses) 
     }
 
     /**
-     * What a peer has told.
+     * Decodes a peer's addresses.
      *
-     * @param otherwise what is dialled when it has told nothing
-     * @throws IllegalArgumentException naming what is wrong with it
+     * @param otherwise the address to dial if the peer has sent none
+     * @throws IllegalArgumentException naming what is wrong with them
      */
     static List<InetSocketAddress> parse(MemorySegment told, InetSocketAddress otherwise) {
         if (told.byteSize() == 0) {
@@ -55,17 +55,17 @@ record DataNetworks(List<InetAddress> hosts, List<InetSocketAddress> addresses) 
         return addresses;
     }
 
-    /** How many data sockets a peer has that was to have so many: as many in each network, at least one. */
+    /** Number of data sockets to a peer if {@code wished} are requested: equally many per network, at least one. */
     static int laneCount(int wished, int networkCount) {
         return networkCount < 2 ? wished : networkCount * Math.ceilDiv(wished, networkCount);
     }
 
-    /** Which network a data socket takes. */
+    /** The network that a data socket uses. */
     static int networkOf(int lane, int networkCount) {
         return (lane - 1) % networkCount;
     }
 
-    /** The address to dial a peer's network from: of the same number where there are as many, else null, and routing chooses. */
+    /** The local address towards a peer's network: of the same index if there are as many; else null, for routing. */
     InetAddress sourceTowards(List<InetSocketAddress> targets, int network) {
         if (hosts.size() < targets.size()) {
             return null;

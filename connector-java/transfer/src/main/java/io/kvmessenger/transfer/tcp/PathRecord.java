@@ -8,8 +8,8 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 
 /**
- * What the two ends of a link say about data sockets: of each its role, its number among the sockets of that role, and how many
- * frames the target has taken from it. Reads and writes one segment; allocates nothing.
+ * Records about data sockets: for each socket its role, its serial number within that role, and how many frames the
+ * target has taken from it. Reads and writes one segment; allocates nothing.
  */
 final class PathRecord {
     static final int LENGTH_BYTES = 16;
@@ -22,13 +22,13 @@ final class PathRecord {
 
     private PathRecord() {}
 
-    /** Of one socket. */
+    /** Encodes a record about one socket. */
     static MemorySegment encode(MemorySegment record, int role, int serial, long frames) {
         encode(record, 0, role, serial, frames);
         return record;
     }
 
-    /** The entry of that index, of a record of several sockets. */
+    /** Encodes one entry of a record about several sockets. */
     static void encode(MemorySegment record, int index, int role, int serial, long frames) {
         long at = (long) index * LENGTH_BYTES;
         record.set(INT, at + ROLE_OFFSET, role);
@@ -36,12 +36,12 @@ final class PathRecord {
         record.set(LONG, at + FRAMES_OFFSET, frames);
     }
 
-    /** Whether the record is one of one socket, of a link with so many roles. */
+    /** Whether this is a valid record about one socket, of a link with {@code roleCount} roles. */
     static boolean isSound(MemorySegment record, int roleCount) {
         return record.byteSize() == LENGTH_BYTES && areSound(record, roleCount);
     }
 
-    /** Whether the record is one, of one socket or more, of a link with so many roles. */
+    /** Whether this is a valid record about one or more sockets, of a link with {@code roleCount} roles. */
     static boolean areSound(MemorySegment record, int roleCount) {
         int count = count(record);
         if (count < 1 || count > roleCount || record.byteSize() != (long) count * LENGTH_BYTES) {
@@ -55,7 +55,7 @@ final class PathRecord {
         return true;
     }
 
-    /** Of how many sockets it is. */
+    /** Number of sockets in the record. */
     static int count(MemorySegment record) {
         return (int) (record.byteSize() / LENGTH_BYTES);
     }

@@ -1,20 +1,21 @@
 package io.kvmessenger.transfer.tcp;
 
 /**
- * When a peer is to be told what was taken of its data sockets: seldom while frames keep coming, soon when they stop.
+ * When to report to a peer which frames of its data sockets were taken: rarely while frames keep arriving, promptly
+ * when they stop.
  *
- * <p>Each telling costs both sides a system call, and a sleeping writer a wake-up. A writer that keeps few writes under way waits
- * for the telling, though: its frames come close together and then stop, which is noticed by their distance. Frames to and fro
- * come as far apart as they ever were, and are told together. Worker only.
+ * <p>Each report costs both sides a system call, and a sleeping writer a wake-up. But a writer with few writes in
+ * flight waits for it: its frames arrive close together and then stop, which shows in their spacing. Frames of a
+ * ping-pong arrive at an even spacing, and are reported in groups. Worker only.
  */
 final class ProgressPace {
-    /** So many frames are told at once: far fewer than an engine has under way to one peer. */
+    /** Frames after which a report is due: far fewer than an engine has in flight to one peer. */
     static final int FRAMES_MAX = 32;
 
     static final long BYTES_MAX = 512 << 10;
-    /** The source of a write stays reserved for as long, at most. */
+    /** Longest time before a report, during which the sources of the writes stay reserved. */
     static final long AGE_MAX_NS = 2_000_000;
-    /** Frames have stopped when so many times the last distance between two has passed. */
+    /** Frames count as stopped after this many times the last spacing. */
     static final int STOPPED_FACTOR = 4;
 
     private long frames;
@@ -23,9 +24,9 @@ final class ProgressPace {
     private long gapNs = AGE_MAX_NS;
 
     /**
-     * Whether it is time.
+     * Whether a report is due.
      *
-     * @param unreportedFrames taken and not told, at least one
+     * @param unreportedFrames frames taken and not reported, at least one
      */
     boolean isDue(long unreportedFrames, long unreportedBytes, long nowNs) {
         if (unreportedFrames != frames) {
@@ -42,7 +43,7 @@ final class ProgressPace {
                 || nowNs - lastNs > STOPPED_FACTOR * gapNs;
     }
 
-    /** The peer has been told everything, or there is nothing. */
+    /** Everything has been reported, or there is nothing to report. */
     void onTold() {
         frames = 0;
     }

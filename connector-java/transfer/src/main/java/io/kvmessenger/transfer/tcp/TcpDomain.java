@@ -25,11 +25,11 @@ import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Opens data sockets to peers, and takes theirs. Worker only, except where said. */
+/** Opens data sockets to peers, and accepts theirs. Worker only, except where stated. */
 final class TcpDomain implements Domain {
     /**
-     * A firewall that has forgotten a connection swallows what is sent on it, and the kernel tries for a quarter of an hour. A
-     * stopped target is given up as well, which costs what it had not taken once more.
+     * A firewall that has lost a connection's state drops its packets, and the kernel retries for a quarter of an hour.
+     * A stopped target is given up too; then what it had not taken is sent once more.
      */
     private static final long SILENCE_LIMIT_MAX_NS = 5_000_000_000L;
 
@@ -79,7 +79,7 @@ final class TcpDomain implements Domain {
         return true;
     }
 
-    /** Any host memory: its worker writes there itself. A device's, where what lands for it can be copied on. */
+    /** Any host memory, which the worker writes itself; device memory if landed bytes can be copied to it. */
     @Override
     public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
@@ -89,7 +89,7 @@ final class TcpDomain implements Domain {
                 : null;
     }
 
-    /** What a writer asks for: so many data sockets. */
+    /** The writer's wish: a number of data sockets. */
     static MemorySegment wish(int pathCount) {
         MemorySegment wish = MemorySegment.ofArray(new byte[Integer.BYTES]);
         wish.set(INT, 0, pathCount);

@@ -9,20 +9,20 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 
 /**
- * The header of a batch of pages on a data path: 40 bytes with the first page's target offset, then the other pages'
- * offsets, then the pages' bytes. A frame without pages is only an immediate.
+ * The header of a batch of pages on a data path: 40 bytes, which include the first page's target offset, then the other
+ * pages' offsets, then the pages' bytes. A frame without pages is an immediate alone.
  *
  * <p>Reads and writes one segment; allocates nothing. It checks shape, not permission.
  */
 final class TcpFrame {
     static final int HEADER_BYTES = 40;
     static final int PAGES_MAX = 256;
-    /** What a sender aims at; one page may be longer. */
+    /** Target length of a frame's payload; a single page may be longer. */
     static final long PAYLOAD_AIM_BYTES = 1 << 20;
 
     static final int LENGTH_MAX_BYTES = HEADER_BYTES + (PAGES_MAX - 1) * Long.BYTES;
 
-    /** Tells a frame from garbage that got past the hello: "KVWR" in the order of the wire. */
+    /** Detects malformed input after the hello: "KVWR" in wire order. */
     private static final int MARK = 0x5257_564B;
 
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
@@ -51,12 +51,12 @@ final class TcpFrame {
         frame.set(LONG, TARGETS_OFFSET + (long) i * Long.BYTES, offsetBytes);
     }
 
-    /** How long header and offsets are together. */
+    /** Length of header and offsets together. */
     static int lengthBytes(int pageCount) {
         return HEADER_BYTES + Math.max(0, pageCount - 1) * Long.BYTES;
     }
 
-    /** What is wrong with the header's shape, or null. */
+    /** What is wrong with the header's shape; null when valid. */
     static String fault(MemorySegment frame) {
         if (frame.get(INT, MARK_OFFSET) != MARK) {
             return "a frame does not start with its mark";

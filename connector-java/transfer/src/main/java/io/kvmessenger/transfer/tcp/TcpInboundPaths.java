@@ -15,9 +15,10 @@ import java.util.Arrays;
 /**
  * All data sockets of one admitted peer.
  *
- * <p>Worker only. The peer is told how many frames were taken at a {@link ProgressPace}, by one record for all sockets. A socket that ends is closed before the peer is told how many of its frames were taken, so that the peer may
- * send the others again; it may then open another in the same place. When the peer has gone, what is on its way may still land:
- * then the paths are over when the last socket is.
+ * <p>Worker only. Progress is reported to the peer at a {@link ProgressPace}, in one record for all sockets. A socket
+ * that ends is closed before the peer is told how many of its frames were taken, so that the peer may send the others
+ * again; it may then open another socket in the same place. When the peer has gone, data in flight may still land: then
+ * the paths are over when the last socket is.
  */
 final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     private final EventLoop loop;
@@ -27,32 +28,32 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     private final MemorySegment scrap;
     private final InboundChannel channel;
     private final TcpReceivePath[] paths;
-    /** By place: the lowest number that a socket may have. */
+    /** By place: the lowest serial number that a further socket may have. */
     private final int[] serials;
-    /** By place: the path that has ended, until the peer is told what was taken of it; null where it never came. */
+    /** By place: the path that has ended, until the peer has been told its progress; null if it never came. */
     private final TcpReceivePath[] ended;
-    /** By place: whether the end of a path is still to be told. */
+    /** By place: whether the end of a path is still to be reported. */
     private final boolean[] endsUnreported;
 
     private final MemorySegment record;
-    /** By the number of sockets that it is of: the record's beginning. */
+    /** By number of sockets: a prefix of the record buffer with as many entries. */
     private final MemorySegment[] records;
 
     private final ProgressPace pace = new ProgressPace();
     private int pathsOpened;
-    /** So many have to have come before the peer is told that it may write. */
+    /** Sockets that must have come before the peer is told that it may write. */
     private int pathsForReady;
 
     private boolean ready;
     private boolean peerGone;
     private boolean closed;
-    /** What has landed is still copied, and the link does not know yet when that is done. */
+    /** What has landed is still being copied, and the link has not been told yet that this is over. */
     private boolean overUntold;
 
     private String overDetail = "what was received is copied";
     private final long readyDeadlineNs;
 
-    /** The data paths have to be there by the deadline: all, or one where the peer says so. */
+    /** The data sockets have to be there by the deadline: all of them, or one if the peer says so. */
     TcpInboundPaths(
             EventLoop loop,
             InboundPort port,
@@ -115,7 +116,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         }
     }
 
-    /** Tells the peer what was taken, and keeps the time limit; returns whether the peer is to be told more before long. */
+    /** Reports progress and checks the deadline; returns whether a further report is due soon. */
     boolean poll(long nowNs) {
         try {
             return advance(nowNs);
@@ -155,7 +156,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         return true;
     }
 
-    /** The peer uses this socket no more, whether it has come or not. */
+    /** The peer does not use this socket any more, whether or not it has arrived. */
     private void onBroken(int place, int serial) {
         if (closed || peerGone || !ready) {
             return;
@@ -168,7 +169,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         }
     }
 
-    /** Nothing of the path can land from now on; the peer is told what has. */
+    /** Ends a path: nothing of it can land from now on; its progress is reported to the peer. */
     private void endPath(int place) {
         TcpReceivePath path = paths[place];
         paths[place] = null;
@@ -178,7 +179,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         endsUnreported[place] = true;
     }
 
-    /** Of a path whose last bytes are on their way to a device it is not known yet what was taken. */
+    /** Reports ended paths. While a path's last bytes are being copied to a device, its progress is not final. */
     private void tellEnds() {
         for (int place = 0; place < paths.length; place++) {
             if (endsUnreported[place] && isSettled(ended[place])) {
@@ -194,7 +195,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         return path == null || path.isSettled();
     }
 
-    /** Returns whether there is something to tell whose time has not come. */
+    /** Returns whether there is progress to report that is not due yet. */
     private boolean tellProgress(long nowNs) {
         long frames = 0;
         long bytes = 0;
@@ -215,7 +216,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         return false;
     }
 
-    /** By one record, if there is room for it now. */
+    /** Reports in one record, if there is room for it now. */
     private void tellAllProgress() {
         int count = 0;
         for (int place = 0; place < paths.length; place++) {
@@ -295,7 +296,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         close();
     }
 
-    /** Data that is on its way may still land: the sockets end by themselves. */
+    /** Data in flight may still land: the sockets end by themselves. */
     @Override
     public void onPeerGone() {
         peerGone = true;
@@ -332,7 +333,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             }
         }
         if (!peerGone) {
-            // Nothing more can land: this is the last that the peer hears of it.
+            // Nothing more can land: this is the last report.
             tellAllProgress();
         }
         for (int place = 0; place < paths.length; place++) {

@@ -7,13 +7,14 @@ import io.kvmessenger.transfer.socket.Hello;
 import java.util.function.Function;
 
 /**
- * The place of one data socket to a peer: dialled, used, lost, and dialled again after a while.
+ * The place of one data socket to a peer: dialled, used, lost, and dialled again after a pause.
  *
- * <p>Worker only. A broken socket is given up only when the target has said how many of its frames it has taken: from then on
- * none of the others can land or be counted. Each socket has a number of its own; what is said of an earlier one is ignored.
+ * <p>Worker only. A broken socket is abandoned only when the target has said how many of its frames it has taken: from
+ * then on none of the others can land or be counted. Each socket has its own serial number; records about earlier ones
+ * are ignored.
  */
 final class TcpLane implements Dialer.Events, TcpSendPath.Events {
-    /** Between a loss and the next dial; doubled until a frame has come through. */
+    /** Pause between a loss and the next dial; doubled until a frame has been taken. */
     static final long REST_MIN_NS = 10_000_000L;
 
     static final long REST_MAX_NS = 1_000_000_000L;
@@ -29,7 +30,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         CLOSED
     }
 
-    /** The link that the lane belongs to. */
+    /** The paths that the lane belongs to. */
     interface Owner {
         EventLoop loop();
 
@@ -38,7 +39,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
         Hello answer(Challenge asked, int role, int serial);
 
-        /** Everything on the socket is sealed from now on, if anything is. */
+        /** From now on everything on the socket is sealed, if sealing is on. */
         void seal(int fd, Challenge asked, Hello said);
 
         String location();
@@ -52,7 +53,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
         void onOpened(TcpSendPath path);
 
-        /** The socket broke: the peer may have said why. */
+        /** The socket broke; the peer may have sent the reason. */
         void onBroken(TcpLane lane);
 
         void onEnded(TcpSendPath path);
@@ -71,7 +72,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     private TcpSendPath path;
     private boolean asked;
     private long restNs = REST_MIN_NS;
-    /** When the state has lasted too long: a dial, the target's word; or when the rest is over. */
+    /** When the state must end: a dial, the wait for the target's count, or the pause. */
     private long deadlineNs;
 
     TcpLane(Owner owner, int role, int network) {
@@ -112,7 +113,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         owner.onDialFailed(this, detail);
     }
 
-    /** The target takes frames from now on. */
+    /** The target accepts frames from now on. */
     void open() {
         state = State.OPEN;
         path.open();
@@ -123,7 +124,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         return state == State.OPEN;
     }
 
-    /** A dial under way ends then at the latest. */
+    /** Limits the time of a dial in progress. */
     void limitDial(long limitNs) {
         if (state == State.DIALLING && limitNs - deadlineNs < 0) {
             deadlineNs = limitNs;
@@ -153,7 +154,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     }
 
     /**
-     * The target has taken so many frames of a socket; returns whether that can be true.
+     * The target has taken {@code frames} frames of a socket; returns whether that is possible.
      *
      * @param ended whether it takes no more
      */
@@ -178,7 +179,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         return true;
     }
 
-    /** No socket is named twice: the target may have seen the last one although it was not used. */
+    /** Begins a pause. Serial numbers are not reused: the target may have seen the last socket, even if unused. */
     private void rest() {
         serial++;
         state = State.RESTING;
@@ -197,7 +198,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     }
 
     /**
-     * Goes on with what no event triggers; returns how much was done.
+     * Does the work without events; returns the amount done.
      *
      * @param dialLimitNs when a dial that begins now is given up
      */
@@ -224,12 +225,12 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         return 0;
     }
 
-    /** Whether the target owes its word on a broken socket for too long. */
+    /** Whether the target's count for a broken socket is overdue. */
     boolean isOverdue(long nowNs) {
         return state == State.BROKEN && nowNs - deadlineNs > 0;
     }
 
-    /** Returns whether a path was open or half open. */
+    /** Returns whether a path was open or being opened. */
     boolean close() {
         state = State.CLOSED;
         if (dialer != null) {

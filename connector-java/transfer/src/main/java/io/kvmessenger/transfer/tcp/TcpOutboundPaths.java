@@ -22,17 +22,17 @@ import java.util.List;
 /**
  * All data sockets to one peer: dialled once the peer has accepted them, ready when it says so.
  *
- * <p>Worker only. One that breaks is dialled again, for as long as these paths are wanted: what it means for the peer that none
- * is left is the engine's to decide.
+ * <p>Worker only. A broken socket is dialled again, for as long as these paths are wanted; the engine decides what it
+ * means for the peer if none is left.
  */
 final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLane.Owner {
-    /** How long the target may take to say what it has got of a broken data path. */
+    /** How long the target may take to report its count for a broken data socket. */
     static final long ANSWER_LIMIT_NS = 5_000_000_000L;
 
-    /** The same of one that was given up: the target may be stopped, and how long that may last is its session's to say. */
+    /** The same for a socket that was given up: the target may be stopped, and its session limits how long. */
     static final long PATIENT_ANSWER_LIMIT_NS = 120_000_000_000L;
 
-    /** So soon a dial by one of several networks is given up and tried again: a packet that was lost is repeated ever later. */
+    /** How soon a dial by one of several networks is given up and retried, since TCP's own retries back off. */
     static final long PROBE_LIMIT_NS = 2_000_000_000L;
 
     private final EventLoop loop;
@@ -48,15 +48,15 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment record = arena.allocate(PathRecord.LENGTH_BYTES, 8);
     private final long connectDeadlineNs;
-    /** Where data sockets are dialled, by network. */
+    /** Target addresses of data sockets, by network. */
     private List<InetSocketAddress> targets = List.of();
 
     private boolean ready;
     private boolean closed;
 
     /**
-     * @throws IllegalArgumentException when the location is none
-     * @throws IllegalStateException when too much was asked of the peer
+     * @throws IllegalArgumentException when the location is invalid
+     * @throws IllegalStateException when the peer has been asked too often
      */
     TcpOutboundPaths(
             EventLoop loop,
@@ -218,7 +218,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
 
     @Override
     public void onBroken(TcpLane lane) {
-        // What the peer said before it closed the path has probably arrived already.
+        // What the peer sent before it closed the path has probably arrived already.
         channel.drain(loop.nowNs());
         if (!ready) {
             lose(TransferFault.PEER_CLOSED, "the peer broke a data path");

@@ -19,16 +19,17 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
- * One data socket of an admitted peer: checks each frame's header against the live window, then lets the socket's bytes
- * land in the target pages, then counts the immediate. What is for a device's memory goes through a {@link Landing}, which counts it.
+ * One data socket of an admitted peer: checks each frame's header against the live window, lets the socket's bytes land
+ * in the target pages, then counts the immediate. Bytes for device memory go through a {@link Landing}, which counts
+ * them.
  *
  * <p>Worker only. Nothing is read into a page before every page of the frame has been checked.
  */
 final class TcpReceivePath implements Pollable, Landing.Events {
-    /** What one duty cycle may receive before other paths get theirs. */
+    /** Bytes that one duty cycle may receive before other paths are served. */
     private static final long TURN_BYTES = 2 << 20;
 
-    /** What the link is told. */
+    /** The path's events, for its link. */
     interface Events {
         void onRefused(String detail);
 
@@ -51,10 +52,10 @@ final class TcpReceivePath implements Pollable, Landing.Events {
     private final Events events;
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment frame = arena.allocate(TcpFrame.LENGTH_MAX_BYTES, 8);
-    /** Pages, and the next frame's header, so that a stream of frames costs one call less for each. */
+    /** Pages plus the next frame's header, which saves one call per frame in a stream of frames. */
     private final VectorRun run = new VectorRun(arena, TcpFrame.PAGES_MAX + 1);
 
-    /** Where bytes of a closed window go. Never read. */
+    /** Receives the bytes of closed windows. Never read. */
     private final MemorySegment scrap;
 
     private long key;
@@ -63,13 +64,13 @@ final class TcpReceivePath implements Pollable, Landing.Events {
     private long framesTaken;
     private long framesTold;
     private long bytesUnreported;
-    /** Where the payload lands; null while there is none, or while it is discarded. */
+    /** Where the payload lands; null between payloads, or while one is discarded. */
     private OpenWindow target;
-    /** Through which the payload reaches its target; null while that is host memory. */
+    /** The landing that the payload goes through; null for host memory. */
     private Landing through;
-    /** Made for the first frame that a device gets. */
+    /** Created for the first frame for a device. */
     private Landing landing;
-    /** Made with it: the device's memory that is left to receive of the frame. */
+    /** Created with it: the device memory still to be received of the frame. */
     private VectorRun deviceRun;
 
     private boolean watched = true;
@@ -143,7 +144,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
                     && payloadLeftBytes == 0
                     && frameBytes == 0
                     && !loop.seals().holdsBytes(fd)) {
-                // Between two frames: what comes later is reported, and to ask now would cost a system call.
+                // Between two frames: later bytes are reported, and reading now would cost a system call.
                 return;
             }
         }
@@ -154,7 +155,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         events.onError(error);
     }
 
-    /** Whether there is a place for what comes next; {@link #onRoom} follows where not. */
+    /** Whether there is room for what comes next; if not, {@link #onRoom} follows. */
     private boolean hasRoom() {
         return landing.takesFrames()
                 && (through == null || payloadLeftBytes == 0 || through.roomBytes() > 0)
@@ -183,7 +184,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         return libC.readv(fd, run.vectors().asSlice(run.next() * IoVector.SIZE_BYTES), run.count());
     }
 
-    /** As much of the payload as there is room for; behind all of it, the next frame's header. */
+    /** Aims the next read at the landing: as much payload as there is room for, and after all of it the next header. */
     private void aimAtLanding() {
         long lengthBytes = Math.min(payloadLeftBytes, through.roomBytes());
         run.clear();
@@ -193,7 +194,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         }
     }
 
-    /** How long the part of the frame before the payload is, as far as is known. */
+    /** Length of the frame up to its payload, as far as known. */
     private int wantedBytes() {
         return frameBytes < TcpFrame.HEADER_BYTES
                 ? TcpFrame.HEADER_BYTES
@@ -221,7 +222,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         beginPayload(window);
     }
 
-    /** Why the frame may not be written to the window it names, or null. */
+    /** Why the frame may not be written to the window that it names, or null. */
     private String refusal(OpenWindow window) {
         if (!window.isOf(from)) {
             return describe() + " names a window of another peer";
@@ -251,7 +252,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
                 + Imm.generation(imm);
     }
 
-    /** @param window where the payload may land; null when there is no such window any more */
+    /** @param window where the payload may land; null if the window does not exist any more */
     private void beginPayload(OpenWindow window) {
         pageCount = TcpFrame.pageCount(frame);
         pageBytes = TcpFrame.pageBytes(frame);
@@ -260,7 +261,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         payloadLeftBytes = pageCount * pageBytes;
         frameBytes = 0;
         if (window == null || !window.beginLanding()) {
-            // Writes may still be on their way when a window is closed: that is no fault of the peer.
+            // Writes may still be in flight when a window is closed: that is no fault of the peer.
             port.onStray();
         } else {
             target = window;
@@ -363,7 +364,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         return framesTaken;
     }
 
-    /** Of the frames taken, those that the peer has not been told. */
+    /** Frames taken and not reported to the peer. */
     long framesUnreported() {
         return framesTaken - framesTold;
     }
@@ -372,7 +373,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         return bytesUnreported;
     }
 
-    /** The peer has been told of all frames taken. */
+    /** All frames taken have been reported to the peer. */
     void onTold() {
         framesTold = framesTaken;
         bytesUnreported = 0;
@@ -389,12 +390,12 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         }
     }
 
-    /** Whether all frames that came whole are taken; with host memory they always are. */
+    /** Whether all complete frames are taken; always true with host memory. */
     boolean isSettled() {
         return landing == null || landing.isSettled();
     }
 
-    /** Lets nothing more land in a window that was closed: the rest of a frame is discarded. */
+    /** Discards the rest of a frame for a window that was closed, so that nothing more lands in it. */
     void onWindowClosed(OpenWindow window) {
         if (target == window) {
             letGo();

@@ -15,15 +15,15 @@ import java.lang.foreign.ValueLayout;
 import java.util.Objects;
 
 /**
- * One data socket to a peer: writes header and pages of a batch with one gathering call, one batch after the other.
+ * One data socket to a peer: sends header and pages of a batch with one gathering call, one batch after the other.
  *
  * <p>Worker only. It does not decide what a broken socket means for the link.
  */
 final class TcpSendPath implements Pollable, Endpoint {
-    /** Frames begun and not yet told as sent. A power of two. */
+    /** Frames begun and not yet reported as sent. A power of two. */
     private static final int FRAMES_MAX = 1 << 10;
 
-    /** What the link is told. */
+    /** The path's events, for its link. */
     interface Events {
         void onSent(long postId);
 
@@ -41,17 +41,17 @@ final class TcpSendPath implements Pollable, Endpoint {
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment frame = arena.allocate(TcpFrame.LENGTH_MAX_BYTES, 8);
     private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
-    /** Also a value of a call. */
+    /** Also the argument of calls that need a value in memory. */
     private final MemorySegment scrap = arena.allocate(64, 8);
 
     private final VectorRun run = new VectorRun(arena, TcpFrame.PAGES_MAX + 1);
-    /** By the frame's number on this path. */
+    /** By the frame's serial number on this path. */
     private final long[] postIds = new long[FRAMES_MAX];
 
     private final long key;
     private long framesBegun;
     private long framesWritten;
-    /** Of these the target has said that it has taken them. */
+    /** Of these, the frames that the target has confirmed as taken. */
     private long framesTold;
 
     private boolean writable;
@@ -61,7 +61,7 @@ final class TcpSendPath implements Pollable, Endpoint {
     private boolean givenUp;
 
     /**
-     * Takes the socket over.
+     * Takes over the socket.
      *
      * @throws IllegalStateException when the operating system refuses; the socket stays the caller's
      */
@@ -82,7 +82,7 @@ final class TcpSendPath implements Pollable, Endpoint {
     @Override
     public void onReady(int mask, long nowNs) {
         writable = !broken;
-        // The peer says nothing on a data path: all that can be read is its end.
+        // The peer sends nothing on a data path: all that can be read is its end.
         if ((mask & (Epoll.EPOLLIN | Epoll.EPOLLHUP | Epoll.EPOLLERR)) != 0) {
             long count = libC.read(fd, scrap, scrap.byteSize());
             if (!IoResult.wouldBlock(count)) {
@@ -146,7 +146,7 @@ final class TcpSendPath implements Pollable, Endpoint {
         }
     }
 
-    /** Writes until the frame or the socket's room is at its end. */
+    /** Writes until the frame is complete or the socket is full. */
     private void write() {
         while (writable && run.leftBytes() > 0) {
             MessageHeader.vectors(header, run.vectors(), run.next(), run.count());
@@ -163,7 +163,7 @@ final class TcpSendPath implements Pollable, Endpoint {
         }
     }
 
-    /** Goes on with a frame that the socket had no room for; returns how many were finished. */
+    /** Continues a frame that the socket had no room for; returns how many were finished. */
     int doWork() {
         long before = framesWritten;
         if (framesBegun != framesWritten && !closed) {
@@ -179,7 +179,7 @@ final class TcpSendPath implements Pollable, Endpoint {
         return framesTold;
     }
 
-    /** The target has taken so many frames, in order: tells which; false when it cannot have. Also once closed. */
+    /** The target has taken the first {@code frames} frames: reports them; false if impossible. Also once closed. */
     boolean onTaken(long frames) {
         if (frames < framesTold || frames > framesWritten) {
             return false;
@@ -190,7 +190,7 @@ final class TcpSendPath implements Pollable, Endpoint {
         return true;
     }
 
-    /** The target does not say that it takes what was sent. */
+    /** Gives the path up: the target does not confirm what was sent. */
     @Override
     public void giveUp() {
         givenUp = true;

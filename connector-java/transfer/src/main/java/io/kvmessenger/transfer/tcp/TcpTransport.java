@@ -12,7 +12,7 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.util.List;
 
-/** Plain sockets, which every machine has. */
+/** TCP sockets, available on every machine. */
 public final class TcpTransport implements Transport {
     private final EventLoop loop;
     private final SocketLinks links;

@@ -4,7 +4,7 @@ import io.kvmessenger.foreign.IoVector;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
-/** A run of byte ranges that one gathering or scattering call works off, a piece at a time. Worker only. */
+/** A list of byte ranges that gathering or scattering calls process piecewise. Worker only. */
 final class VectorRun {
     private final MemorySegment vectors;
     private int next;
@@ -41,7 +41,7 @@ final class VectorRun {
         leftBytes += lengthBytes;
     }
 
-    /** Takes off what a call has done. */
+    /** Removes the bytes that a call has processed. */
     void advance(long doneBytes) {
         leftBytes -= doneBytes;
         long left = doneBytes;
@@ -60,7 +60,7 @@ final class VectorRun {
         return vectors;
     }
 
-    /** Index of the first range that is not finished. */
+    /** Index of the first unfinished range. */
     int next() {
         return next;
     }
@@ -69,7 +69,7 @@ final class VectorRun {
         return end - next;
     }
 
-    /** Of the first range that is not finished, what is left; there is one. */
+    /** Address of the unfinished part of the first range; there must be one. */
     long firstAddress() {
         return IoVector.address(vectors, next);
     }

@@ -1,2 +1,2 @@
-/** Transport over plain sockets: built in, needs nothing; bytes land straight in the target pages. */
+/** Transport over TCP sockets: always available, needs no library; bytes land directly in the target pages. */
 package io.kvmessenger.transfer.tcp;

@@ -12,10 +12,11 @@ import java.util.Set;
 import java.util.stream.Collectors;
 
 /**
- * Memory of devices that RDMA devices read and write by themselves, by dma-buf: each region is reached by all of an engine's or by none,
- * since any of them may carry a peer's writes.
+ * Device memory that RDMA devices access directly, by dma-buf. Each region is registered with all of an engine's RDMA
+ * devices or with none, since any of them may carry a peer's writes.
  *
- * <p>Changed and asked why by the messenger's thread; any thread may ask what is reached; {@link #makeVisible} is the worker's.
+ * <p>Changed by the messenger's thread, which also reads the notes; any thread may ask what is registered;
+ * {@link #makeVisible} is the worker's.
  */
 final class DeviceRegions {
     private record Reached(int regionId, Memory.Device memory, NicWrites writes) {}
@@ -29,10 +30,10 @@ final class DeviceRegions {
     /** Replaced as a whole. */
     private volatile Reached[] reached = new Reached[0];
 
-    /** One for each of the devices that do not order by themselves what is written there; replaced as a whole. */
+    /** One for each device that does not order NIC writes itself; replaced as a whole. */
     private volatile NicWrites[] unordered = new NicWrites[0];
 
-    /** @param wanted whether they are to be reached at all */
+    /** @param wanted whether device memory may be registered at all */
     DeviceRegions(List<Nic> nics, DeviceAccess access, LibC libC, boolean wanted) {
         this.nics = nics;
         this.access = access;
@@ -40,7 +41,7 @@ final class DeviceRegions {
         this.wanted = wanted;
     }
 
-    /** Registers memory with all RDMA devices; returns whether it is, and {@link #notes} then say more. */
+    /** Registers memory with all RDMA devices; returns whether that succeeded, as {@link #notes} explain. */
     boolean add(int regionId, Memory.Device memory) {
         if (!wanted) {
             return false;
@@ -74,7 +75,7 @@ final class DeviceRegions {
         return access.nicWrites(ordinal);
     }
 
-    /** The descriptor is for the registrations alone. */
+    /** Exports the memory and registers it; the descriptor is closed afterwards. */
     private void register(int regionId, Memory.Device memory) {
         DmaBuf exported = access.exportDmaBuf(memory);
         boolean registered = false;
@@ -91,7 +92,7 @@ final class DeviceRegions {
         }
     }
 
-    /** Of a region whose registrations have ended, or which was none of a device's. */
+    /** Forgets a region whose registrations have ended, or that is not in device memory. */
     void remove(int regionId) {
         use(List.of(reached).stream()
                 .filter(region -> region.regionId != regionId)
@@ -107,7 +108,7 @@ final class DeviceRegions {
         reached = all.toArray(Reached[]::new);
     }
 
-    /** Whether the RDMA devices read and write this memory by themselves. Allocates nothing. */
+    /** Whether the RDMA devices access this memory directly. Allocates nothing. */
     boolean has(Memory.Device memory) {
         for (Reached region : reached) {
             if (region.memory.equals(memory)) {
@@ -118,9 +119,9 @@ final class DeviceRegions {
     }
 
     /**
-     * Of whatever completions have told: kernels that are launched from now on see what was written. Allocates nothing.
+     * Makes all completed writes visible to kernels launched from now on. Allocates nothing.
      *
-     * @throws io.kvmessenger.transfer.device.DeviceFault where it cannot be known that they do
+     * @throws io.kvmessenger.transfer.device.DeviceFault when that cannot be ensured
      */
     void makeVisible() {
         for (NicWrites writes : unordered) {
@@ -128,7 +129,7 @@ final class DeviceRegions {
         }
     }
 
-    /** How each of the devices' memories is reached, and why so, a line each. */
+    /** For each device: how its memory is reached, and why, in one line. */
     List<String> notes() {
         return List.copyOf(notes);
     }

@@ -7,16 +7,16 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Executor;
 
-/** One port of a device, and the memory that is registered with it. */
+/** One port of an RDMA device, and the memory that is registered with it. */
 record Nic(OpenVerbs verbs, VerbsRegions regions) {
     static Nic of(OpenVerbs verbs) {
         return new Nic(verbs, new VerbsRegions(verbs));
     }
 
     /**
-     * Takes all ports over.
+     * Takes over all ports.
      *
-     * @param connecting runs what may wait for an answer from the network
+     * @param connecting runs calls that may wait for an answer from the network
      * @throws IllegalStateException naming what failed; all ports are closed
      */
     static List<Nic> openAll(LibVerbs library, List<VerbsPort> ports, Executor connecting) {
@@ -38,17 +38,17 @@ record Nic(OpenVerbs verbs, VerbsRegions regions) {
         return verbs.port().device();
     }
 
-    /** The one that a path of a network begins or ends at: of the same number, and again from the first where there are fewer. */
+    /** The device for a network's paths: the one with the same index, wrapping around if there are fewer devices. */
     static Nic ofNetwork(List<Nic> nics, int network) {
         return nics.get(network % nics.size());
     }
 
-    /** How many networks two engines have between them: each device of either takes part in one. */
+    /** Number of networks between two engines: each device of either side takes part in at least one. */
     static int networkCount(int own, int peers) {
         return Math.min(Endpoint.NETWORKS_MAX, Math.max(own, peers));
     }
 
-    /** How many devices this engine has, for its peers. */
+    /** Encodes the number of this engine's devices, for its peers. */
     static MemorySegment encodeCount(List<Nic> nics) {
         MemorySegment out = MemorySegment.ofArray(new byte[Integer.BYTES]);
         out.set(PathName.INT, 0, nics.size());
@@ -56,9 +56,9 @@ record Nic(OpenVerbs verbs, VerbsRegions regions) {
     }
 
     /**
-     * How many devices a peer has.
+     * Decodes the number of a peer's devices.
      *
-     * @throws IllegalArgumentException where it says none
+     * @throws IllegalArgumentException when it is malformed
      */
     static int parseCount(MemorySegment said) {
         int count = said.byteSize() == Integer.BYTES ? said.get(PathName.INT, 0) : 0;

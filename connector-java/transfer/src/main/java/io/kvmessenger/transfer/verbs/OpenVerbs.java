@@ -5,7 +5,7 @@ import io.kvmessenger.foreign.LibVerbs;
 import java.util.concurrent.Executor;
 
 /**
- * A port with its protection domain, which queue pairs and registered memory belong to.
+ * An opened port with its protection domain, which queue pairs and registered memory belong to.
  *
  * <p>Opened before the worker begins; closed by it, after everything that belongs to it.
  */
@@ -16,9 +16,9 @@ final class OpenVerbs {
     private final long domain;
 
     /**
-     * Takes the port over.
+     * Takes over the port.
      *
-     * @param connecting runs what may wait for an answer from the network
+     * @param connecting runs calls that may wait for an answer from the network
      * @throws IllegalStateException naming what failed
      */
     OpenVerbs(LibVerbs library, VerbsPort port, Executor connecting) {
@@ -49,9 +49,9 @@ final class OpenVerbs {
     }
 
     /**
-     * The result itself.
+     * Returns the result.
      *
-     * @throws IllegalStateException when it says that the call failed
+     * @throws IllegalStateException when it is an error
      */
     long require(String call, long result) {
         if (result < 0) {

@@ -1,10 +1,11 @@
 package io.kvmessenger.transfer.verbs;
 
 /**
- * Connects one queue pair with the peer's, beside the worker: the device's driver may ask the network for the hardware address of
- * the peer's port, and then keeps the caller until it has an answer, for up to a second where there is none.
+ * Connects one queue pair with the peer's, outside the worker: the driver may resolve the hardware address of the
+ * peer's port, which blocks the caller for up to a second if there is no answer.
  *
- * <p>Run by one of the device's threads, made and looked at by the worker. Does not touch the queue pair once it was abandoned.
+ * <p>Run by one of the device's threads; created and polled by the worker. Does not touch the queue pair after it was
+ * abandoned.
  */
 final class PairConnection implements Runnable {
     private final Runnable steps;
@@ -42,7 +43,7 @@ final class PairConnection implements Runnable {
         return made;
     }
 
-    /** The queue pair may be closed afterwards; where the driver waits for an answer, so does the caller. */
+    /** Permits closing the queue pair afterwards; blocks while the driver waits for an answer. */
     synchronized void abandon() {
         abandoned = true;
     }

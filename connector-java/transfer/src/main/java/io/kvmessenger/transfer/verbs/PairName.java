@@ -8,14 +8,14 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 
 /**
- * What one side tells the other of its queue pair. A value.
+ * What one side tells the other about its queue pair. A value.
  *
- * @param number the queue pair's
- * @param firstPacket the number that its first packet has
- * @param mtu the longest packet of its port, as verbs encode it
- * @param lid the port's on InfiniBand
- * @param ethernet whether the port is one of Ethernet, so that {@code gid} is what it is reached by
- * @param gid the port's address
+ * @param number of the queue pair
+ * @param firstPacket sequence number of its first packet
+ * @param mtu longest packet of its port, as encoded by verbs
+ * @param lid of the port, on InfiniBand
+ * @param ethernet whether the port is an Ethernet port, which is reached by its {@code gid}
+ * @param gid address of the port
  */
 record PairName(int number, int firstPacket, int mtu, int lid, boolean ethernet, byte[] gid) {
     static final int GID_BYTES = 16;
@@ -35,7 +35,7 @@ record PairName(int number, int firstPacket, int mtu, int lid, boolean ethernet,
         return out;
     }
 
-    /** What the bytes say, or null when they say nothing. */
+    /** Decodes a name; null when malformed. */
     static PairName parse(MemorySegment in) {
         return in.byteSize() != LENGTH_BYTES
                 ? null

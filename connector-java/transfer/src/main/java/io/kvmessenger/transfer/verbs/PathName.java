@@ -8,10 +8,10 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 
 /**
- * Which path of a peer a record is about. A value.
+ * Identifies the path of a peer that a record is about. A value.
  *
- * @param network which of the peer's networks it takes, from 0
- * @param serial its number among the paths of that network: none is named twice
+ * @param network the peer's network that it uses, from 0
+ * @param serial its number among the paths of that network; never reused
  */
 record PathName(int network, int serial) {
     static final int LENGTH_BYTES = 2 * Integer.BYTES;
@@ -19,7 +19,7 @@ record PathName(int network, int serial) {
     /** Little-endian. */
     static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
-    /** A record about the path. */
+    /** Encodes a record about the path. */
     MemorySegment with(MemorySegment body) {
         MemorySegment out = MemorySegment.ofArray(new byte[LENGTH_BYTES + (int) body.byteSize()]);
         out.set(INT, 0, network);
@@ -28,7 +28,7 @@ record PathName(int network, int serial) {
         return out;
     }
 
-    /** What a record is about, or null where it is no such record. */
+    /** Decodes the path that a record is about; null when malformed. */
     static PathName parse(MemorySegment record) {
         if (record.byteSize() < LENGTH_BYTES) {
             return null;
@@ -37,7 +37,7 @@ record PathName(int network, int serial) {
         return name.network < 0 || name.network >= Endpoint.NETWORKS_MAX ? null : name;
     }
 
-    /** What a record says of the path that it is about. */
+    /** The content of a record about a path. */
     static MemorySegment body(MemorySegment record) {
         return record.asSlice(LENGTH_BYTES);
     }

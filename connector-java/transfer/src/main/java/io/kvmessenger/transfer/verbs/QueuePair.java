@@ -15,25 +15,25 @@ import java.nio.ByteOrder;
 import java.util.concurrent.ThreadLocalRandom;
 
 /**
- * A reliable connection with one peer in one direction, with a queue of completions of its own.
+ * A reliable connection with one peer in one direction, with a completion queue of its own.
  *
- * <p>Worker only. Once it is closed nothing of the peer lands through it any more, and no source is read. What is posted to it, and
- * what its completions mean, is for the {@link SendQueue} or the {@link ReceiveQueue} above it.
+ * <p>Worker only. Once it is closed nothing of the peer lands through it any more, and no source is read. Posting and
+ * the meaning of completions are up to the {@link SendQueue} or {@link ReceiveQueue} above it.
  */
 final class QueuePair {
-    /** Completions looked at together. */
+    /** Completions polled together. */
     static final int ENTRIES = 64;
 
-    /** An immediate's order on its way, and so in requests and completions. */
+    /** Byte order of an immediate on the wire, and so in requests and completions. */
     static final ValueLayout.OfInt NETWORK_INT = JAVA_INT.withOrder(ByteOrder.BIG_ENDIAN);
 
-    /** 4.096 us times two to the power of it: 67 ms, after which a packet without an answer is sent again. */
+    /** 4.096 us times two to this power: 67 ms, after which an unacknowledged packet is sent again. */
     private static final int TIMEOUT = 14;
-    /** One less than the most, which some devices take as "for ever". */
+    /** One less than the maximum, which some devices interpret as infinite. */
     private static final int RETRIES = 6;
-    /** For ever: a target that has no receive posted is slow, not gone; heartbeats tell which. */
+    /** Infinite: a target without a posted receive is slow, not gone; heartbeats tell the difference. */
     private static final int RETRIES_FOR_RECEIVE = 7;
-    /** 0.64 ms until the writer tries again. */
+    /** Encodes 0.64 ms until the writer retries. */
     private static final int RECEIVE_WAIT = 12;
 
     private static final int HOPS_MAX = 64;
@@ -52,8 +52,8 @@ final class QueuePair {
     private PairConnection connection;
 
     /**
-     * @param asWriter whether this side writes; else the peer does
-     * @param depth requests that may be under way
+     * @param asWriter whether this side writes; otherwise the peer does
+     * @param depth number of requests that may be in flight
      * @throws IllegalStateException when the device refuses
      */
     QueuePair(OpenVerbs verbs, boolean asWriter, int depth) {
@@ -83,7 +83,7 @@ final class QueuePair {
         return attributes;
     }
 
-    /** For any thread: a connection is made beside the worker. */
+    /** Usable from any thread, since connections are made outside the worker. */
     private static MemorySegment state(int state) {
         MemorySegment attributes = Arena.ofAuto().allocate(VerbsLayout.QP_ATTR_SIZE_BYTES, 8);
         attributes.set(JAVA_INT, VerbsLayout.QP_ATTR_QP_STATE, state);
@@ -113,9 +113,9 @@ final class QueuePair {
     }
 
     /**
-     * Begins to connect with the peer's; {@link #isConnected} says when it is.
+     * Begins to connect with the peer's queue pair; {@link #isConnected} reports the result.
      *
-     * @throws IllegalArgumentException where the peer is on another kind of network
+     * @throws IllegalArgumentException when the peer is on another kind of network
      */
     void connect(PairName peer) {
         if (peer.ethernet() != verbs.port().ethernet()) {
@@ -131,7 +131,7 @@ final class QueuePair {
     }
 
     /**
-     * Whether the peer's writes are taken, or this side's go there.
+     * Whether it is connected, in its direction.
      *
      * @throws IllegalStateException when the device refuses
      */
@@ -185,7 +185,7 @@ final class QueuePair {
     }
 
     /**
-     * Nothing goes or comes any more; what is posted completes, as failed where it had not come through before.
+     * Stops all traffic; outstanding requests complete, as failed unless they had been executed before.
      *
      * @throws IllegalStateException when the device refuses
      */
@@ -201,12 +201,12 @@ final class QueuePair {
         return library.ibv_post_recv(pair, request, refused);
     }
 
-    /** Looks what has completed; returns how many, or {@code -errno}. */
+    /** Polls completions; returns their number, or {@code -errno}. */
     int poll() {
         return library.ibv_poll_cq(queue, ENTRIES, completions);
     }
 
-    /** Of the completions last looked at. */
+    /** Id of one of the completions last polled. */
     long id(int i) {
         return completions.get(JAVA_LONG, i * VerbsLayout.WC_SIZE_BYTES + VerbsLayout.WC_WR_ID);
     }
@@ -223,7 +223,7 @@ final class QueuePair {
         return completions.get(NETWORK_INT, i * VerbsLayout.WC_SIZE_BYTES + VerbsLayout.WC_IMM_DATA);
     }
 
-    /** Words for a completion that failed. */
+    /** Describes a failed completion. */
     String describe(int i) {
         int status = status(i);
         int vendor = completions.get(JAVA_INT, i * VerbsLayout.WC_SIZE_BYTES + VerbsLayout.WC_VENDOR_ERR);

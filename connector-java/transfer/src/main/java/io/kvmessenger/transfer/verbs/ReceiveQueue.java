@@ -8,10 +8,10 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
- * What a peer's immediates are received by: each of them takes one request of a queue pair, which is posted ahead and names no
- * memory.
+ * Receive requests for a peer's immediates: each immediate consumes one, which is posted ahead and names no memory.
  *
- * <p>Worker only. While none is posted the peer's device waits and tries again; nothing is lost by it. Allocates nothing once made.
+ * <p>Worker only. While none is posted the peer's device waits and retries; nothing is lost. Allocates nothing after
+ * construction.
  */
 final class ReceiveQueue {
     private static final int BATCH = 32;
@@ -24,7 +24,7 @@ final class ReceiveQueue {
     private int used;
 
     /**
-     * Posts as many as may be under way.
+     * Posts as many requests as may be in flight.
      *
      * @throws IllegalStateException when the device refuses
      */
@@ -51,7 +51,7 @@ final class ReceiveQueue {
                 JAVA_LONG, at + VerbsLayout.RECV_WR_NEXT, requests.address() + at + VerbsLayout.RECV_WR_SIZE_BYTES);
     }
 
-    /** Posts those again that were taken, some together. */
+    /** Replaces consumed requests, in batches. */
     void refill() {
         while (used >= BATCH) {
             post(BATCH);
@@ -70,18 +70,18 @@ final class ReceiveQueue {
         used -= count;
     }
 
-    /** One was taken, by an immediate or by the end of the queue pair. */
+    /** A request was consumed, by an immediate or by the end of the queue pair. */
     void take() {
         posted--;
         used++;
     }
 
-    /** Whether the queue pair has given all of them back. */
+    /** Whether the queue pair has returned all requests. */
     boolean isEmpty() {
         return posted == 0;
     }
 
-    /** The queue pair is closed. */
+    /** Releases the memory; the queue pair is closed. */
     void close() {
         arena.close();
     }

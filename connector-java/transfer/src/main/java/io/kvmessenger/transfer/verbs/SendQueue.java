@@ -10,14 +10,14 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
- * What this side writes through a queue pair: posts, each a chain of writes of which only the last carries an immediate and is told
- * as completed.
+ * This side's writes through a queue pair: posts, each a chain of writes of which only the last carries an immediate
+ * and is signalled.
  *
- * <p>Worker only. A reliable connection takes and completes requests in their order, so that a post which has completed is always
- * the oldest. Allocates nothing once made.
+ * <p>Worker only. A reliable connection executes and completes requests in order, so the post that completes is always
+ * the oldest. Allocates nothing after construction.
  */
 final class SendQueue {
-    /** Writes of one post. */
+    /** Limit on the writes of one post. */
     static final int CHAIN_MAX = 32;
 
     private final QueuePair pair;
@@ -36,7 +36,7 @@ final class SendQueue {
     private long posted;
     private long completed;
 
-    /** @param depth writes that may be under way */
+    /** @param depth number of writes that may be in flight */
     SendQueue(QueuePair pair, int depth) {
         this.pair = pair;
         this.depth = depth;
@@ -49,12 +49,12 @@ final class SendQueue {
         }
     }
 
-    /** How many writes a chain may have now. */
+    /** Number of writes that a chain may have now. */
     int room() {
         return Math.min(CHAIN_MAX, depth - used);
     }
 
-    /** Of all posts that have not completed. */
+    /** Bytes of all posts that have not completed. */
     long heldBytes() {
         return heldBytes;
     }
@@ -63,7 +63,7 @@ final class SendQueue {
         return completed < posted;
     }
 
-    /** Posts so far. */
+    /** Number of posts so far. */
     long posted() {
         return posted;
     }
@@ -92,7 +92,7 @@ final class SendQueue {
         chain.set(JAVA_INT, at + VerbsLayout.SEND_WR_SEND_FLAGS, 0);
     }
 
-    /** Posts an immediate without memory: no key is looked at for it. Returns as {@link #post} does. */
+    /** Posts an immediate without memory, so without a key check. Returns as {@link #post} does. */
     int post(int imm, long postId) {
         set(0, 0, 0, 0, 0, 0);
         chain.set(JAVA_INT, VerbsLayout.SEND_WR_NUM_SGE, 0);
@@ -100,10 +100,11 @@ final class SendQueue {
     }
 
     /**
-     * Posts the first writes that were set.
+     * Posts the first {@code writeCount} writes that were set.
      *
      * @param lengthBytes of all of them
-     * @return 0; or {@code -errno}: {@code -ENOMEM} where nothing was taken for want of room, {@code -EIO} where a part was
+     * @return 0; or {@code -errno}: {@code -ENOMEM} when nothing was accepted for lack of room, {@code -EIO} when only
+     *     a part was
      */
     int post(int writeCount, long lengthBytes, int imm, long postId) {
         long last = (writeCount - 1) * VerbsLayout.SEND_WR_SIZE_BYTES;
@@ -126,7 +127,7 @@ final class SendQueue {
         return 0;
     }
 
-    /** The oldest post has come through; returns its id. */
+    /** The oldest post has completed; returns its id. */
     long complete() {
         int slot = (int) (completed % depth);
         used -= writeCounts[slot];
@@ -135,7 +136,7 @@ final class SendQueue {
         return postIds[slot];
     }
 
-    /** The queue pair is closed. */
+    /** Releases the memory; the queue pair is closed. */
     void close() {
         arena.close();
     }

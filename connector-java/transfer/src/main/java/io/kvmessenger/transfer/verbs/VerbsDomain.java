@@ -21,8 +21,8 @@ import java.util.List;
 import java.util.concurrent.ExecutorService;
 
 /**
- * One port of each RDMA device that this engine uses: a queue pair for each peer, direction and network. Worker only, except where
- * said.
+ * One port of each RDMA device that this engine uses, with a queue pair for each peer, direction and network. Worker
+ * only, except where stated.
  */
 final class VerbsDomain implements Domain {
     private final List<Nic> nics;
@@ -36,11 +36,11 @@ final class VerbsDomain implements Domain {
     private final List<VerbsInboundPaths> inbound = new ArrayList<>();
 
     /**
-     * Takes the devices over.
+     * Takes over the devices.
      *
-     * @param devices memory that they reach beside a host's
-     * @param connecting what they are connected by
-     * @param leftOut why others that were named are not among them
+     * @param devices device memory that they reach, besides host memory
+     * @param connecting runs their connection attempts
+     * @param leftOut why other named devices are not among them
      */
     VerbsDomain(
             List<Nic> nics,
@@ -88,7 +88,7 @@ final class VerbsDomain implements Domain {
                 : null;
     }
 
-    /** Host memory is reached always. */
+    /** Host memory is always reachable. */
     private boolean add(int regionId, Memory.Host host) {
         try {
             for (Nic nic : nics) {
@@ -139,7 +139,7 @@ final class VerbsDomain implements Domain {
         return paths;
     }
 
-    /** What a peer needs of a region; of none that this engine has, that it has none. */
+    /** What a peer needs of a region; for an unknown region, that it does not exist. */
     private RemoteMemory remoteOf(Nic nic, int regionId) {
         return port.keyOf(this, regionId) == null
                 ? RemoteMemory.unknown(regionId)
@@ -165,7 +165,7 @@ final class VerbsDomain implements Domain {
     @Override
     public void close() {
         inbound.clear();
-        // Whatever it ran for is closed: it has nothing to do.
+        // Idle by now: everything that it ran for is closed.
         connecting.close();
         nics.forEach(Nic::close);
     }

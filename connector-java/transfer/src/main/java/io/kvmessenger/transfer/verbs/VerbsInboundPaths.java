@@ -17,17 +17,17 @@ import java.util.function.BiFunction;
 import java.util.function.Consumer;
 
 /**
- * All paths over verbs by which one admitted peer writes into this engine's memory: one for each network at most.
+ * All verbs paths by which one admitted peer writes into this engine's memory: at most one for each network.
  *
- * <p>Worker only. The peer chooses when to open one; which device each begins at follows from its network.
+ * <p>Worker only. The peer decides when to open one; the device at each end follows from its network.
  */
 final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     private final List<Nic> nics;
     private final InboundPort port;
-    /** By the device and the region's id. */
+    /** By device and region id. */
     private final BiFunction<Nic, Integer, RemoteMemory> regions;
 
-    /** Of what the devices have written: kernels see it from then on. */
+    /** Makes the devices' writes visible to kernels. */
     private final Runnable makeVisible;
 
     private final InboundAdmission from;
@@ -36,7 +36,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     private final long connectLimitNs;
     private final long readyDeadlineNs;
     private final VerbsReceivePath[] paths = new VerbsReceivePath[Endpoint.NETWORKS_MAX];
-    /** How many paths of each network the peer may have named. */
+    /** By network: number of paths that the peer has named so far. */
     private final int[] serialsSeen = new int[Endpoint.NETWORKS_MAX];
 
     private boolean devicesTold;
@@ -73,7 +73,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         devicesTold = devicesTold || channel.tell(VerbsRecord.DEVICES, Nic.encodeCount(nics));
     }
 
-    /** Takes what has arrived; returns how many immediates. */
+    /** Takes what has arrived; returns the number of immediates. */
     int poll(long now) {
         nowNs = now;
         if (closed) {
@@ -102,7 +102,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         return count;
     }
 
-    /** Whether something of the peer's may come that is waited for, or a time runs: nothing wakes the worker for either. */
+    /** Whether arrivals of the peer or a time limit are pending: no event wakes the worker for either. */
     boolean waits() {
         boolean waits = !ready || port.expectsWrites();
         for (VerbsReceivePath path : paths) {
@@ -150,7 +150,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         } catch (IllegalArgumentException | IllegalStateException e) {
             byte[] words = e.getMessage().getBytes(StandardCharsets.UTF_8);
             if (!tell(VerbsRecord.PATH_REFUSED, about, MemorySegment.ofArray(words))) {
-                return false; // and the record is offered again
+                return false; // so that the record is offered again
             }
         }
         serialsSeen[about.network()] = about.serial() + 1;
@@ -250,7 +250,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         return true;
     }
 
-    /** Whether there is nothing left to poll, and never will be. */
+    /** Whether nothing is left to poll, now or later. */
     boolean isFinished() {
         return closed || ((stopped || peerGone) && isOver());
     }
@@ -260,7 +260,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         closeAll(VerbsReceivePath::close);
     }
 
-    /** One whose device refuses is still there, and says so when all others are closed. */
+    /** Closes all paths. One whose device refuses stays, and the error is thrown after all others are closed. */
     private void closeAll(Consumer<VerbsReceivePath> how) {
         RuntimeException refused = null;
         for (int network = 0; network < paths.length; network++) {
@@ -283,7 +283,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         closed = true;
     }
 
-    /** What has landed uncounted shows in no page that the engine writes to afterwards. */
+    /** Ensures that uncounted writes do not appear later in pages that the engine has written meanwhile. */
     private void forgetLanded() {
         try {
             makeVisible.run();

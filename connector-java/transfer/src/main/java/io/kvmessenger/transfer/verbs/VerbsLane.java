@@ -5,18 +5,18 @@ import io.kvmessenger.transfer.spi.OutboundPaths;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The place of one path to a peer, between one of this engine's devices and one of the peer's: opened, used, lost, and opened again
- * after a while.
+ * The place of one path to a peer, between one of this engine's devices and one of the peer's: opened, used, lost, and
+ * opened again after a pause.
  *
- * <p>Worker only. Each path has a number of its own; what is said of an earlier one is ignored.
+ * <p>Worker only. Each path has its own serial number; records about earlier ones are ignored.
  */
 final class VerbsLane implements VerbsSendPath.Events {
-    /** Between a loss and the next try; doubled until a path opens. */
+    /** Pause between a loss and the next attempt; doubled until a path opens. */
     static final long REST_MIN_NS = 1_000_000_000L;
 
     static final long REST_MAX_NS = 16_000_000_000L;
 
-    /** What the paths to the peer are told. */
+    /** Receives the events of the lane. */
     interface Owner {
         /** Sends a record, if there is room for it now. */
         boolean tell(int kind, MemorySegment payload);
@@ -27,10 +27,10 @@ final class VerbsLane implements VerbsSendPath.Events {
 
         void onSent(long postId);
 
-        /** A path could not be opened; it is tried again. */
+        /** A path could not be opened; another attempt follows. */
         void onUnopened(String detail);
 
-        /** A path has ended, and of each post it is known whether it came through. */
+        /** A path has ended, and for each post it is known whether it arrived. */
         void onSettled(VerbsSendPath path, String fault);
 
         void onLost(TransferFault why, String detail);
@@ -45,7 +45,7 @@ final class VerbsLane implements VerbsSendPath.Events {
     private long restEndNs;
     private long nowNs;
     private boolean tried;
-    /** The target has not been told that the last path is wanted no more. */
+    /** The target has not been told that the last path is not needed any more. */
     private boolean owesClose;
 
     VerbsLane(Nic nic, int network, Owner owner) {
@@ -55,7 +55,7 @@ final class VerbsLane implements VerbsSendPath.Events {
         name = new PathName(network, 0);
     }
 
-    /** Asks for a path, which must be ready by the limit. */
+    /** Requests a path, which must be ready by the limit. */
     void open(long now, long limitNs) {
         nowNs = now;
         tried = true;
@@ -75,14 +75,14 @@ final class VerbsLane implements VerbsSendPath.Events {
         return tried && path == null;
     }
 
-    /** A try under way ends then at the latest. */
+    /** Limits the time of an attempt in progress. */
     void limitOpening(long limitNs) {
         if (path != null) {
             path.limitOpening(limitNs);
         }
     }
 
-    /** What the target says of a path that has ended came too late to matter. */
+    /** Handles a target's record; one about a path that has ended is late and ignored. */
     void onRecord(PathName about, int kind, MemorySegment body, String refusal) {
         if (path == null || !about.equals(name)) {
             return;
@@ -95,7 +95,7 @@ final class VerbsLane implements VerbsSendPath.Events {
         }
     }
 
-    /** @param limitNs until when a try that begins now must be ready */
+    /** @param limitNs when an attempt that begins now must be ready */
     int doWork(long now, long limitNs) {
         nowNs = now;
         if (owesClose) {

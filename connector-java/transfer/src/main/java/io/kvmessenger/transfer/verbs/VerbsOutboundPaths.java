@@ -15,12 +15,13 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * All paths over verbs to one peer: one for each of the networks that the devices of both sides make.
+ * All verbs paths to one peer: one for each network between the devices of both sides.
  *
- * <p>Worker only. One that is lost while others are open is opened again after a while. When the last one is, these paths have failed.
+ * <p>Worker only. A path lost while others are open is opened again after a pause. With the last one, these paths have
+ * failed.
  */
 final class VerbsOutboundPaths implements OutboundPaths, PeerChannel.Reader, VerbsLane.Owner {
-    /** So soon a try by one of several networks is given up, once another is open. */
+    /** How soon an attempt by one of several networks is given up once another is open. */
     static final long PROBE_LIMIT_NS = 2_000_000_000L;
 
     private final List<Nic> nics;
@@ -34,7 +35,7 @@ final class VerbsOutboundPaths implements OutboundPaths, PeerChannel.Reader, Ver
     private boolean closed;
     private long nowNs;
 
-    /** @throws IllegalStateException when too much was asked of the peer */
+    /** @throws IllegalStateException when the peer has been asked too often */
     VerbsOutboundPaths(
             List<Nic> nics,
             OutboundChannel channel,
@@ -182,7 +183,7 @@ final class VerbsOutboundPaths implements OutboundPaths, PeerChannel.Reader, Ver
         return lookSoon && work == 0 ? LOOK_SOON : work;
     }
 
-    /** @throws IllegalStateException when a device refuses: then what was posted may still be read */
+    /** @throws IllegalStateException when a device refuses: then posted memory may still be read */
     @Override
     public void close() {
         if (closed) {

@@ -1,16 +1,16 @@
 package io.kvmessenger.transfer.verbs;
 
 /**
- * One port of a device that is open: where queue pairs are made. A value.
+ * One port of an open RDMA device, on which queue pairs are created. A value.
  *
- * @param device its name
- * @param context the device, opened
- * @param gidIndex of the address that is used, in the port's table
- * @param gid that address
- * @param mtu the longest packet that it takes, as verbs encode it
- * @param messageMaxBytes the longest write that it takes
- * @param pairEntries requests that one queue may hold
- * @param queueEntries completions that one queue may hold
+ * @param device name of the device
+ * @param context handle of the open device
+ * @param gidIndex index of {@code gid} in the port's table
+ * @param gid the address that is used
+ * @param mtu longest packet, as encoded by verbs
+ * @param messageMaxBytes longest write
+ * @param pairEntries capacity of one work queue
+ * @param queueEntries capacity of one completion queue
  */
 record VerbsPort(
         String device,

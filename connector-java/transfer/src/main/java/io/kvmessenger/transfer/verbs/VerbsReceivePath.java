@@ -15,41 +15,41 @@ import java.nio.charset.StandardCharsets;
 /**
  * One queue pair by which an admitted peer writes into this engine's memory: takes the immediates.
  *
- * <p>Worker only. Nothing looks at a write before it lands. What proves that the peer writes no more is the end of the queue pair,
- * which is this engine's to close. A path that the peer has lost is settled: it is stopped, all that came through is counted, and
- * the peer is told how much that was.
+ * <p>Worker only. Writes are not checked before they land. The proof that the peer writes no more is the closing of the
+ * queue pair, which belongs to this engine. A path that the peer has lost is settled: it is stopped, everything that
+ * arrived is counted, and the peer is told how much that was.
  */
 final class VerbsReceivePath {
-    /** Little-endian: how many posts came through. */
+    /** The number of posts that arrived, little-endian. */
     static final ValueLayout.OfLong COUNT = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
-    /** What one duty cycle may take before other peers get theirs. */
+    /** Immediates that one duty cycle may take before other peers are served. */
     private static final int TURN_IMMS = 4096;
 
     private static final int DEPTH_MAX = 1024;
-    /** What a peer that has gone had sent may still be on its way: it has arrived when nothing came for so long. */
+    /** Writes of a peer that has gone may be in flight: they count as complete after this time without an arrival. */
     private static final long QUIET_NS = 20_000_000L;
-    /** A writer hears of a failure by itself within a few seconds, and says so. */
+    /** A writer detects a failure by itself within a few seconds, and reports it. */
     private static final long SETTLE_LIMIT_NS = 10_000_000_000L;
 
-    /** What the peer's paths are told. */
+    /** Receives the events of the path. */
     interface Owner {
         /** Sends a record about the path, if there is room for it now. */
         boolean tell(int kind, PathName about, MemorySegment body);
 
         /**
-         * What has landed is about to be counted: kernels see it from now on.
+         * Called before arrivals are counted: makes them visible to kernels.
          *
-         * @throws io.kvmessenger.transfer.device.DeviceFault where that is not known: then nothing is counted
+         * @throws io.kvmessenger.transfer.device.DeviceFault when that cannot be ensured: then nothing is counted
          */
         void makeVisible();
 
         void onReady();
 
-        /** The peer has broken a rule, or has left a fault alone for too long. */
+        /** The peer has broken a rule, or has not reported a fault in time. */
         void reject(TransferFault why, String detail);
 
-        /** It is closed by itself. */
+        /** The path has closed by itself. */
         void onOver(VerbsReceivePath path, String detail);
     }
 
@@ -70,9 +70,9 @@ final class VerbsReceivePath {
     private boolean closed;
     private String fault;
     private long settleDeadlineNs;
-    /** Posts that came through. */
+    /** Number of posts that arrived. */
     private long arrivedCount;
-    /** When something of the peer's came last, or the peer went. */
+    /** When the peer's last arrival came, or when the peer went. */
     private long lastHeardNs;
 
     private long nowNs;
@@ -80,8 +80,8 @@ final class VerbsReceivePath {
     /**
      * Begins to connect a queue pair with the peer's.
      *
-     * @param readyDeadlineNs until when an immediate of the peer's must have come through
-     * @throws IllegalArgumentException where the peer is on another kind of network
+     * @param readyDeadlineNs when the peer's first immediate must have arrived
+     * @throws IllegalArgumentException when the peer is on another kind of network
      * @throws IllegalStateException when the device refuses
      */
     VerbsReceivePath(
@@ -119,7 +119,7 @@ final class VerbsReceivePath {
         return name;
     }
 
-    /** Takes what has arrived; returns how many immediates. */
+    /** Takes what has arrived; returns the number of immediates. */
     int poll(long now) {
         nowNs = now;
         if (closed) {
@@ -141,7 +141,7 @@ final class VerbsReceivePath {
         return count;
     }
 
-    /** Tells the writer once the queue pair is connected, or that it cannot be; returns whether the writer can go on. */
+    /** Tells the writer once the queue pair is connected, or cannot be; returns whether the writer can continue. */
     private boolean accept() {
         try {
             return pair.isConnected() && owner.tell(VerbsRecord.ACCEPTED, name, acceptance);
@@ -154,7 +154,7 @@ final class VerbsReceivePath {
         }
     }
 
-    /** What ends by itself, or by time. */
+    /** Ends the path by its own events or deadlines. */
     private void watch(int count) {
         if (peerGone && count == 0 && nowNs - lastHeardNs > QUIET_NS) {
             end("the peer has gone");
@@ -167,7 +167,7 @@ final class VerbsReceivePath {
         }
     }
 
-    /** Whether something of the peer's may come that is waited for, or a time runs: nothing wakes the worker for either. */
+    /** Whether arrivals of the peer or a time limit are pending: no event wakes the worker for either. */
     boolean waits() {
         return !ready || peerGone || settling || fault != null;
     }
@@ -219,7 +219,7 @@ final class VerbsReceivePath {
         }
     }
 
-    /** The writer hears of it too, and asks what came through; if it does not, it has gone another way. */
+    /** The writer detects the failure too, and asks what arrived; if it does not, it uses another route. */
     private void onFailure(String detail) {
         if (fault == null && !settling) {
             fault = detail;
@@ -227,7 +227,7 @@ final class VerbsReceivePath {
         }
     }
 
-    /** The writer has lost the path; returns whether it can have. */
+    /** The writer has lost the path; returns whether that is possible. */
     boolean onFailed(long now) {
         if (!ready || settling) {
             return false;
@@ -238,7 +238,7 @@ final class VerbsReceivePath {
         return true;
     }
 
-    /** All that was posted to receive has come back: what came through is counted, and nothing else can come. */
+    /** All receive requests have been returned: what arrived is counted, and nothing else can come. */
     private void settle() {
         MemorySegment count = MemorySegment.ofArray(new byte[Long.BYTES]);
         count.set(COUNT, 0, arrivedCount);
@@ -257,7 +257,7 @@ final class VerbsReceivePath {
         close();
     }
 
-    /** The peer's process may have ended: what it sent may be on its way. */
+    /** The peer's process may have ended: its writes may be in flight. */
     void onPeerGone() {
         peerGone = true;
         lastHeardNs = nowNs;

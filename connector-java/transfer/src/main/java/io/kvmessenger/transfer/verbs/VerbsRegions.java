@@ -7,16 +7,16 @@ import io.kvmessenger.transfer.spi.NicRegions;
 import io.kvmessenger.transfer.spi.RemoteMemory;
 import java.lang.foreign.MemorySegment;
 
-/** Memory that is registered with one RDMA device. Threads as {@link NicRegions} says. */
+/** Memory registered with one RDMA device. Threading as {@link NicRegions}. */
 final class VerbsRegions extends NicRegions {
-    /** Relaxed order among the writes of one request: an immediate is told of after all that came before it, all the same. */
+    /** Relaxed ordering among the writes of one request; an immediate is still reported after all that preceded it. */
     private static final int ACCESS =
             VerbsApi.IBV_ACCESS_LOCAL_WRITE | VerbsApi.IBV_ACCESS_REMOTE_WRITE | VerbsApi.IBV_ACCESS_RELAXED_ORDERING;
 
-    /** In the order of its arrival: that a completion comes behind the writes into a device is said of none that are relaxed. */
+    /** Strict ordering: for relaxed writes nothing guarantees that a completion follows the writes into a device. */
     private static final int OF_DEVICE = VerbsApi.IBV_ACCESS_LOCAL_WRITE | VerbsApi.IBV_ACCESS_REMOTE_WRITE;
 
-    /** The device reads it for this engine; a peer that guessed its key would write nothing. */
+    /** Read by the device for this engine; a peer that guessed its key could write nothing. */
     private static final int READ_BY_THIS_SIDE = VerbsApi.IBV_ACCESS_RELAXED_ORDERING;
 
     private final OpenVerbs verbs;

@@ -17,8 +17,8 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * Finds the ports to use: of the devices that were asked for, or the one that has the address that peers are told, or the first
- * that is active.
+ * Finds the ports to use: of the devices that were named, else of the one with the address that peers are told, else
+ * the first active one.
  *
  * <p>Used once, by one thread.
  */
@@ -36,7 +36,7 @@ final class VerbsSearch {
         wantedGid = gidOf(host);
     }
 
-    /** The GID that a port has for an address: of IPv4 the mapped one. */
+    /** The GID of an address; for IPv4 the mapped one. */
     static byte[] gidOf(InetAddress host) {
         byte[] address = host.getAddress();
         if (address.length == PairName.GID_BYTES) {
@@ -55,10 +55,10 @@ final class VerbsSearch {
     }
 
     /**
-     * Opens the devices of the ports that it returns, in the order in which they are named; no other stays open.
+     * Opens the devices of the returned ports, in the order in which they are named; no other device stays open.
      *
-     * @param devices their names; none for any one
-     * @throws IllegalStateException saying in one line why there is none, or which name is that of no device
+     * @param devices names; empty for any device
+     * @throws IllegalStateException saying in one line why there is none, or which name is unknown
      */
     List<VerbsPort> find(List<String> devices) {
         try (Arena arena = Arena.ofConfined()) {
@@ -75,7 +75,7 @@ final class VerbsSearch {
         }
     }
 
-    /** Why devices that were named are not among those found; empty where all are. */
+    /** Why some named devices are not among those found; empty when all are. */
     List<String> leftOut() {
         return List.copyOf(seen);
     }
@@ -149,7 +149,7 @@ final class VerbsSearch {
         return port;
     }
 
-    /** The port of a device to use, which is open then; null, and why, where there is none. */
+    /** Opens the device and returns a usable port; null if there is none, and then the reason is noted. */
     private VerbsPort open(long device, Arena arena) {
         String name = library.ibv_get_device_name(device);
         long context = library.ibv_open_device(device);
@@ -209,13 +209,13 @@ final class VerbsSearch {
                 limits.get(JAVA_INT, VerbsLayout.DEVICE_ATTR_MAX_CQE));
     }
 
-    /** The address that is wanted, else one of IPv4, else any that the port's kind uses; -1 where it has none. */
+    /** Index of the wanted address, else of an IPv4 one, else of any of the port's kind; -1 when there is none. */
     private int gidIndex(long context, int port, int count, boolean ethernet, MemorySegment entry) {
         int type = ethernet ? VerbsApi.IBV_GID_TYPE_ROCE_V2 : VerbsApi.IBV_GID_TYPE_IB;
         int any = -1;
         int inet = -1;
         for (int i = 0; i < count; i++) {
-            // An entry that is not used is an error.
+            // An unused entry is an error.
             if (library.ibv_query_gid_ex(context, port, i, entry) < 0
                     || entry.get(JAVA_INT, VerbsLayout.GID_ENTRY_GID_TYPE) != type) {
                 continue;

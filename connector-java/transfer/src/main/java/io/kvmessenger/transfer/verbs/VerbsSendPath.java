@@ -14,28 +14,28 @@ import java.lang.foreign.MemorySegment;
 import java.util.Objects;
 
 /**
- * One queue pair by which this engine writes to a peer: some runs of pages are a chain of writes, of which the last carries the
- * immediate of all.
+ * One queue pair by which this engine writes to a peer: several runs of pages form a chain of writes, of which the last
+ * carries the immediate of all.
  *
- * <p>Worker only. The path is ready when an immediate that names no window has come through. A post is told as sent when the peer's
- * device has acknowledged it. When the path fails, the target says how many posts came through: a reliable connection keeps their
- * order, so that it is known of each whether it did.
+ * <p>Worker only. The path is ready when an immediate that names no window has been delivered. A post is reported as
+ * sent when the peer's device has acknowledged it. When the path fails, the target reports how many posts arrived: as a
+ * reliable connection keeps their order, it is then known which.
  */
 final class VerbsSendPath implements Endpoint {
-    /** What one post aims at; one page may be longer. */
+    /** Target length of one post; a single page may be longer. */
     private static final long POST_AIM_BYTES = 1 << 20;
 
     private static final int DEPTH_MAX = 256;
     private static final long HELLO = -1;
-    /** Until the target has said what came through. */
+    /** How long the target may take to report what arrived. */
     private static final long SETTLE_LIMIT_NS = 10_000_000_000L;
 
-    /** What the path's place is told. Whatever ends the path has closed it already, but for {@link #onLost}. */
+    /** Receives the events of the path, which is closed already at each event that ends it, except {@link #onLost}. */
     interface Events {
         /** Sends a record about the path, if there is room for it now. */
         boolean tell(int kind, MemorySegment body);
 
-        /** Reads what the peer has said: probably it arrived before the event that is looked at. */
+        /** Reads what the peer has sent, which probably arrived before the event being handled. */
         void drain(long nowNs);
 
         void onOpened();
@@ -45,10 +45,10 @@ final class VerbsSendPath implements Endpoint {
         /** It was never ready. */
         void onUnopened(String detail);
 
-        /** It has failed, and of each post it is known whether it came through. */
+        /** It has failed, and for each post it is known whether it arrived. */
         void onSettled(String fault);
 
-        /** What was posted to it may have arrived or not, or the peer has broken a rule: nothing of the peer can go on. */
+        /** Whether posts have arrived is unknown, or the peer has broken a rule: the whole peer has to end. */
         void onLost(TransferFault why, String detail);
     }
 
@@ -74,7 +74,7 @@ final class VerbsSendPath implements Endpoint {
     private boolean closed;
 
     /**
-     * @param deadlineNs until when it must be ready
+     * @param deadlineNs when it must be ready
      * @throws IllegalStateException when the device refuses
      */
     VerbsSendPath(Nic nic, int network, Events events, long deadlineNs) {
@@ -116,7 +116,7 @@ final class VerbsSendPath implements Endpoint {
         }
     }
 
-    /** The driver may have had to wait for the network. */
+    /** Checks whether the connection is made, for which the driver may have had to wait for the network. */
     private void lookWhetherConnected() {
         try {
             connected = pair.isConnected();
@@ -142,7 +142,7 @@ final class VerbsSendPath implements Endpoint {
         }
     }
 
-    /** From now on nothing lands at the target; what did not come through may go another way. */
+    /** The target has settled the path: nothing lands any more, and posts that did not arrive may take another path. */
     private void onSettled(MemorySegment body) {
         long arrived = body.byteSize() == Long.BYTES ? body.get(VerbsReceivePath.COUNT, 0) : -1;
         // The first post was the greeting, which the target does not count.
@@ -163,7 +163,7 @@ final class VerbsSendPath implements Endpoint {
         events.onSettled(fault);
     }
 
-    /** Moves the path on; returns how much was done, or {@link OutboundPaths#LOOK_SOON}. */
+    /** Advances the path; returns the work done, or {@link OutboundPaths#LOOK_SOON}. */
     int doWork(long nowNs) {
         if (closed) {
             return 0;
@@ -210,7 +210,7 @@ final class VerbsSendPath implements Endpoint {
         }
     }
 
-    /** Stops, and asks the target what came through. Where the peer has ended its control socket tells of it. */
+    /** Stops, and asks the target what arrived. If the peer has ended, its control socket reports that. */
     private void fail(long nowNs) {
         if (!opened) {
             endUnopened(fault);
@@ -233,7 +233,7 @@ final class VerbsSendPath implements Endpoint {
         events.onUnopened(detail);
     }
 
-    /** It must be ready by then at the latest. */
+    /** Limits the time until it must be ready. */
     void limitOpening(long limitNs) {
         if (!opened && limitNs - deadlineNs < 0) {
             deadlineNs = limitNs;
@@ -249,7 +249,7 @@ final class VerbsSendPath implements Endpoint {
         return network;
     }
 
-    /** What was posted cannot be taken back, so that all of it counts. */
+    /** Posted writes cannot be taken back, so all of them count. */
     @Override
     public long heldBytes() {
         return closed ? 0 : queue.heldBytes();
@@ -296,7 +296,7 @@ final class VerbsSendPath implements Endpoint {
         return take(queue.post(writes, batch.payloadBytes(), imm, postId));
     }
 
-    /** Describes one write, a run of pages; false where it cannot be one. */
+    /** Describes one write, of a run of pages; false if it cannot be one. */
     private boolean set(WriteBatch batch, RemoteMemory region, int write, int page, long lengthBytes) {
         fault = PeerRegions.refusal(batch, page, lengthBytes, region, writeMaxBytes);
         if (fault != null) {
@@ -318,7 +318,7 @@ final class VerbsSendPath implements Endpoint {
         return fault == null;
     }
 
-    /** Returns whether the device has taken the post. */
+    /** Returns whether the device has accepted the post. */
     private boolean take(int result) {
         if (result == 0) {
             return true;
@@ -337,13 +337,13 @@ final class VerbsSendPath implements Endpoint {
         }
     }
 
-    /** What was told as sent may lie in the target's queue, uncounted; only a path that was settled owes nothing. */
+    /** Posts reported as sent may be uncounted in the target's queue; only a settled path owes nothing. */
     @Override
     public boolean mayOweDelivery() {
         return hasPosted;
     }
 
-    /** @throws IllegalStateException when the device refuses: then what was posted may still be read */
+    /** @throws IllegalStateException when the device refuses: then posted memory may still be read */
     void close() {
         if (closed) {
             return;

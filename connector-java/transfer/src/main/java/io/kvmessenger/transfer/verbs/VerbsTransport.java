@@ -18,9 +18,9 @@ import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
-/** RDMA devices that libibverbs drives, where there is one. */
+/** RDMA devices driven by libibverbs, if there are any. */
 public final class VerbsTransport implements Transport {
-    /** Many more than a peer may have paths. */
+    /** Far more than the paths that a peer may have. */
     private static final int CONNECTING_MAX = 64;
 
     private final SocketLinks links;
@@ -32,9 +32,9 @@ public final class VerbsTransport implements Transport {
     private final Supplier<LibVerbs> library;
 
     /**
-     * @param devices exports their memory
-     * @param libC closes what they exported
-     * @param library throws an {@link UnsatisfiedLinkError} where there is none
+     * @param devices exports device memory
+     * @param libC closes exported descriptors
+     * @param library throws an {@link UnsatisfiedLinkError} when it is not installed
      */
     public VerbsTransport(
             SocketLinks links,
@@ -89,7 +89,7 @@ public final class VerbsTransport implements Transport {
         }
     }
 
-    /** Threads that are there while connections are made: with peers that do not answer, each keeps one for a second. */
+    /** Threads exist only while connections are made; a peer that does not answer occupies one for a second. */
     private static ExecutorService connecting() {
         ThreadPoolExecutor threads = new ThreadPoolExecutor(
                 CONNECTING_MAX,
@@ -102,7 +102,7 @@ public final class VerbsTransport implements Transport {
         return threads;
     }
 
-    /** The port that the user said is tcp's or libfabric's, where those are offered too. */
+    /** The user's data port, unless tcp or libfabric is offered too and takes it. */
     private int dataPort() {
         return options.transports().contains(TransferOptions.TCP)
                         || options.transports().contains(TransferOptions.LIBFABRIC)

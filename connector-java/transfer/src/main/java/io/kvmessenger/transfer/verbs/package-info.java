@@ -1,2 +1,2 @@
-/** The transport verbs: RDMA writes by libibverbs, a reliable connection for each peer and direction. */
+/** The transport verbs: RDMA writes by libibverbs, with a reliable connection for each peer and direction. */
 package io.kvmessenger.transfer.verbs;
