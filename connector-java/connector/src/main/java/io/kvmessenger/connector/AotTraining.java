@@ -10,10 +10,10 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * The run that a class cache is made from: one fetch between two messengers on loopback, so that the cache holds what a
- * boot and a first fetch load.
+ * Generates the workload for a class cache: one fetch between two messengers on loopback, so that the cache contains
+ * the classes that a boot and a first fetch load.
  *
- * <p>A process of its own, started by the launcher; never used in an engine. It fails, by its exit status, when the fetch
+ * <p>A process of its own, started by the launcher; never used in an engine. Its exit status is an error if the fetch
  * does not arrive.
  */
 public final class AotTraining {
@@ -32,7 +32,7 @@ public final class AotTraining {
 
     private AotTraining() {}
 
-    /** Arguments: the transports to use, one fetch each; tcp when there are none. */
+    /** Arguments: the transports to use, one fetch for each; tcp if there are none. */
     public static void main(String[] args) {
         if (Boot.boot() == 0) {
             throw new IllegalStateException("boot gave no table");

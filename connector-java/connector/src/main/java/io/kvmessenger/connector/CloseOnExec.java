@@ -17,12 +17,12 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
- * Keeps the sockets of the JDK from child processes: it opens them without close-on-exec, and a child that outlives this
- * process would go on listening on its ports and hold its links open.
+ * Keeps the JDK's sockets from child processes: the JDK opens them without close-on-exec, and a child that outlives
+ * this process would keep its ports in use and its links open.
  *
- * <p>Any thread names a local port; the sockets on it are found among the process's descriptors and marked on a daemon
- * thread that ends when there is nothing to do. A child started in the moment before still gets them. Other descriptors
- * are left as they are.
+ * <p>Any thread reports a local port; a daemon thread, which ends when idle, finds the sockets on it among the
+ * process's descriptors and marks them. A child started just before still inherits them. Other descriptors are left as
+ * they are.
  */
 final class CloseOnExec implements AutoCloseable {
     private static final long IDLE_THREAD_SECONDS = 5;
@@ -45,25 +45,25 @@ final class CloseOnExec implements AutoCloseable {
         sweeps.allowCoreThreadTimeOut(true);
     }
 
-    /** A socket of ours has been opened on this port. */
+    /** A socket of this process has been opened on the port. */
     void opened(int localPort) {
         localPorts.add(localPort);
         if (asked.compareAndSet(false, true)) {
             try {
                 sweeps.execute(this::sweep);
             } catch (RejectedExecutionException e) {
-                asked.set(false); // closed: so are the sockets
+                asked.set(false); // closed, and so are the sockets
             }
         }
     }
 
-    /** No socket of ours is on this port any more. */
+    /** No socket of this process is on the port any more. */
     void closed(int localPort) {
         localPorts.remove(localPort);
     }
 
     private void sweep() {
-        asked.set(false); // what is named from here on is looked for again
+        asked.set(false); // ports reported from here on need another search
         String[] descriptors = DESCRIPTORS.list();
         if (descriptors == null) {
             return;

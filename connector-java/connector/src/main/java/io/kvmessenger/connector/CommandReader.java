@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.TimeUnit;
 
-/** Turns the engine's JSON commands (docs/boundary.md) into values. Pure. */
+/** Parses the engine's JSON commands (docs/boundary.md) into values. Pure. */
 final class CommandReader {
     private CommandReader() {}
 

@@ -11,14 +11,15 @@ import io.netty.handler.codec.TooLongFrameException;
 import java.util.List;
 
 /**
- * Cuts a link's bytes into frames: 4-byte length, then the frame. A peer that has not proven itself may send short ones
- * only. While it is paused nothing more is read from the link, so that the peer waits instead of this process growing.
+ * Splits a link's bytes into frames: 4-byte length, then the frame. An unproven peer may send short frames only. While
+ * paused it reads nothing more from the link, so that the peer is back-pressured instead of this process's memory
+ * growing.
  *
  * <p>Event loop only.
  */
 final class ControlFrameDecoder extends ByteToMessageDecoder {
     private static final int LENGTH_FIELD_BYTES = 4;
-    /** A TLS record that begins a handshake, read as a length without its last two bytes. */
+    /** The start of a TLS handshake record, as it appears in a frame's length without its last two bytes. */
     private static final int TLS_HANDSHAKE = 0x16_03;
 
     private int frameLengthMaxBytes = ProtocolLimits.HANDSHAKE_FRAME_LENGTH_MAX_BYTES;
@@ -41,7 +42,7 @@ final class ControlFrameDecoder extends ByteToMessageDecoder {
     void resume(Channel channel) {
         paused = false;
         channel.config().setAutoRead(true);
-        channel.pipeline().fireChannelRead(Unpooled.EMPTY_BUFFER); // has a look at what was read before the pause
+        channel.pipeline().fireChannelRead(Unpooled.EMPTY_BUFFER); // processes what was read before the pause
     }
 
     @Override

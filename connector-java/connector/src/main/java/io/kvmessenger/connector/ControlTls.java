@@ -16,18 +16,19 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLEngine;
 
 /**
- * TLS 1.3 on control links, where both sides show a certificate of a CA that the other one trusts. Names in certificates
- * are not compared: peers are named by a router, mostly by address, and the CA is what says who may take part.
+ * TLS 1.3 on control links, where both sides present a certificate of a CA that the other one trusts. Host names in
+ * certificates are not checked: a router names peers, mostly by address, and the CA alone decides which ones are
+ * admitted.
  *
- * <p>Event loop only. It keeps handshakes few and short; it does not know the protocol, but for the one frame by which a
- * peer without TLS is told that there is TLS here.
+ * <p>Event loop only. It limits the number and duration of handshakes. Of the protocol it knows only the frame by which
+ * a peer without TLS is told that TLS is required.
  */
 final class ControlTls {
-    /** Handshakes that peers have begun and not completed; one more, and the oldest is closed. */
+    /** Limit on incomplete handshakes begun by peers; one more, and the oldest is closed. */
     static final int HANDSHAKES_MAX = 64;
-    /** How long a peer that has dialled may say nothing; one with TLS speaks at once. */
+    /** How long a peer that has dialled may stay silent; one with TLS sends at once. */
     static final int FIRST_BYTE_LIMIT_MILLIS = 2_000;
-    /** The first byte of a TLS record that begins a handshake. */
+    /** The first byte of a TLS handshake record. */
     private static final int HANDSHAKE_RECORD = 0x16;
 
     static final String SET_ON_BOTH = "set tls_certificate, tls_key and tls_ca on both sides, or on none";
@@ -43,7 +44,7 @@ final class ControlTls {
         this.firstByteLimitMillis = firstByteLimitMillis;
     }
 
-    /** Puts TLS in front of whatever follows in the pipeline. */
+    /** Inserts TLS before the following handlers of the pipeline. */
     void secure(Channel channel, boolean inbound) {
         SSLEngine engine = context.createSSLEngine();
         engine.setUseClientMode(!inbound);
@@ -69,7 +70,7 @@ final class ControlTls {
         channel.closeFuture().addListener(done -> handshaking.remove(channel));
     }
 
-    /** What a peer without TLS is told, in its own language: a frame. */
+    /** The refusal for a peer without TLS: a frame of the protocol, in clear. */
     private static ByteBuf refusal(ChannelHandlerContext context) {
         byte[] frame = ControlFrame.newBuilder()
                 .setRefusal(Refusal.newBuilder()
@@ -83,12 +84,12 @@ final class ControlTls {
                 .writeBytes(frame);
     }
 
-    /** Not through TLS, which has nothing to say to such a peer. */
+    /** Bypasses TLS, whose closing messages mean nothing to such a peer. */
     private static void hangUp(ChannelHandlerContext context) {
         var unused = context.close();
     }
 
-    /** Looks at the first byte of an inbound link: whether there is one, and whether it is one of TLS. */
+    /** Checks the first byte of an inbound link: whether it arrives in time, and whether it belongs to TLS. */
     private final class FirstByte extends ChannelInboundHandlerAdapter {
         private Future<?> limit;
 

@@ -27,27 +27,27 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * What the engine will be told at its next poll, as JSON.
+ * The events for the engine's next poll, as JSON.
  *
- * <p>Any thread adds, and any may wait until there is something; the engine's drains. What the engine waits for is kept:
- * there are a few such events for each request it has handed over, so it bounds them itself, and every free text in them is
- * cut. Notes, which are log lines and timelines, are dropped beyond a number and a sum of bytes, and when one is larger than
- * a poll. So no event blocks those behind it.
+ * <p>Any thread adds, and any may wait until there is an event; the engine's drains. Events that the engine waits for
+ * are always kept: each request causes only a few, so the engine bounds them itself, and every free text in them is
+ * cut. Notes, which are log lines and timelines, are dropped beyond a number and a sum of bytes, and when one is larger
+ * than a poll. So no event blocks those behind it.
  */
 final class EventQueue implements EngineEvents {
-    /** Log lines and timelines that may wait for a poll. */
+    /** Limit on log lines and timelines that wait for a poll. */
     static final int NOTES_MAX = 4096;
 
-    /** The same for their bytes: an engine that does not poll must not use up the heap. */
+    /** Limit on their bytes: an engine that does not poll must not exhaust the heap. */
     static final long NOTES_LENGTH_MAX_BYTES = 4 << 20;
 
-    /** Longest sentence; escaped, at six bytes a character, it fits into the smallest poll with any request id beside it. */
+    /** Longest sentence; escaped, at six bytes a character, it fits into the smallest poll with any request id. */
     static final int SENTENCE_LENGTH_MAX = 8192;
 
-    /** What every poll has room for (docs/boundary.md); an event that is larger than a poll of that size is dropped. */
+    /** Smallest capacity of a poll (docs/boundary.md); an event that is larger than such a poll is dropped. */
     static final int POLL_CAPACITY_MIN_BYTES = 64 << 10;
 
-    /** Escapes all but ASCII: half of a surrogate pair, which an engine's id may hold, has no form in UTF-8. */
+    /** Escapes all but ASCII: an unpaired surrogate, which an engine's id may contain, has no UTF-8 encoding. */
     private static final JSON WRITER = JSON.builder(JsonFactory.builder()
                     .enable(JsonWriteFeature.ESCAPE_NON_ASCII)
                     .build())
@@ -56,10 +56,10 @@ final class EventQueue implements EngineEvents {
     /** How much of a dropped event is logged. */
     private static final int EXCERPT_LENGTH_BYTES = 256;
 
-    /** A timeline with its chunks, of a long prompt the first and the last ones, is no longer than that, or has sums only. */
+    /** Limit on a timeline with its chunks (of a long prompt the first and last ones); beyond it only sums are kept. */
     static final int TIMELINE_LENGTH_MAX_BYTES = 32 << 10;
 
-    /** What one layer of a chunk takes at least. */
+    /** Minimum length of one layer of a chunk. */
     private static final int TIMELINE_LAYER_LENGTH_MIN_BYTES = 50;
 
     private static final byte[] HEAD = "{\"events\":[".getBytes(StandardCharsets.UTF_8);
@@ -193,10 +193,10 @@ final class EventQueue implements EngineEvents {
         return encode(whole).length > TIMELINE_LENGTH_MAX_BYTES ? sums : whole;
     }
 
-    /** Blocks until there is something to take, or the limit is over. No wake-up is lost; a note ends no wait under way. */
+    /** Blocks until there is an event to take, or the limit has passed. No wake-up is lost; notes do not end a wait. */
     void await(long limitNs) {
         long deadlineNs = clock.nowNs() + limitNs;
-        waiting.add(Thread.currentThread()); // before the look: what is added after it wakes this thread
+        waiting.add(Thread.currentThread()); // before the check, so that whatever is added after it wakes this thread
         try {
             long leftNs = limitNs;
             while (leftNs > 0 && !hasEvents() && !Thread.currentThread().isInterrupted()) {
@@ -212,7 +212,7 @@ final class EventQueue implements EngineEvents {
         return !events.isEmpty();
     }
 
-    /** The next events that fit, or an empty array. A poll smaller than all must have room for may fit none: the caller's error. */
+    /** The next events that fit, or none. Below {@link #POLL_CAPACITY_MIN_BYTES} none may fit: the caller's error. */
     byte[] drain(int capacityBytes) {
         dropOversized(capacityBytes);
         Event next = events.peek();
@@ -237,7 +237,7 @@ final class EventQueue implements EngineEvents {
         return out.toByteArray();
     }
 
-    /** Makes way for the next event that a poll can carry. */
+    /** Drops events that are too large for the poll, up to the next one that is not. */
     private void dropOversized(int capacityBytes) {
         Event next = events.peek();
         while (next != null

@@ -8,14 +8,14 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Tells bugs of the messenger: each kind once with its trace, then how often it came, at most once in {@link
- * #REPEAT_NS}. A fault in every duty cycle must not fill the log.
+ * Logs bugs of the messenger: each kind once with its stack trace, then its count, at most once in {@link #REPEAT_NS},
+ * so that a fault in every duty cycle does not flood the log.
  *
- * <p>Owned by the messenger's thread. Faults of one class from one line are of a kind.
+ * <p>Owned by the messenger's thread. Faults are of one kind if class and line are equal.
  */
 final class FaultLog {
     static final long REPEAT_NS = 60_000_000_000L;
-    /** Kinds told apart; those beyond it are counted as one. */
+    /** Limit on distinct kinds; those beyond it are counted as one. */
     static final int KINDS_MAX = 64;
 
     private static final String OTHERS = "other faults";

@@ -4,7 +4,7 @@ import java.math.BigInteger;
 import java.util.List;
 import java.util.Map;
 
-/** Reads one JSON object that crossed the boundary, and names what is missing or of another type. Not for peers' data. */
+/** Reads one JSON object from the engine, and names what is missing or of another type. Not for peers' data. */
 record Fields(String what, Map<String, Object> values) {
     @SuppressWarnings("unchecked") // jackson-jr gives Map<String, Object> for every object
     static Fields of(String what, Object value) {
@@ -29,12 +29,12 @@ record Fields(String what, Map<String, Object> values) {
         throw unexpected(name, "a string");
     }
 
-    /** "" where it is absent. */
+    /** "" if absent. */
     String textIfSaid(String name) {
         return has(name) ? text(name) : "";
     }
 
-    /** False where it is absent. */
+    /** False if absent. */
     boolean flagIfSaid(String name) {
         if (!has(name)) {
             return false;
@@ -53,7 +53,7 @@ record Fields(String what, Map<String, Object> values) {
         throw unexpected(name, "an integer");
     }
 
-    /** A position of a 64-bit counter: unsigned, and so perhaps beyond what a long shows as positive. */
+    /** A position of a 64-bit unsigned counter, which as a long may be negative. */
     long position(String name) {
         if (values.get(name) instanceof BigInteger value && value.signum() > 0 && value.bitLength() <= Long.SIZE) {
             return value.longValue();

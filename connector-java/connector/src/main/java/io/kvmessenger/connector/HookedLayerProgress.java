@@ -4,12 +4,12 @@ import io.kvmessenger.hooks.LayerCounter;
 import io.kvmessenger.hooks.StepQueue;
 import io.kvmessenger.messenger.port.LayerProgress;
 
-/** Joins the messenger's port to the layer counter's steps. For the messenger's thread. */
+/** Implements the messenger's port by the steps of the layer counter. For the messenger's thread. */
 final class HookedLayerProgress implements LayerProgress {
     private final StepQueue steps;
     private final int layerCount;
 
-    /** @param lagLayers how many bumps after its own prove a layer complete on all ranks of the lead's stage */
+    /** @param lagLayers how many increments after its own prove a layer complete on all ranks of the lead's stage */
     HookedLayerProgress(LayerCounter counter, int lagLayers, int layerCount) {
         this.steps = new StepQueue(counter, lagLayers, STEPS_IN_FLIGHT_MAX);
         this.layerCount = layerCount;

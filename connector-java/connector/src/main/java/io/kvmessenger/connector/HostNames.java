@@ -8,18 +8,18 @@ import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Looks host names up, which may take as long as a name server is silent, on daemon threads of its own that end when
- * nothing is asked.
+ * Resolves host names, which may block for as long as a name server is silent, on daemon threads of its own that end
+ * when idle.
  *
  * <p>Any thread asks; the answer comes on a thread of this class, or at once when the name is an address.
  */
 final class HostNames implements AutoCloseable {
-    /** Look-ups that may take their time at once: the names come from requests. */
+    /** Limit on concurrent look-ups, as the names come from requests. */
     static final int LOOKUPS_MAX = 32;
 
     private static final long IDLE_THREAD_SECONDS = 5;
 
-    /** Hears of one name. */
+    /** Receives the result for one name. */
     interface Answer {
         void onFound(InetAddress address);
 
@@ -71,7 +71,7 @@ final class HostNames implements AutoCloseable {
         }
     }
 
-    /** A look-up under way is left to its end; its answer is of no use any more. */
+    /** Look-ups in progress are not interrupted; their answers are ignored. */
     @Override
     public void close() {
         lookups.shutdownNow();

@@ -24,20 +24,20 @@ import java.util.concurrent.TimeUnit;
 import javax.net.ssl.SSLException;
 
 /**
- * Enqueues a prompt in this prefiller's own engine by its OpenAI-style completions endpoint, one token long: the engine
- * offers a connector no other way in.
+ * Enqueues a prompt in this prefiller's own engine through its OpenAI-style completions endpoint, with one token to
+ * generate: the engine offers a connector no other interface.
  *
- * <p>Called by the messenger's thread, which only hands over: a daemon thread, which ends when there is nothing to do, makes
- * the request, and answers come back through the inbox. It retries once, where the engine has closed a connection that was
- * kept, which vLLM does after five idle seconds: a request may be on its way by then, and is not read.
+ * <p>Called by the messenger's thread, which only hands over: a daemon thread, which ends when idle, makes the request,
+ * and results come back through the inbox. It retries once if the engine has closed a kept-alive connection, as vLLM
+ * does after five idle seconds: a request may have been sent by then without being read.
  */
 final class HttpIntake implements EngineIntake, AutoCloseable {
-    /** What is shown of an answer that is no success: it travels to the decoder in one sentence. */
+    /** Longest excerpt of an error response: it is sent to the decoder within one sentence. */
     static final int ANSWER_SHOWN_MAX = 300;
 
     private static final long IDLE_THREAD_SECONDS = 5;
 
-    /** How the JDK's client says that a connection ended where an answer was to begin. */
+    /** The JDK client's message for a connection that ended before the response began. */
     private static final String CLOSED_BEFORE_THE_ANSWER = "received no bytes";
 
     private static final String VERSION_PATH = "/v1";
@@ -50,8 +50,8 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     private final ThreadPoolExecutor requests;
 
     /**
-     * @param apiUrl where the engine answers, with or without {@code /v1}; empty = nowhere
-     * @param apiKey what the engine asks for; empty = nothing
+     * @param apiUrl of the engine, with or without {@code /v1}; empty = none
+     * @param apiKey that the engine requires; empty = none
      * @throws IllegalArgumentException with a sentence that names the option
      */
     HttpIntake(String apiUrl, String apiKey, Duration limit, Inbox inbox) {
@@ -113,7 +113,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         requests.execute(() -> {
             try {
                 send(transfer, prompt, again);
-            } catch (RuntimeException e) { // a decline, not a decoder that waits for its limit
+            } catch (RuntimeException e) { // results in a decline, instead of a decoder that waits for its limit
                 failed(transfer, e.toString());
             }
         });
@@ -148,7 +148,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         }
     }
 
-    /** The JVM trusts its own authorities, and an engine's certificate is often of a company's, or its own. */
+    /** Adds a remedy where TLS failed: an engine's CA is often private, and the JVM trusts public ones only. */
     private static String said(Throwable fault) {
         boolean tls = fault instanceof SSLException || fault.getCause() instanceof SSLException;
         return (tls
@@ -164,7 +164,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         inbox.add(messenger -> messenger.onEnqueueFailed(transfer, sentence));
     }
 
-    /** One short line. */
+    /** A short excerpt in one line. */
     private static String shown(String why) {
         String cut = why.length() <= ANSWER_SHOWN_MAX ? why : why.substring(0, ANSWER_SHOWN_MAX) + " …";
         return cut.replaceAll("\\p{Cntrl}+", " ").strip();

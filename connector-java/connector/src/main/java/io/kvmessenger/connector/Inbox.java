@@ -7,13 +7,13 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.function.Consumer;
 
 /**
- * What other threads have for the messenger: engine commands, frames, link changes. Any thread adds, the messenger's
+ * Inputs for the messenger from other threads: engine commands, frames, link changes. Any thread adds, the messenger's
  * thread drains.
  */
 final class Inbox {
-    /** Inputs taken in one duty cycle, so that neither timers nor completions wait for a peer that never stops talking. */
+    /** Inputs processed in one duty cycle, so that a peer that never stops sending delays no timer or completion. */
     static final int INPUTS_PER_CYCLE_MAX = 1024;
-    /** After so long no further input is taken in a duty cycle: grants and fetches of long prompts take a millisecond each. */
+    /** Time after which a duty cycle takes no further input: grants and fetches of long prompts take 1 ms each. */
     static final long TAKING_MAX_NS = 20_000_000L;
 
     private final Queue<Consumer<Messenger>> inputs = new ConcurrentLinkedQueue<>();
@@ -31,7 +31,7 @@ final class Inbox {
         wake.run();
     }
 
-    /** Inputs that wait. */
+    /** Number of waiting inputs. */
     int size() {
         return inputs.size();
     }

@@ -14,17 +14,18 @@ import java.util.function.Consumer;
 import java.util.function.IntSupplier;
 
 /**
- * The messenger as an agent on a thread of its own: takes in what other threads have for it, runs its duty cycle, and with
- * nothing to do waits in the transfer engine, which it polls and closes at its end. While a forward pass is being sent it
- * looks at the layer counter as often as {@link WatchPeriod} says. An exception ends neither the agent nor the rest of a duty cycle.
+ * The messenger as an agent on a thread of its own. It drains the inbox, runs the messenger's duty cycle, and when idle
+ * waits in the transfer engine, which it polls and in the end closes. While a forward pass is being sent it polls the
+ * layer counter at the interval of {@link WatchPeriod}. An exception ends neither the agent nor the rest of a duty
+ * cycle.
  *
- * <p>Any thread may start it once, stop it, and ask for its health.
+ * <p>Any thread may start it once, stop it, and query its health.
  */
 final class MessengerAgent implements Agent {
-    /** A duty cycle may take that long on a crowded machine; beyond it {@code /health} says that the messenger is stuck. */
+    /** How long a duty cycle may take on a busy machine; beyond it {@code /health} reports the messenger as stuck. */
     static final long STUCK_LIMIT_NS = 5_000_000_000L;
 
-    /** After a fault, and between duty cycles of a messenger whose transfer engine has ended and cannot be waited for. */
+    /** Pause after a fault, and between duty cycles after the end of the transfer engine, which cannot wait then. */
     private static final long PAUSE_NS = 10_000_000;
 
     private final TransferEngine transfer;
@@ -36,9 +37,9 @@ final class MessengerAgent implements Agent {
     private final WatchPeriod watchPeriod;
     private volatile boolean transferClosed;
 
-    /** When a duty cycle without a fault has ended: one that fails is no sign of health. */
+    /** End of the last duty cycle without a fault: one that failed is no sign of health. */
     private volatile long lastSoundNs;
-    /** Of the last duty cycle that failed; kept, as only its age is judged. */
+    /** The last fault of a duty cycle; never cleared, since only its age matters. */
     private volatile String lastFault = "";
 
     MessengerAgent(
@@ -57,7 +58,9 @@ final class MessengerAgent implements Agent {
         runner.start();
     }
 
-    /** Why the messenger does not work, for {@code /health}; a duty cycle is due every {@code heartbeatNs}. Any thread. */
+    /**
+     * Why the messenger does not work, for {@code /health}; a duty cycle is due each {@code heartbeatNs}. Any thread.
+     */
     Optional<String> healthProblem(long heartbeatNs) {
         Optional<String> death = death();
         if (death.isPresent()) {
@@ -70,14 +73,14 @@ final class MessengerAgent implements Agent {
                 : Optional.empty();
     }
 
-    /** Why the messenger moves no KV any more and never will again. Any thread. */
+    /** Why the messenger can never move KV again. Any thread. */
     Optional<String> death() {
         return runner.isAlive() || runner.isStopping()
                 ? messenger.death()
                 : Optional.of("the messenger's thread has ended (" + lastFault + "): restart this engine");
     }
 
-    /** Ends the duty cycle; when it returns true nothing reads or writes pages any more. */
+    /** Ends the duty cycles; when it returns true nothing reads or writes pages any more. */
     boolean stop(Duration limit) {
         runner.stop();
         runner.join(limit);
@@ -93,7 +96,7 @@ final class MessengerAgent implements Agent {
     public int doWork() {
         int inputs = guarded(this::takeInputs);
         int work = guarded(this::runMessenger);
-        if (inputs < 0 || work < 0) { // a bug must neither end the duty cycle nor spin it
+        if (inputs < 0 || work < 0) { // a bug must neither end the duty cycles nor make them spin
             LockSupport.parkNanos(PAUSE_NS);
             return 1;
         }
@@ -121,7 +124,7 @@ final class MessengerAgent implements Agent {
         transferClosed = true;
     }
 
-    /** What the step says, or -1 when it has thrown. */
+    /** The step's result, or -1 when it has thrown. */
     private int guarded(IntSupplier step) {
         try {
             return step.getAsInt();
@@ -135,7 +138,7 @@ final class MessengerAgent implements Agent {
         try {
             lastFault = fault.toString();
             onFault.accept(fault);
-        } catch (Throwable second) { // out of memory, most likely: the thread must go on all the same
+        } catch (Throwable second) { // out of memory, most likely: the thread must continue all the same
             lastFault = "a fault that could not be logged";
         }
     }

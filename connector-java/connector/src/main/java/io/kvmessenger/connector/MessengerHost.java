@@ -19,7 +19,7 @@ public final class MessengerHost implements Messengers {
             long handle = nextHandle.getAndIncrement();
             open.put(handle, messenger);
             return messenger.result(handle);
-        } catch (IllegalArgumentException e) { // wrong options or geometry: the user can fix them
+        } catch (IllegalArgumentException e) { // invalid options or geometry: the user can fix them
             throw new RefusedException(e.getMessage(), e);
         }
     }

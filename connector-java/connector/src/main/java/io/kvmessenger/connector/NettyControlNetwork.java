@@ -41,20 +41,20 @@ import javax.net.ssl.SSLContext;
 /**
  * Control links over TCP by Netty: 4-byte length, then one {@link ControlFrame}.
  *
- * <p>One daemon event-loop thread, which only moves frames into the {@link Inbox}; who may say what, and for how long a
- * link may stay silent, is the messenger's business. Bytes that are no frame, and frames over the limit, close their link.
- * A peer that sends faster than the messenger handles is not read for a while; others do not notice.
+ * <p>One daemon event-loop thread, which only moves frames into the {@link Inbox}; permissions and timeouts of links
+ * are up to the messenger. Malformed input, and frames over the limit, close their link. A peer that sends faster than
+ * the messenger processes is not read for a while, without effect on others.
  */
 final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
-    /** Links open at once; further ones are closed on arrival, so that unproven peers cannot use up descriptors. */
+    /** Limit on open links; further ones are closed on arrival, so that unproven peers cannot exhaust descriptors. */
     static final int LINKS_MAX = 4096;
 
-    /** Frames of one link that may wait for the messenger, one before it is trusted; then the link is not read. */
+    /** Frames of one link that may wait for the messenger, one until it is trusted; at the limit it is not read. */
     static final int FRAMES_WAITING_MAX = 256;
 
-    /** The same for their bytes. */
+    /** Limit on their bytes. */
     static final long FRAME_BYTES_WAITING_MAX = ProtocolLimits.FRAME_LENGTH_MAX_BYTES;
-    /** What may wait to be sent on one link; a peer that lets more pile up does not read, and its link is closed. */
+    /** Limit on unsent bytes of one link; a peer that lets more pile up does not read, and its link is closed. */
     static final int UNSENT_BYTES_MAX = 4 * ProtocolLimits.FRAME_LENGTH_MAX_BYTES;
 
     private static final long CLOSE_LIMIT_MILLIS = 1_000;
@@ -65,10 +65,10 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     private final int connectLimitMillis;
     private final int linksMax;
     private final CloseOnExec closeOnExec;
-    /** Null where links have no TLS. */
+    /** Null if links have no TLS. */
     private final ControlTls tls;
 
-    /** Dialled, and their host is still being looked up. */
+    /** Dialled links whose host is still being looked up. */
     private final Set<Long> lookups = ConcurrentHashMap.newKeySet();
 
     private final AtomicLong nextLink = new AtomicLong(1);
@@ -77,7 +77,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
     /**
      * @param linksMax usually {@link #LINKS_MAX}
-     * @param tls what all links are secured with, or null
+     * @param tls secures all links; null for none
      */
     NettyControlNetwork(Inbox inbox, long connectLimitMillis, int linksMax, CloseOnExec closeOnExec, SSLContext tls) {
         this.inbox = inbox;
@@ -95,7 +95,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
                 NioIoHandler.newFactory());
     }
 
-    /** Starts to listen; port 0 takes any. Returns the port. */
+    /** Starts to listen; port 0 takes any free one. Returns the port. */
     int listen(String host, int port) {
         try {
             listener = new ServerBootstrap()
@@ -173,7 +173,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         inbox.add(m -> m.onLinkClosed(link, sentence));
     }
 
-    /** Netty puts the address behind what the kernel says; the sentence has it already. */
+    /** Removes the address that Netty appends to the kernel's message, as the sentence contains it already. */
     private static String withoutAddress(Throwable failure) {
         return failure.getCause() instanceof IOException kernels ? kernels.getMessage() : failure.getMessage();
     }
@@ -199,7 +199,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         lookups.remove(link);
         Link closing = links.remove(link);
         if (closing != null) {
-            // behind what was sent before, so that a refusal reaches the peer
+            // after earlier frames, so that a refusal reaches the peer
             closing.channel.eventLoop().execute(() -> hangUp(closing.channel));
         }
     }
@@ -215,7 +215,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         loop.shutdownGracefully(0, CLOSE_LIMIT_MILLIS, TimeUnit.MILLISECONDS).awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
     }
 
-    /** Closing cannot fail in a way that matters: {@code channelInactive} follows in any case. */
+    /** A failure to close needs no handling: {@code channelInactive} follows in any case. */
     private static void hangUp(Channel channel) {
         var unused = channel.close();
     }
@@ -266,7 +266,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
         void send(ControlFrame frame) {
             if (!channel.isActive()) {
-                return; // it has ended, and why comes in
+                return; // it has ended, and the reason arrives through the inbox
             }
             if (!channel.isWritable()) {
                 reason = "the peer does not read: more than " + UNSENT_BYTES_MAX + " bytes wait for it";
@@ -276,8 +276,8 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
             byte[] body = frame.toByteArray();
             ByteBuf bytes = channel.alloc().buffer(Integer.BYTES + body.length);
             bytes.writeInt(body.length).writeBytes(body);
-            // Netty closes a channel whose write fails (AUTO_CLOSE); a listener would wake the event loop once more for
-            // each frame.
+            // Netty closes a channel whose write fails (AUTO_CLOSE); a listener would wake the event loop for each
+            // frame.
             var unused = channel.writeAndFlush(bytes);
         }
 
@@ -297,7 +297,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
             inbox.add(m -> m.onLinkOpened(id, inbound, from));
         }
 
-        /** With TLS a link is open when both sides have shown their certificates, as far as this side can know. */
+        /** With TLS a link is open when both sides have presented their certificates, as far as this side can know. */
         @Override
         public void userEventTriggered(ChannelHandlerContext context, Object event) {
             if (event instanceof SslHandshakeCompletionEvent handshake) {
@@ -309,7 +309,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
             }
         }
 
-        /** The first fault is the one that counts; what follows from it is not told. */
+        /** Reports the first fault only; later ones are its consequences. */
         private void onTlsFault(Throwable fault) {
             if (tlsFailed) {
                 return;
@@ -339,7 +339,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
             });
         }
 
-        /** The messenger has taken a frame: reads on once half of what may wait is gone. */
+        /** The messenger has processed a frame: reading resumes once half of the limit is free. */
         private void onHandled(int lengthBytes) {
             int waiting = framesWaiting.decrementAndGet();
             long waitingBytes = bytesWaiting.addAndGet(-lengthBytes);
@@ -367,7 +367,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
             hangUp(context.channel());
         }
 
-        /** A peer without TLS is told so first, and its link closed behind that. */
+        /** Closes the link, unless a peer without TLS is being sent the reason: that closes it afterwards. */
         private static void hangUpUnlessRefusing(ChannelHandlerContext context, Throwable cause) {
             if (!(cause instanceof NoTlsException)) {
                 hangUp(context.channel());

@@ -2,7 +2,7 @@ package io.kvmessenger.connector;
 
 import javax.net.ssl.SSLException;
 
-/** A peer that does not speak TLS, at a side that does. */
+/** The peer does not use TLS, which this side requires. */
 final class NoTlsException extends SSLException {
     private static final long serialVersionUID = 1;
 

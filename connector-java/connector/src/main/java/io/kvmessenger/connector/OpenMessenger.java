@@ -36,24 +36,24 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
 /**
- * One engine's messenger with everything it stands on: the composition root.
+ * One engine's messenger with all its dependencies: the composition root.
  *
- * <p>Called by the engine's thread; the messenger itself lives on its {@link MessengerAgent}'s thread. It contains no protocol and no
- * policy, only wiring and the order in which things start and stop.
+ * <p>Called by the engine's thread; the messenger itself lives on its {@link MessengerAgent}'s thread. It contains no
+ * protocol and no policy, only wiring and the order of start and stop.
  */
 final class OpenMessenger {
-    /** How long an answer of the messenger's own thread may take; it never blocks, so this is generous. */
+    /** Limit for an answer of the messenger's thread; it never blocks, so this is generous. */
     private static final long ANSWER_LIMIT_MILLIS = 5_000;
 
     private static final long DRAIN_LIMIT_MILLIS = 2_000;
     private static final long LEAVE_LIMIT_MILLIS = 2_000;
-    /** A duty cycle never waits; on a crowded machine it may take its time. */
+    /** Limit for the end of the last duty cycle, which never blocks but may be slow on a busy machine. */
     private static final long STOP_LIMIT_MILLIS = 5_000;
-    /** The counter stands alone in its cache lines: the engine writes it while the watcher reads. */
+    /** Keeps the counter alone in its cache lines: the engine writes it while the watcher reads. */
     private static final long COUNTER_ALIGNMENT_BYTES = 128;
 
     private static final int NOT_LISTENING = -1;
-    /** Of each list on the page that shows the state. */
+    /** Rows of each list on the state page. */
     private static final int STATE_ROWS_MAX = 100;
 
     private static final NanoClock CLOCK = System::nanoTime;
@@ -131,7 +131,7 @@ final class OpenMessenger {
         metrics.show(asked -> inbox.add(m -> asked.complete(m.describe(STATE_ROWS_MAX))));
     }
 
-    /** Starts everything, or nothing: what had started when a later part failed is closed again. */
+    /** Starts everything; on failure closes what had started. */
     static OpenMessenger open(OpenRequest request) {
         Deque<AutoCloseable> started = new ArrayDeque<>();
         try {
@@ -180,9 +180,9 @@ final class OpenMessenger {
         }
     }
 
-    /** Events first: a messenger that is dead says so when the ends of all requests have been told. */
+    /** Reports events first: the end of every request precedes the report that the messenger has ended. */
     byte[] poll(int capacityBytes) {
-        Optional<String> death = agent.death(); // before the look at the events: all that precede it are there
+        Optional<String> death = agent.death(); // before the events are read: those that precede it are all there
         byte[] told = events.drain(capacityBytes);
         if (told.length == 0 && death.isPresent()) {
             throw new RefusedException("the messenger of " + request.engineId() + " is dead: " + death.get());
@@ -190,7 +190,7 @@ final class OpenMessenger {
         return told;
     }
 
-    /** Blocks until a poll would have something to say, or the limit is over. */
+    /** Blocks until a poll would return something, or the limit has passed. */
     void await(byte[] json) {
         long limitMicros = CommandReader.parse("await", json).integer("limitMicros");
         if (agent.death().isEmpty()) {
@@ -225,7 +225,7 @@ final class OpenMessenger {
         return encode(Map.of("clean", held.clean(), "held", counts));
     }
 
-    /** Drains, says goodbye, stops the threads, tears the paths down; each bounded in time. */
+    /** Drains, says goodbye, stops the threads, closes the paths; each step bounded in time. */
     void close() {
         String reason = request.engineId() + " is shutting down";
         CompletableFuture<Void> drained = new CompletableFuture<>();

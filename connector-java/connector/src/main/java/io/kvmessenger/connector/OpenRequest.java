@@ -19,21 +19,21 @@ import java.util.Locale;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Everything an engine says when it opens a messenger: its options and what its KV cache looks like. A value.
+ * An engine's request to open a messenger: its options and the description of its KV cache. A value.
  *
- * @param metricsPeers peers that have figures of their own; 0 = none
- * @param engineApiKey what {@code engineApiUrl} is asked with; "" = nothing
- * @param tls what control links are secured with
- * @param tcpInClear whether KV over tcp is in clear although control links are not
- * @param transferWorkers over so many threads the peers are spread; 0 = as many as suit the machine
- * @param fabric which libfabric is used, where it is a transport
+ * @param metricsPeers number of peers with metrics of their own; 0 = none
+ * @param engineApiKey sent to {@code engineApiUrl}; "" = none
+ * @param tls secures control links
+ * @param tcpInClear whether KV over tcp is sent in clear although control links are secured
+ * @param transferWorkers number of threads that peers are spread over; 0 = as many as suit the machine
+ * @param fabric libfabric's library and provider, if it is a transport
  * @param verbsDevices the RDMA devices of the transport verbs; empty = the one with the reachable address, or the first
- * @param dmaBuf whether NICs reach a device's memory by themselves, where they can
+ * @param dmaBuf whether NICs access device memory directly, where supported
  * @param dataHosts addresses that data paths are offered on and dialled from; empty = the one that peers are told
- * @param dataPort where data paths are listened for; 0 = any port
+ * @param dataPort port that data paths are accepted on; 0 = any free port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
- * @param context rows that go with a transfer beside its KV
- * @param layerCounterLag bumps of the layer counter after a layer's own that prove it complete on all ranks
+ * @param context kinds of rows that a transfer carries besides its KV
+ * @param layerCounterLag increments of the layer counter after a layer's own that prove it complete on all ranks
  */
 record OpenRequest(
         Role role,
@@ -78,13 +78,13 @@ record OpenRequest(
         }
     }
 
-    /** How much of a transfer's times the engine is told. */
+    /** How much detail of a transfer's timing the engine receives. */
     enum Timelines {
-        /** Nothing. */
+        /** None. */
         OFF,
-        /** Sums. */
+        /** Totals. */
         SUMMARY,
-        /** Each chunk and layer as well, where they fit. */
+        /** Totals and each chunk and layer, if they fit. */
         FULL
     }
 
@@ -136,12 +136,12 @@ record OpenRequest(
                 request.has("layerCounterLag") ? request.count("layerCounterLag") : 0);
     }
 
-    /** Whether what travels over tcp is encrypted. Its keys travel on control links, which only TLS hides from all others. */
+    /** Whether tcp is encrypted. Its keys are exchanged on control links, which are confidential only with TLS. */
     boolean sealsTcp() {
         return tls.isSaid() && !tcpInClear;
     }
 
-    /** The host that peers are told. */
+    /** The host that peers are told to connect to. */
     String reachableHost() {
         return advertiseHost.isEmpty() ? listenHost : advertiseHost;
     }

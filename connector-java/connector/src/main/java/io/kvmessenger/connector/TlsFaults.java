@@ -8,15 +8,15 @@ import java.security.cert.CertificateExpiredException;
 import java.security.cert.CertificateNotYetValidException;
 import javax.net.ssl.SSLException;
 
-/** One sentence for each way in which TLS fails between two sides. Pure functions. */
+/** A sentence for each way in which TLS between two sides can fail. Pure functions. */
 final class TlsFaults {
     private static final int CAUSES_MAX = 8;
-    /** In the words of the JDK, before the name of what the peer complains of. */
+    /** The JDK's prefix to the name of the peer's complaint. */
     private static final String ALERT = "Received fatal alert: ";
 
     private TlsFaults() {}
 
-    /** The failure of TLS that this is or was caused by, or null. */
+    /** The TLS failure that this is or was caused by, or null. */
     static SSLException in(Throwable failure) {
         Throwable at = failure;
         for (int i = 0; i < CAUSES_MAX && at != null; i++) {

@@ -26,10 +26,10 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
 /**
- * Paths of the PEM files by which control links have TLS: this side's certificate with its chain, its key, and the CAs of
- * the peers. A value; "" everywhere = no TLS.
+ * Paths of the PEM files for TLS on control links: this side's certificate with its chain, its key, and the CAs of the
+ * peers. A value; all "" = no TLS.
  *
- * <p>What is wrong with a file is said in one sentence, with the option, by an IllegalArgumentException.
+ * <p>An invalid file is reported by an IllegalArgumentException whose message names the option, in one sentence.
  */
 record TlsFiles(String certificate, String key, String ca) {
     private static final Pattern KEY =
@@ -41,7 +41,7 @@ record TlsFiles(String certificate, String key, String ca) {
         return !certificate.isEmpty() || !key.isEmpty() || !ca.isEmpty();
     }
 
-    /** Reads the files, and refuses what no peer could accept. */
+    /** Reads the files; rejects certificates that no peer could accept. */
     SSLContext read(Instant now) {
         List<X509Certificate> chain = certificates("tls_certificate", certificate);
         X509Certificate own = chain.getFirst();

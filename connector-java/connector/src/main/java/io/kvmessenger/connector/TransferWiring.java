@@ -12,12 +12,12 @@ import java.nio.file.Path;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** Chooses and opens the transfer engine of a messenger. */
+/** Selects and opens the transfer engine of a messenger. */
 final class TransferWiring {
     /** System property: the class of a {@link TransferDecorator}; none in production. */
     static final String DECORATOR_PROPERTY = "kvmessenger.transferDecorator";
 
-    /** System property: the jar that has the class, where it is not on the class path. */
+    /** System property: the jar that contains the class, if it is not on the class path. */
     static final String DECORATOR_JAR_PROPERTY = "kvmessenger.transferDecoratorJar";
 
     private static final int REQUESTS_PER_PEER_MAX = 1024;

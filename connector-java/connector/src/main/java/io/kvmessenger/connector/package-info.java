@@ -1,2 +1,2 @@
-/** Composition root: wires everything; the C function table Python calls; Netty control plane; metrics over HTTP. */
+/** The composition root, which wires everything; the C function table for Python; control plane; metrics over HTTP. */
 package io.kvmessenger.connector;

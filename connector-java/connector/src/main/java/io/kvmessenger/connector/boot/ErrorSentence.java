@@ -4,7 +4,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
 
-/** What a failed call says, as bytes that fit. Safe from any thread; it does not throw, whatever has happened. */
+/** The message of a failed call, as bytes that fit the caller's buffer. Safe from any thread; never throws. */
 final class ErrorSentence {
     private static final byte[] LAST_RESORT =
             "the messenger failed and could not say why: the JVM is out of memory, raise -Xmx in jvm_options"
@@ -39,7 +39,7 @@ final class ErrorSentence {
         return "a bug in the messenger: " + failure + where + "; please report it with this line";
     }
 
-    /** The JVM says so of its heap, and of threads and memory that the system does not give it. */
+    /** The JVM's messages for exhausted heap, and for threads and memory that the system does not provide. */
     private static String outOfMemory(String reason) {
         return reason.startsWith("Java heap space") || reason.startsWith("GC overhead")
                 ? "the JVM's heap of " + (Runtime.getRuntime().maxMemory() >> 20) + " MiB is too small (" + reason

@@ -14,8 +14,8 @@ import java.util.Objects;
 /**
  * The functions of docs/boundary.md, one method each, as C calls them.
  *
- * <p>Any thread may call, also one that the JVM has never seen. Nothing is ever thrown: a failure becomes a negative
- * result and a sentence. It keeps no state and understands no request; {@link Messengers} does.
+ * <p>Any thread may call, including threads unknown to the JVM. Never throws: a failure becomes a negative result and a
+ * sentence. It keeps no state and does not interpret requests; {@link Messengers} does.
  */
 final class Exports {
     private static final byte[] NOTHING = new byte[0];
@@ -24,7 +24,7 @@ final class Exports {
     private final Messengers messengers;
     private final Duration closeLimit;
 
-    /** Made at once, so that every class cache holds the build id of the code it holds. */
+    /** Computed eagerly, so that every class cache contains the build id of its code. */
     private final byte[] description = describeBuild();
 
     Exports(Messengers messengers, Duration closeLimit) {
@@ -86,7 +86,7 @@ final class Exports {
         });
     }
 
-    /** On a thread of its own: a process that ends must not hang on a messenger that does not. */
+    /** Closes on a separate thread: the end of a process must not hang on a messenger that hangs. */
     private byte[] closeWithinLimit(long handle) throws InterruptedException {
         Throwable[] failure = new Throwable[1];
         Thread closing = Thread.ofPlatform()
@@ -151,7 +151,7 @@ final class Exports {
         }
     }
 
-    /** What one export does between reading its request and writing its answer. */
+    /** The body of an export, between reading its request and writing its answer. */
     @FunctionalInterface
     private interface Call {
         byte[] answer(byte[] request, int capacityBytes) throws Exception;

@@ -22,7 +22,7 @@ public final class FunctionTable {
 
     private static final Duration CLOSE_LIMIT = Duration.ofSeconds(10);
 
-    /** {@code int64_t f(int64_t, const void *, int64_t, void *, int64_t)}: addresses travel as words. */
+    /** {@code int64_t f(int64_t, const void *, int64_t, void *, int64_t)}: addresses are passed as integers. */
     private static final FunctionDescriptor SIGNATURE = FunctionDescriptor.of(
             ValueLayout.JAVA_LONG,
             ValueLayout.JAVA_LONG,

@@ -1,6 +1,6 @@
 package io.kvmessenger.connector.boot;
 
-/** Where an open messenger listens, and the word in which it expects the layer count. A port of -1 means: not listening. */
+/** Where an open messenger listens, and the address of its layer counter. A port of -1 means: not listening. */
 public record OpenResult(
         long handle,
         String engineId,

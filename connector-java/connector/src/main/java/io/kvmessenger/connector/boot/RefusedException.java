@@ -1,7 +1,7 @@
 package io.kvmessenger.connector.boot;
 
 /**
- * A call that cannot be served, for a reason the user can fix.
+ * A call was refused for a reason that the user can fix.
  *
  * <p>The message is one sentence that names the option or field, the value seen, the value expected and the remedy.
  */

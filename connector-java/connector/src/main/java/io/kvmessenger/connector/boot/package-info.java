@@ -1,2 +1,2 @@
-/** The Java end of docs/boundary.md: a table of C functions, and what they ask of the composition root. */
+/** The Java end of docs/boundary.md: a table of C functions, and the interface that the composition root implements. */
 package io.kvmessenger.connector.boot;

@@ -38,13 +38,13 @@ import java.util.function.IntConsumer;
 import java.util.function.Supplier;
 
 /**
- * The figures of one messenger: counted by its thread, shown on {@code /metrics} and in the answer to {@code stats}.
+ * The metrics of one messenger: counted by its thread, exposed on {@code /metrics} and in the answer to {@code stats}.
  *
- * <p>Safe from any thread; counting takes no lock and never waits. Transport counters and the JVM's figures are not kept here
- * but read on each scrape.
+ * <p>Safe from any thread; counting takes no lock and never waits. Transport counters and the JVM's metrics are not
+ * kept here but read on each scrape.
  */
 public final class MessengerMetrics implements Tally, AutoCloseable {
-    /** From 50 microseconds to seven minutes, doubling: a small write over shm, and more than any limit's default. */
+    /** From 50 microseconds to seven minutes, doubling: from a small write over shm to beyond any default limit. */
     static final double FIRST_BUCKET_SECONDS = 0.000_05;
 
     static final int BUCKET_COUNT = 24;
@@ -93,30 +93,30 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
 
     /**
      * @param port 0 takes any free one, below 0 there is no HTTP
-     * @param peersMax peers that have series of their own; 0 = no figure is told apart by peer
-     * @param onSocket hears of each local port on which a socket has been opened
+     * @param peersMax number of peers with series of their own; 0 = no metric is labelled by peer
+     * @param onSocket receives each local port on which a socket has been opened
      * @throws io.kvmessenger.connector.boot.RefusedException if the address cannot be listened on
      */
     public static MessengerMetrics open(String host, int port, int peersMax, IntConsumer onSocket) {
         return new MessengerMetrics(host, port, peersMax, onSocket);
     }
 
-    /** From now on the figures of the transports are those that {@code transports} gives. */
+    /** Sets the source of the transports' counters. */
     public void follow(Supplier<TransferCounters> transports) {
         this.transports = transports;
     }
 
-    /** From now on {@code /health} answers 503 with the sentence that {@code healthProblem} gives, if it gives one. */
+    /** Makes {@code /health} answer 503 with the sentence from {@code healthProblem}, if there is one. */
     public void watch(Supplier<Optional<String>> healthProblem) {
         this.healthProblem = healthProblem;
     }
 
-    /** From now on {@code /} and {@code /state} show what {@code describe} completes its argument with. */
+    /** Makes {@code /} and {@code /state} show the state with which {@code describe} completes its argument. */
     public void show(Consumer<CompletableFuture<MessengerState>> describe) {
         this.describe = describe;
     }
 
-    /** Where the pages are, -1 when nowhere. */
+    /** Port of the pages, -1 if there are none. */
     public int port() {
         return server.map(MetricsServer::port).orElse(-1);
     }
@@ -147,8 +147,8 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     }
 
     /**
-     * The answer to {@code stats}: counters as their sums, with their reasons beside them, and histograms with the count of each
-     * bucket. It leaves out the JVM's figures, and those that are told apart by peer.
+     * The answer to {@code stats}: counters as their sums, together with their reasons, and histograms with the count
+     * of each bucket. It omits the JVM's metrics and those labelled by peer.
      */
     public byte[] snapshotJson() {
         TransferCounters ofTransports = transports.get();
@@ -175,7 +175,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         return encode(Map.of("counters", totals, "reasons", reasons, "gauges", values, "histograms", observed));
     }
 
-    /** Of each bucket what is in it and not in the one before. */
+    /** Converts cumulative buckets to the count of each. */
     private static Map<String, Object> buckets(Histogram histogram) {
         HistogramDataPointSnapshot observed =
                 histogram.collect().getDataPoints().getFirst();

@@ -19,13 +19,14 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.IntConsumer;
 
 /**
- * The pages {@code /metrics}, {@code /health}, {@code /ready}, and for this host the messenger's state and {@code /drain}.
+ * Serves the pages {@code /metrics}, {@code /health}, {@code /ready}, and to this host only the messenger's state and
+ * {@code /drain}.
  *
- * <p>One daemon thread, which no connection can hold: a request that does not come in whole is closed at its limit, and
- * sooner when newer ones want its place. It knows no figure.
+ * <p>One daemon thread, which no connection can block: an incomplete request is closed at its limit, or sooner when
+ * newer connections need its place. It does not interpret metrics.
  */
 final class MetricsServer implements AutoCloseable {
-    /** Connections open at once; one more, and the oldest is closed. */
+    /** Limit on open connections; one more, and the oldest is closed. */
     static final int CONNECTIONS_MAX = 64;
 
     private static final long CLOSE_LIMIT_MILLIS = 1_000;
@@ -74,7 +75,7 @@ final class MetricsServer implements AutoCloseable {
             return;
         }
         listener.close().awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
-        // a loop that ends closes them too, and then keeps what half a request has come in
+        // the end of the loop would close them too, but leak the buffer of a partial request
         loop.submit(this::hangUp).awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
         close(loop);
     }
@@ -135,7 +136,7 @@ final class MetricsServer implements AutoCloseable {
                 cause);
     }
 
-    /** Where the host is not, no port of it is free either. */
+    /** Whether this machine has the address: on another machine's, not even an arbitrary port can be listened on. */
     private static boolean isOfThisMachine(InetSocketAddress address) {
         if (address.getAddress().isAnyLocalAddress()) {
             return true;

@@ -28,11 +28,11 @@ import java.util.concurrent.TimeUnit;
  * <p>Event loop only.
  */
 final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
-    /** Longest request, headers and all. */
+    /** Longest request including its headers. */
     static final int REQUEST_LENGTH_MAX_BYTES = 8 << 10;
 
     private static final int REQUEST_LIMIT_SECONDS = 10;
-    /** What the messenger's thread may take to say what it holds; less than that of the request, which goes on meanwhile. */
+    /** Limit for the messenger's thread to describe its state; shorter than that of the request, which runs too. */
     private static final int STATE_LIMIT_SECONDS = 5;
 
     private static final ByteBuf END_OF_HEADERS =
@@ -91,7 +91,7 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
         answer(context, status, TEXT, problem.orElse(good) + "\n", withBody);
     }
 
-    /** A browser says in {@code Origin} which page it asks for: none has a reason to end this engine's traffic. */
+    /** Refuses requests with an {@code Origin}, as from a page in a browser: none may end this engine's traffic. */
     private void answerDrain(ChannelHandlerContext context, String method, String[] lines) {
         if (!method.equals("POST")) {
             answer(context, "405 Method Not Allowed", TEXT, "POST\n", true);
@@ -117,7 +117,7 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
         answer(context, "200 OK", format.getContentType(), page.toByteArray(), withBody);
     }
 
-    /** Names of requests and peers are for this host alone, wherever the page of figures can be read from. */
+    /** Answers this host only: the state names requests and peers, which is not for every reader of the metrics. */
     private void answerState(ChannelHandlerContext context, String type, boolean withBody) {
         if (!isOfThisHost(context.channel().localAddress(), context.channel().remoteAddress())) {
             answer(context, "403 Forbidden", TEXT, "the state is shown to this host only: ask from there\n", withBody);
@@ -145,14 +145,14 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
                 : StatePage.json(state);
     }
 
-    /** A connection from this host to one of its own addresses comes from loopback, or from that same address. */
+    /** Whether a connection comes from this host: then its source is loopback, or equal to its local address. */
     static boolean isOfThisHost(SocketAddress local, SocketAddress remote) {
         return remote instanceof InetSocketAddress from
                 && local instanceof InetSocketAddress to
                 && (from.getAddress().isLoopbackAddress() || from.getAddress().equals(to.getAddress()));
     }
 
-    /** What the header says, "" where there is none. */
+    /** Value of the header, "" if absent. */
     private static String header(String[] lines, String name) {
         for (String line : lines) {
             if (line.toLowerCase(Locale.ROOT).startsWith(name + ":")) {
@@ -179,6 +179,6 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
 
     @Override
     public void exceptionCaught(ChannelHandlerContext context, Throwable cause) {
-        var unused = context.close(); // too long, too slow, or gone: no page is owed
+        var unused = context.close(); // too long, too slow, or gone: no answer is owed
     }
 }

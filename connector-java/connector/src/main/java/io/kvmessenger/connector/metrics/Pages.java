@@ -9,11 +9,11 @@ import java.util.function.Consumer;
 import java.util.function.Supplier;
 
 /**
- * What the pages are made of.
+ * The sources of the pages.
  *
  * @param healthProblem why the messenger does not work, if it does not
- * @param draining whether the engine is to get no new requests; set by this host, and never taken back
- * @param describe completes what it is given, on any thread, soon
+ * @param draining whether the engine should get no new requests; set by this host, and never reset
+ * @param describe completes its argument, on any thread, soon
  */
 record Pages(
         PrometheusRegistry registry,

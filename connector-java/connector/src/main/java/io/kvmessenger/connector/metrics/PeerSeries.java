@@ -15,10 +15,10 @@ import java.util.Optional;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * The figures that are told apart by peer: a bounded number of peers has series of its own, the others share one.
+ * The metrics labelled by peer: a bounded number of peers have series of their own, the others share one.
  *
- * <p>A peer that is gone keeps its series until another needs the room; from then on what it counted is the others', so that a
- * sum over all never falls. The messenger's thread opens, counts and ends; any thread reads.
+ * <p>A peer that is gone keeps its series until another needs the room; then its counts are added to the shared series,
+ * so that the total never decreases. The messenger's thread opens, counts and ends; any thread reads.
  */
 final class PeerSeries {
     /** The label of the peers without series of their own. */
@@ -28,20 +28,20 @@ final class PeerSeries {
             .filter(metric -> metric.label() == Label.PEER)
             .toList();
 
-    /** Receives one figure of one peer. */
+    /** Receives one metric of one peer. */
     interface Reader {
         void accept(String engineId, double value);
     }
 
-    /** What is known of one label. */
+    /** The series of one label. */
     private static final class Series {
-        /** Never changed once made: only what it holds is. */
+        /** The map never changes after construction, only its values do. */
         final Map<MessengerMetric, AtomicLong> sums = new EnumMap<>(MessengerMetric.class);
-        /** Its open sessions that are written to. */
+        /** The handles of its open sessions in which this engine writes to it. */
         final List<Peer> writtenTo = new ArrayList<>();
 
         int sessionCount;
-        /** Where it counts since its room was taken. */
+        /** Counts go here after the series has been given up. */
         Series heir = this;
 
         Series() {
@@ -75,7 +75,7 @@ final class PeerSeries {
         }
     }
 
-    /** Of one session. */
+    /** The tally of one session. */
     private final class SessionTally implements PeerTally {
         private final Series series;
         private final Optional<Peer> writtenTo;
@@ -101,12 +101,12 @@ final class PeerSeries {
     }
 
     private final int countMax;
-    /** By engine id, the longest known first. */
+    /** By engine id, in order of first use. */
     private final Map<String, Series> own = new LinkedHashMap<>();
 
     private final Series others = new Series();
 
-    /** @param countMax peers that have series of their own; 0 = nothing is told apart by peer */
+    /** @param countMax number of peers with series of their own; 0 = no metric is labelled by peer */
     PeerSeries(int countMax) {
         this.countMax = countMax;
     }
@@ -139,7 +139,7 @@ final class PeerSeries {
         return made;
     }
 
-    /** Gives the others what the longest known peer that is gone has counted; false when all are there. */
+    /** Merges the oldest series of a peer that is gone into the shared one; false when all peers are connected. */
     private boolean makeRoom() {
         for (Iterator<Series> all = own.values().iterator(); all.hasNext(); ) {
             Series gone = all.next();
@@ -153,7 +153,7 @@ final class PeerSeries {
         return false;
     }
 
-    /** Any thread: the figure of each peer that has been there, and of the others. */
+    /** Any thread: passes on the metric of each peer seen so far, and of the others. */
     synchronized void read(MessengerMetric metric, Reader reader) {
         if (countMax > 0) {
             own.forEach((engineId, series) -> reader.accept(engineId, series.of(metric)));

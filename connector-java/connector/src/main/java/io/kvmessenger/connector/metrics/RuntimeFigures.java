@@ -10,8 +10,8 @@ import java.util.Map;
 import java.util.function.DoubleSupplier;
 
 /**
- * The figures of the JVM, read when the page is asked for: the first look loads what Java has for its own management, which
- * would delay an engine's start and its {@code stats}.
+ * The JVM's metrics, read when the page is requested: the first access loads Java's management classes, which would
+ * delay an engine's start and its {@code stats}.
  *
  * <p>Any thread.
  */

@@ -13,8 +13,8 @@ import java.util.Map;
 import java.util.stream.Collectors;
 
 /**
- * The state of a messenger as a page for a browser, which asks again by itself, and as JSON. Both have the names of {@link
- * MessengerState}'s components.
+ * The state of a messenger as a self-refreshing HTML page, and as JSON. Both use the names of {@link MessengerState}'s
+ * components.
  *
  * <p>Pure functions.
  */
@@ -42,7 +42,7 @@ final class StatePage {
         }
     }
 
-    /** @param health "" for a messenger that works, else why it does not */
+    /** @param health why the messenger does not work; "" if it does */
     static String html(MessengerState state, String health) {
         StringBuilder page = new StringBuilder(HEAD);
         page.append("<p>")
@@ -87,7 +87,7 @@ final class StatePage {
         page.append("</table>\n");
     }
 
-    /** {@code waitsFor} becomes "waits for"; a unit that the cell shows is left out. */
+    /** {@code waitsFor} becomes "waits for"; a unit that the cell shows is removed. */
     private static String heading(String name) {
         return name.replaceFirst("Ns$", "").replaceAll("([A-Z])", " $1").toLowerCase(Locale.ROOT);
     }

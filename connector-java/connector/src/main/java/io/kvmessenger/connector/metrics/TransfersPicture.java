@@ -7,9 +7,9 @@ import java.util.Locale;
 import java.util.Map;
 
 /**
- * Draws the last transfers as bars, one below the other on one scale of time: what each waited for, computed and wrote.
+ * Draws recent transfers as bars on a common time axis: what each waited for, computed and wrote.
  *
- * <p>A pure function to SVG inside of HTML: no script, nothing from another address.
+ * <p>A pure function to SVG within HTML, without scripts or external resources.
  */
 final class TransfersPicture {
     private static final int WIDTH = 1180;
@@ -19,7 +19,7 @@ final class TransfersPicture {
     private static final int BASELINE = 15;
     private static final double NS_PER_MS = 1e6;
 
-    /** Writes leave during the forward passes: the narrow bar lies in the wide one. */
+    /** Writes overlap the forward passes: their narrow bar is drawn inside the wide one. */
     private record Style(String colour, int heightPixels) {}
 
     private static final Style OTHER = new Style("#999999", 14);
@@ -30,7 +30,7 @@ final class TransfersPicture {
             "forward passes", new Style("#a9cfa4", 14),
             "writes", new Style("#d9822b", 6));
 
-    /** Longest part of a request's id that is shown; the JSON has it whole. */
+    /** Longest part of a request's id that is shown; the JSON has all of it. */
     private static final int REQUEST_LENGTH_MAX = 40;
 
     private TransfersPicture() {}
@@ -92,7 +92,7 @@ final class TransfersPicture {
                 : "…" + request.substring(request.length() - REQUEST_LENGTH_MAX + 1);
     }
 
-    /** The colours and what they stand for. */
+    /** Explains the colours. */
     static String legend(List<TransferRow> rows) {
         StringBuilder legend = new StringBuilder("<p>");
         rows.stream()

@@ -1,2 +1,2 @@
-/** Figures over HTTP and as JSON: the only package that knows client_java. */
+/** Metrics over HTTP and as JSON: the only package that depends on client_java. */
 package io.kvmessenger.connector.metrics;
