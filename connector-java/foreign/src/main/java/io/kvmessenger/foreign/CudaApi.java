@@ -15,7 +15,7 @@ public final class CudaApi {
     public static final int CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1;
 
     // attributes of a device
-    /** Whether the device is coherent with the processor, as over NVLink-C2C. */
+    /** Whether the device is cache-coherent with the CPU, as over NVLink-C2C. */
     public static final int CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100;
 
     public static final int CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS = 117;

@@ -1,6 +1,6 @@
 package io.kvmessenger.foreign;
 
-/** Where the fields of the driver's structs lie, on 64-bit Linux. They are part of its binary interface. */
+/** Field offsets and sizes of the driver's structs on 64-bit Linux; they are part of its binary interface. */
 public final class CudaLayout {
     /** {@code CUmemAllocationProp}. */
     public static final long ALLOCATION_PROP_SIZE_BYTES = 32;
@@ -24,7 +24,7 @@ public final class CudaLayout {
 
     public static final long COPY_ATTRIBUTES_SRCACCESSORDER = 0;
 
-    /** {@code CUipcMemHandle}, which means nothing to a program. */
+    /** {@code CUipcMemHandle}, an opaque value. */
     public static final long IPC_HANDLE_SIZE_BYTES = 64;
 
     private CudaLayout() {}

@@ -27,7 +27,7 @@ public final class Epoll {
 
     private Epoll() {}
 
-    /** Where {@code data} stands: behind four bytes of {@code events}, aligned where the structure is not packed. */
+    /** Offset of {@code data}: after the four bytes of {@code events}, aligned unless the structure is packed. */
     static long dataOffset(String architecture) {
         return architecture.equals("amd64") ? Integer.BYTES : Long.BYTES;
     }

@@ -1,8 +1,8 @@
 package io.kvmessenger.foreign;
 
 /**
- * Why a C function failed, by number; <a href="https://man7.org/linux/man-pages/man3/errno.3.html">errno(3)</a>. Values
- * of Linux on x86_64 and aarch64.
+ * Error numbers of C functions; <a href="https://man7.org/linux/man-pages/man3/errno.3.html">errno(3)</a>. Values of
+ * Linux on x86_64 and aarch64.
  */
 public final class Errno {
     public static final int EPERM = 1;
@@ -27,7 +27,7 @@ public final class Errno {
 
     private Errno() {}
 
-    /** A word for a message: the symbol where this class has one, the number otherwise. */
+    /** Name for a message: the symbol if this class has one, the number otherwise. */
     public static String name(int errno) {
         return switch (errno) {
             case EPERM -> "EPERM";

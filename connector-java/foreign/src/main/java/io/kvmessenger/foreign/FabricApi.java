@@ -1,11 +1,11 @@
 package io.kvmessenger.foreign;
 
 /**
- * Constants of libfabric, <a href="https://ofiwg.github.io/libfabric/v1.17.0/man/fabric.7.html">fabric(7)</a>, as its API 1.17 has
- * them: what this project asks for, whatever newer library it finds. A mode and a flag may share a bit.
+ * Constants of libfabric, <a href="https://ofiwg.github.io/libfabric/v1.17.0/man/fabric.7.html">fabric(7)</a>, of API
+ * 1.17, which this project requests from any newer library too. A mode and a flag may share a bit.
  */
 public final class FabricApi {
-    /** What is passed as the version of the API: {@code FI_VERSION(1, 17)}. */
+    /** The API version passed to the library: {@code FI_VERSION(1, 17)}. */
     public static final int VERSION = 1 << 16 | 17;
 
     // capabilities, and flags of operations

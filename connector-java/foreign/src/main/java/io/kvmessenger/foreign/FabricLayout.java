@@ -1,13 +1,14 @@
 package io.kvmessenger.foreign;
 
 /**
- * Where the fields of libfabric's structs lie, from API 1.17 on, on 64-bit Linux.
+ * Field offsets and sizes of libfabric's structs, from API 1.17 on, on 64-bit Linux.
  *
- * <p>Structs that the caller makes have grown at their end since: they are made with {@link #SLACK_BYTES} of zeros behind.
- * Those of the library's own may be longer than here, and a table of operations says how long it is.
+ * <p>Structs allocated by the caller have grown at their end since: they are allocated with {@link #SLACK_BYTES} of
+ * trailing zeros. Structs allocated by the library may be longer than here; a table of operations contains its own
+ * length.
  */
 public final class FabricLayout {
-    /** More than any of the structs has grown by. */
+    /** More than any struct has grown by. */
     public static final long SLACK_BYTES = 128;
 
     /** {@code struct fi_info}. */
@@ -76,10 +77,10 @@ public final class FabricLayout {
     public static final long CQ_ERROR_PROV_ERRNO = 60;
     public static final long CQ_ERROR_ERR_DATA = 64;
 
-    /** {@code struct fi_context2}: what an operation's context has to be where the provider's mode says so. */
+    /** {@code struct fi_context2}: required as an operation's context if the provider's mode says so. */
     public static final long CONTEXT_SIZE_BYTES = 64;
 
-    // what objects begin with, and their tables of operations
+    // headers of objects, with their tables of operations
     public static final long FID_OPS = 16;
     public static final long FABRIC_OPS = 24;
     public static final long DOMAIN_OPS = 24;

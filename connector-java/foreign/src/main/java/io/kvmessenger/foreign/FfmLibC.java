@@ -18,8 +18,8 @@ import java.lang.invoke.VarHandle;
 /**
  * The C library of this process, by downcalls.
  *
- * <p>Safe from any thread; instances share all there is. A function that the library lacks costs nothing until it is
- * called: the call throws an {@link UnsatisfiedLinkError} that names it.
+ * <p>Safe from any thread; instances share all state. A function that the library lacks fails only when it is called,
+ * with an {@link UnsatisfiedLinkError} that names it.
  */
 public final class FfmLibC implements LibC {
     private static final Linker LINKER = Linker.nativeLinker();
@@ -69,7 +69,7 @@ public final class FfmLibC implements LibC {
     private static final MethodHandle syscall = variadic("syscall", 1, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG);
     private static final MethodHandle write = handle("write", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG);
 
-    /** The same on x86_64 and aarch64; C libraries before glibc 2.36 have no function for it. */
+    /** The same on x86_64 and aarch64; C libraries before glibc 2.36 have no wrapper for it. */
     private static final long SYS_PIDFD_OPEN = 434;
 
     @Override
@@ -446,7 +446,7 @@ public final class FfmLibC implements LibC {
         }
     }
 
-    /** This thread's, for calls that say by it why they failed. */
+    /** This thread's capture of errno, for calls that report errors by it. */
     static MemorySegment callState() {
         return STATE.get();
     }
@@ -478,7 +478,7 @@ public final class FfmLibC implements LibC {
                         name, LINKER.downcallHandle(descriptor, options).type().dropParameterTypes(0, 1)));
     }
 
-    /** Throws where a function is called that the library does not have. */
+    /** A stand-in that throws for a function that the library lacks. */
     private static MethodHandle absent(String name, MethodType type) {
         MethodHandle thrower = MethodHandles.throwException(type.returnType(), UnsatisfiedLinkError.class)
                 .bindTo(new UnsatisfiedLinkError("the C library has no function " + name));

@@ -14,13 +14,13 @@ import java.lang.invoke.MethodHandle;
 /**
  * The libcuda of this machine, by downcalls.
  *
- * <p>Safe from any thread, as far as the objects are.
+ * <p>Thread-safe as far as the objects are.
  */
 public final class FfmLibCuda implements LibCuda {
-    /** What the loader finds where NVIDIA's driver is installed. */
+    /** The name by which the loader finds NVIDIA's driver. */
     public static final String DEFAULT_NAME = "libcuda.so.1";
 
-    /** A struct of bytes, which C passes by value. */
+    /** A struct of bytes, passed by value. */
     private static final MemoryLayout IPC_HANDLE =
             MemoryLayout.structLayout(MemoryLayout.sequenceLayout(CudaLayout.IPC_HANDLE_SIZE_BYTES, JAVA_BYTE));
 
@@ -77,9 +77,9 @@ public final class FfmLibCuda implements LibCuda {
     private final MethodHandle getErrorName;
 
     /**
-     * Loads the library; it stays until the process ends.
+     * Loads the library; it stays loaded until the process ends.
      *
-     * @param name its path, or a name that the loader looks for
+     * @param name its path, or a name for the loader
      * @throws UnsatisfiedLinkError saying in one line why it cannot be
      */
     public FfmLibCuda(String name) {
@@ -583,7 +583,7 @@ public final class FfmLibCuda implements LibCuda {
         return library.symbol(name, FunctionDescriptor.of(JAVA_INT, arguments));
     }
 
-    /** Null where the library is older than the function. */
+    /** Null if the library is older than the function. */
     private static MethodHandle optional(LoadedLibrary library, String name, MemoryLayout... arguments) {
         return library.optional(name, FunctionDescriptor.of(JAVA_INT, arguments));
     }

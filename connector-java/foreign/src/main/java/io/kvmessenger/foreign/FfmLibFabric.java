@@ -13,13 +13,13 @@ import java.lang.invoke.MethodHandle;
 import java.util.function.Function;
 
 /**
- * The libfabric of this machine, by downcalls. Most of its functions are inline: they call what an object's table of operations
- * points to, and so do those here.
+ * The libfabric of this machine, by downcalls. Most of its functions are inline and call through an object's table of
+ * operations, as do the methods here.
  *
- * <p>Safe from any thread, as far as the objects are.
+ * <p>Thread-safe as far as the objects are.
  */
 public final class FfmLibFabric implements LibFabric {
-    /** What the loader finds where the library is installed. */
+    /** The name by which the loader finds the library. */
     public static final String DEFAULT_NAME = "libfabric.so.1";
 
     private static final Linker LINKER = Linker.nativeLinker();
@@ -28,12 +28,12 @@ public final class FfmLibFabric implements LibFabric {
     private static final MethodHandle SETENV = system("setenv", JAVA_INT, ADDRESS, ADDRESS, JAVA_INT);
 
     /**
-     * A library that Debian's libfabric needs takes SIGSEGV and ends the process by it, from the moment it is loaded, unless this is
-     * set; the JVM uses that signal all the time.
+     * Must be set before loading: a dependency of Debian's libfabric otherwise installs a SIGSEGV handler that ends the
+     * process, and the JVM uses that signal all the time.
      */
     private static final String KEEP_SIGNALS = "IPATH_NO_BACKTRACE";
 
-    // by what they take: the first argument of each is the address of the function
+    // by signature: the first argument of each is the address of the function
     private static final MethodHandle CLOSE = pointer(JAVA_INT, JAVA_LONG);
     private static final MethodHandle BIND = pointer(JAVA_INT, JAVA_LONG, JAVA_LONG, JAVA_LONG);
     private static final MethodHandle CONTROL = pointer(JAVA_INT, JAVA_LONG, JAVA_INT, ADDRESS);
@@ -57,12 +57,12 @@ public final class FfmLibFabric implements LibFabric {
     private final MethodHandle fabric;
     private final MethodHandle strerror;
 
-    /** The last functions called on the data path: one provider's, mostly. */
+    /** Caches of the functions last called on the data path, which mostly belong to one provider. */
     private Entry read = Entry.NONE;
 
     private Entry write = Entry.NONE;
 
-    /** A function as it is called, made once and not for each call. Immutable: it may be found by a data race. */
+    /** A function pointer in the form of a downcall, created once. Immutable, so a data race on the cache is benign. */
     private record Entry(long address, MemorySegment point) {
         static final Entry NONE = new Entry(0, MemorySegment.NULL);
 
@@ -72,16 +72,16 @@ public final class FfmLibFabric implements LibFabric {
     }
 
     /**
-     * Loads the library; it stays until the process ends.
+     * Loads the library; it stays loaded until the process ends.
      *
-     * @param library its path, or a name that the loader looks for
+     * @param library its path, or a name for the loader
      * @throws UnsatisfiedLinkError saying in one line why it cannot be
      */
     public FfmLibFabric(String library) {
         this(load(library)::find);
     }
 
-    /** The functions that a library exports, by name, wherever they come from. */
+    /** Uses the exported functions that {@code exports} finds by name, from any source. */
     public FfmLibFabric(Function<String, MemorySegment> exports) {
         version = export(exports, "fi_version", FunctionDescriptor.of(JAVA_INT));
         getinfo = export(
@@ -388,7 +388,7 @@ public final class FfmLibFabric implements LibFabric {
         }
     }
 
-    /** The function at an offset of a table of operations; 0 where the table is shorter, or has none there. */
+    /** The function at an offset of a table of operations; 0 if the table is shorter, or the entry is null. */
     private static long operation(long tableAt, long offset) {
         long table = ForeignMemory.longAt(tableAt);
         return table == 0 || ForeignMemory.longAt(table + FabricLayout.OPS_SIZE) <= offset

@@ -12,16 +12,16 @@ import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
 
 /**
- * The libibverbs of this machine, by downcalls. What moves bytes is inline in its headers, and calls what a device's table of
- * operations points to; so do those here.
+ * The libibverbs of this machine, by downcalls. Its data path functions are inline and call through a device's table of
+ * operations, as do the methods here.
  *
- * <p>Safe from any thread, as far as the objects are.
+ * <p>Thread-safe as far as the objects are.
  */
 public final class FfmLibVerbs implements LibVerbs {
-    /** What the loader finds where the library is installed. */
+    /** The name by which the loader finds the library. */
     public static final String DEFAULT_NAME = "libibverbs.so.1";
 
-    // by what they take: the first argument of each is the address of the function
+    // by signature: the first argument of each is the address of the function
     private static final MethodHandle POST = pointer(JAVA_INT, JAVA_LONG, JAVA_LONG, ADDRESS);
     private static final MethodHandle POLL = pointer(JAVA_INT, JAVA_LONG, JAVA_INT, ADDRESS);
 
@@ -45,13 +45,13 @@ public final class FfmLibVerbs implements LibVerbs {
     private final MethodHandle destroyQp;
     private final MethodHandle wcStatusStr;
 
-    /** The last functions called on the data path: one device's, mostly. */
+    /** Caches of the functions last called on the data path, which mostly belong to one device. */
     private Function postSend = Function.NONE;
 
     private Function postRecv = Function.NONE;
     private Function pollCq = Function.NONE;
 
-    /** A function as it is called, made once and not for each call. Immutable: it may be found by a data race. */
+    /** A function pointer in the form of a downcall, created once. Immutable, so a data race on the cache is benign. */
     private record Function(long address, MemorySegment entry) {
         static final Function NONE = new Function(0, MemorySegment.NULL);
 
@@ -61,9 +61,9 @@ public final class FfmLibVerbs implements LibVerbs {
     }
 
     /**
-     * Loads the library; it stays until the process ends.
+     * Loads the library; it stays loaded until the process ends.
      *
-     * @param name its path, or a name that the loader looks for
+     * @param name its path, or a name for the loader
      * @throws UnsatisfiedLinkError saying in one line why it cannot be
      */
     public FfmLibVerbs(String name) {
@@ -347,7 +347,7 @@ public final class FfmLibVerbs implements LibVerbs {
         }
     }
 
-    /** The function at an offset of a device's context, which an object points to. */
+    /** The function at an offset of a device's context. */
     private static long operation(long contextAt, long offset) {
         return ForeignMemory.longAt(ForeignMemory.longAt(contextAt) + offset);
     }
@@ -356,7 +356,7 @@ public final class FfmLibVerbs implements LibVerbs {
         return address == 0 ? -FfmLibC.errno(state) : address;
     }
 
-    /** Most functions return the number of the error, some -1 and leave it where the C library has it. */
+    /** Normalises a result: most functions return the error number, some -1 with the number in errno. */
     private static int result(int returned, MemorySegment state) {
         return returned == -1 ? -FfmLibC.errno(state) : -Math.abs(returned);
     }

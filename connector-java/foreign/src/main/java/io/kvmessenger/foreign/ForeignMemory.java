@@ -10,13 +10,14 @@ import java.lang.invoke.MethodHandle;
 /**
  * Views of memory that the JVM does not own.
  *
- * <p>Safe from any thread. It does not keep the memory alive: a view used after its memory is unmapped kills the process.
+ * <p>Safe from any thread. It does not keep the memory alive: using a view after its memory is unmapped kills the
+ * process.
  */
 public final class ForeignMemory {
     @SuppressWarnings("restricted")
     private static final MemorySegment EVERYTHING = MemorySegment.NULL.reinterpret(Long.MAX_VALUE);
 
-    /** Of the processor's pages. */
+    /** The CPU's page size. */
     public static final long PAGE_BYTES = pageBytes();
 
     private ForeignMemory() {}
@@ -33,32 +34,32 @@ public final class ForeignMemory {
         }
     }
 
-    /** Copies from address to address, without a look at either; allocates nothing. */
+    /** Copies between addresses, without checking either; allocates nothing. */
     public static void copy(long source, long target, long lengthBytes) {
         MemorySegment.copy(EVERYTHING, source, EVERYTHING, target, lengthBytes);
     }
 
-    /** Copies from an address into an array, without a look at the address; allocates nothing. */
+    /** Copies from an address into an array, without checking the address; allocates nothing. */
     public static void copy(long source, byte[] target, int targetIndex, int lengthBytes) {
         MemorySegment.copy(EVERYTHING, ValueLayout.JAVA_BYTE, source, target, targetIndex, lengthBytes);
     }
 
-    /** The word at an address, without a look at the address; allocates nothing. */
+    /** The 64-bit word at an address, without checking the address; allocates nothing. */
     static long longAt(long address) {
         return EVERYTHING.get(ValueLayout.JAVA_LONG, address);
     }
 
-    /** The half word at an address, without a look at the address; allocates nothing. */
+    /** The 32-bit word at an address, without checking the address; allocates nothing. */
     static int intAt(long address) {
         return EVERYTHING.get(ValueLayout.JAVA_INT, address);
     }
 
-    /** The string that ends with a zero at an address, or an empty one at address 0. */
+    /** The zero-terminated string at an address; empty at address 0. */
     public static String stringAt(long address) {
         return address == 0 ? "" : EVERYTHING.getString(address);
     }
 
-    /** The {@code lengthBytes} bytes at {@code address}, readable and writable from any thread, for ever. */
+    /** The {@code lengthBytes} bytes at {@code address}, readable and writable from any thread, without a scope. */
     @SuppressWarnings("restricted")
     public static MemorySegment at(long address, long lengthBytes) {
         if (address == 0 || lengthBytes < 0) {

@@ -4,12 +4,12 @@ import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import java.lang.foreign.MemorySegment;
 
-/** {@code struct iovec}: one run of bytes for readv and writev; arrays of them lie in one segment. Not synchronized. */
+/** {@code struct iovec}: one run of bytes for readv and writev; arrays of them are one segment. Not synchronized. */
 public final class IoVector {
     public static final long SIZE_BYTES = 16;
     public static final long BASE_OFFSET = 0;
     public static final long LENGTH_OFFSET = 8;
-    /** The most vectors one call takes. */
+    /** Limit on the vectors of one call. */
     public static final int COUNT_MAX = 1024;
 
     private IoVector() {}

@@ -6,7 +6,7 @@ import java.lang.foreign.MemorySegment;
  * The C library: one method for each C function, under its C name. Linux on x86_64 and aarch64.
  *
  * <p>A method returns what C returns, except that a failure, {@code -1} in C, is returned as {@code -errno}; see
- * {@link Errno}. Safe from any thread. It checks no argument and has no opinion.
+ * {@link Errno}. Safe from any thread. Arguments are not checked.
  */
 public interface LibC {
     /** <a href="https://man7.org/linux/man-pages/man2/accept4.2.html">accept4(2)</a>. */

@@ -3,11 +3,12 @@ package io.kvmessenger.foreign;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The functions of NVIDIA's driver, libcuda, that this project calls, under the names that it exports: of several the plain name is
- * an older interface. <a href="https://docs.nvidia.com/cuda/cuda-driver-api/">The manual</a> says what they do.
+ * The functions of NVIDIA's driver, libcuda, that this project calls, under their exported names: if there are several
+ * versions, the name without a suffix is an older interface. See
+ * <a href="https://docs.nvidia.com/cuda/cuda-driver-api/">the manual</a>.
  *
- * <p>Contexts, streams, events, handles and memory are named by numbers. Each function returns a {@code CUresult}, 0 when it went
- * well. Safe from any thread; most need a context that is current on the calling one.
+ * <p>Contexts, streams, events, handles and memory are identified by numbers. Each function returns a {@code CUresult},
+ * 0 on success. Safe from any thread; most require a context that is current on the calling one.
  */
 public interface LibCuda {
     // the driver, its devices and their contexts
@@ -58,7 +59,7 @@ public interface LibCuda {
 
     int cuMemcpyDtoDAsync_v2(long target, long source, long lengthBytes, long stream);
 
-    /** Without order among the copies; {@link CudaApi#CUDA_ERROR_NOT_FOUND} where the driver is older than CUDA 13. */
+    /** Copies in no order; {@link CudaApi#CUDA_ERROR_NOT_FOUND} if the driver is older than CUDA 13. */
     int cuMemcpyBatchAsync_v2(
             MemorySegment targets,
             MemorySegment sources,
@@ -85,7 +86,7 @@ public interface LibCuda {
 
     int cuMemFree_v2(long address);
 
-    /** Of the allocation, or of the mapping of one handle, that has the address. */
+    /** The range of the allocation, or of one handle's mapping, that contains the address. */
     int cuMemGetAddressRange_v2(MemorySegment base, MemorySegment lengthBytes, long address);
 
     int cuPointerGetAttribute(MemorySegment value, int attribute, long address);
@@ -109,16 +110,16 @@ public interface LibCuda {
     /** Fails for memory that cuMemCreate did not make. */
     int cuMemRetainAllocationHandle(MemorySegment handle, long address);
 
-    // memory of a device as other hardware reaches it
+    // memory of a device as other hardware accesses it
 
     /**
-     * {@link CudaApi#CUDA_ERROR_NOT_SUPPORTED} where the driver is older than CUDA 11.7.
+     * {@link CudaApi#CUDA_ERROR_NOT_SUPPORTED} if the driver is older than CUDA 11.7.
      *
-     * @param handle a descriptor, which is the caller's
+     * @param handle receives a descriptor, which the caller has to close
      */
     int cuMemGetHandleForAddressRange(MemorySegment handle, long address, long lengthBytes, int type, long flags);
 
-    /** {@link CudaApi#CUDA_ERROR_NOT_SUPPORTED} where the driver is older than CUDA 11.3. */
+    /** {@link CudaApi#CUDA_ERROR_NOT_SUPPORTED} if the driver is older than CUDA 11.3. */
     int cuFlushGPUDirectRDMAWrites(int target, int scope);
 
     // memory between processes

@@ -3,20 +3,21 @@ package io.kvmessenger.foreign;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The functions of libfabric that this project calls, under their C names;
- * <a href="https://ofiwg.github.io/libfabric/">the manual</a> says what they do.
+ * The functions of libfabric that this project calls, under their C names; see
+ * <a href="https://ofiwg.github.io/libfabric/">the manual</a>.
  *
- * <p>Objects of the library are named by their address. A result below zero is {@code -errno}, of the C library's numbers or of
- * {@link FabricApi}'s; a function that the object's provider lacks returns {@code -ENOSYS}. Arguments that are always null, zero or
- * one in this project are left out. Which calls may overlap is what the domain was opened for.
+ * <p>Objects of the library are identified by their address. A result below zero is {@code -errno}, with the C
+ * library's numbers or {@link FabricApi}'s; a function that the object's provider lacks returns {@code -ENOSYS}.
+ * Arguments that are always null, zero or one in this project are omitted. Which calls may run concurrently depends on
+ * the threading model of the opened domain.
  */
 public interface LibFabric {
     int fi_version();
 
-    /** @param node the address to be reached, or with {@link FabricApi#FI_SOURCE} to be opened; may be null */
+    /** @param node the address to reach, or with {@link FabricApi#FI_SOURCE} to open; may be null */
     int fi_getinfo(int version, MemorySegment node, long flags, MemorySegment hints, MemorySegment info);
 
-    /** A copy, which is to be freed; an empty one of {@code NULL}. */
+    /** A copy, which has to be freed; an empty struct for {@code NULL}. */
     MemorySegment fi_dupinfo(MemorySegment info);
 
     void fi_freeinfo(MemorySegment info);
@@ -31,7 +32,7 @@ public interface LibFabric {
 
     int fi_domain(long fabric, MemorySegment info, MemorySegment domain);
 
-    /** Whether a wait for the objects' descriptors may begin: {@code -EAGAIN} when there is something to be read first. */
+    /** Whether a wait for the objects' descriptors may begin: {@code -EAGAIN} when something has to be read first. */
     int fi_trywait(long fabric, MemorySegment fids, int count);
 
     int fi_av_open(long domain, MemorySegment attributes, MemorySegment vector);
@@ -58,7 +59,7 @@ public interface LibFabric {
 
     long fi_cq_readerr(long queue, MemorySegment entry);
 
-    /** @param entry that {@link #fi_cq_readerr} has filled */
+    /** @param entry filled by {@link #fi_cq_readerr} */
     String fi_cq_strerror(long queue, MemorySegment entry);
 
     long fi_writedata(

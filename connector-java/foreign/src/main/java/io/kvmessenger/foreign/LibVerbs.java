@@ -3,15 +3,15 @@ package io.kvmessenger.foreign;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The functions of libibverbs that this project calls, under their C names;
- * <a href="https://man7.org/linux/man-pages/man7/rdma_cm.7.html">the manual</a> says what they do.
+ * The functions of libibverbs that this project calls, under their C names; see
+ * <a href="https://man7.org/linux/man-pages/man7/rdma_cm.7.html">the manual</a>.
  *
- * <p>Objects of the library are named by their address. A result below zero is {@code -errno}. Arguments that are always null or zero
- * in this project are left out. Safe from any thread, but two calls on one queue pair or one queue of completions may not overlap
- * where the caller wants to know which came first.
+ * <p>Objects of the library are identified by their address. A result below zero is {@code -errno}. Arguments that are
+ * always null or zero in this project are omitted. Safe from any thread, but concurrent calls on one queue pair or
+ * completion queue are executed in no particular order.
  */
 public interface LibVerbs {
-    /** The devices, an array of addresses of {@code count} of them; 0 and a count of 0 where the system has none. */
+    /** The address of an array of {@code count} device addresses; 0 with a count of 0 if the system has none. */
     long ibv_get_device_list(MemorySegment count);
 
     void ibv_free_device_list(long list);
@@ -26,22 +26,23 @@ public interface LibVerbs {
 
     int ibv_query_port(long context, int port, MemorySegment attributes);
 
-    /** {@code ibv_query_gid_ex}, by the function behind it. */
+    /** {@code ibv_query_gid_ex}, by the exported function behind the inline one. */
     int ibv_query_gid_ex(long context, int port, int index, MemorySegment entry);
 
     long ibv_alloc_pd(long context);
 
     int ibv_dealloc_pd(long domain);
 
-    /** {@code ibv_reg_mr}, by the function that leaves out flags which the kernel may not know. */
+    /** {@code ibv_reg_mr}, by the function that drops flags unknown to the kernel. */
     long ibv_reg_mr(long domain, long address, long lengthBytes, int access);
 
     /**
-     * {@code -ENOSYS} where the library is older than rdma-core 34, {@code -EOPNOTSUPP} where the device's driver cannot.
+     * {@code -ENOSYS} if the library is older than rdma-core 34, {@code -EOPNOTSUPP} if the device's driver lacks
+     * support.
      *
-     * @param offsetBytes where in the dma-buf the memory begins
-     * @param address what the memory is named by in requests; as far into a page as the offset
-     * @param fd stays the caller's: the region holds what it names
+     * @param offsetBytes start of the memory within the dma-buf
+     * @param address names the memory in requests; has the same offset within its page as {@code offsetBytes}
+     * @param fd stays the caller's: the registration keeps the memory alive
      */
     long ibv_reg_dmabuf_mr(long domain, long offsetBytes, long lengthBytes, long address, int fd, int access);
 
@@ -63,12 +64,12 @@ public interface LibVerbs {
 
     int qp_num(long pair);
 
-    /** @param refused where it fails: the address of the first request that was not taken */
+    /** @param refused receives, on failure, the address of the first request that was not accepted */
     int ibv_post_send(long pair, long request, MemorySegment refused);
 
     int ibv_post_recv(long pair, long request, MemorySegment refused);
 
-    /** How many completions there were. */
+    /** Returns the number of completions. */
     int ibv_poll_cq(long queue, int entries, MemorySegment completions);
 
     String ibv_wc_status_str(int status);

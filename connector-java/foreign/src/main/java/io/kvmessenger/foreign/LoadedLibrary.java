@@ -11,7 +11,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
 
 /**
- * A shared library that was found while the process runs; it stays until the process ends.
+ * A shared library loaded at run time; it stays loaded until the process ends.
  *
  * <p>Immutable.
  */
@@ -26,7 +26,7 @@ final class LoadedLibrary {
     private final MemorySegment handle;
 
     /**
-     * @param library its path, or a name that the loader looks for
+     * @param library its path, or a name for the loader
      * @throws UnsatisfiedLinkError saying in one line why it cannot be loaded
      */
     LoadedLibrary(String library) {
@@ -41,9 +41,9 @@ final class LoadedLibrary {
     }
 
     /**
-     * Of a symbol with several versions, the one that programs linked today get.
+     * The address of a symbol; of one with several versions, the default.
      *
-     * @throws UnsatisfiedLinkError where the library lacks it
+     * @throws UnsatisfiedLinkError if the library lacks it
      */
     MemorySegment find(String name) {
         try (Arena arena = Arena.ofConfined()) {
@@ -57,13 +57,13 @@ final class LoadedLibrary {
         }
     }
 
-    /** @throws UnsatisfiedLinkError where the library lacks it */
+    /** @throws UnsatisfiedLinkError if the library lacks it */
     @SuppressWarnings("restricted")
     MethodHandle symbol(String name, FunctionDescriptor descriptor, Linker.Option... options) {
         return LINKER.downcallHandle(find(name), descriptor, options);
     }
 
-    /** Null where the library is older than the function. */
+    /** Null if the library is older than the function. */
     MethodHandle optional(String name, FunctionDescriptor descriptor, Linker.Option... options) {
         try {
             return symbol(name, descriptor, options);

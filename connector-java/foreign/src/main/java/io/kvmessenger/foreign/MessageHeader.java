@@ -29,7 +29,7 @@ public final class MessageHeader {
         message.set(JAVA_LONG, VECTOR_COUNT_OFFSET, count);
     }
 
-    /** Room for {@code fdCount} descriptors in a control buffer. */
+    /** Space for {@code fdCount} descriptors in a control buffer. */
     public static long controlSpaceBytes(int fdCount) {
         return CONTROL_DATA_OFFSET + ((fdCount * 4L + 7) & ~7L);
     }
@@ -51,7 +51,7 @@ public final class MessageHeader {
         }
     }
 
-    /** How many descriptors the first control message received carries; 0 when there is none. */
+    /** Number of descriptors in the first control message received; 0 when there is none. */
     public static int descriptorCount(MemorySegment message, MemorySegment control) {
         if (message.get(JAVA_LONG, CONTROL_LENGTH_OFFSET) < CONTROL_DATA_OFFSET
                 || control.get(JAVA_INT, CONTROL_LEVEL_OFFSET) != SocketApi.SOL_SOCKET
@@ -61,7 +61,7 @@ public final class MessageHeader {
         return (int) ((control.get(JAVA_LONG, 0) - CONTROL_DATA_OFFSET) / 4);
     }
 
-    /** Whether more came with the message received than the control buffer has room for; the kernel dropped it. */
+    /** Whether the received message had more control data than the buffer could hold; the kernel dropped the rest. */
     public static boolean isControlTruncated(MemorySegment message) {
         return (message.get(JAVA_INT, FLAGS_OFFSET) & SocketApi.MSG_CTRUNC) != 0;
     }

@@ -11,7 +11,7 @@ import java.nio.charset.StandardCharsets;
 
 /** {@code struct sockaddr_in}, {@code sockaddr_in6} and {@code sockaddr_un}, written to and read from memory. */
 public final class SocketAddresses {
-    /** Room for any address written here. */
+    /** Enough for any address written here. */
     public static final long SIZE_MAX_BYTES = 128;
 
     public static final int INET_SIZE_BYTES = 16;

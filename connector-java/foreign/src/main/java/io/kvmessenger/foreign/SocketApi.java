@@ -18,7 +18,7 @@ public final class SocketApi {
     public static final int TCP_NOTSENT_LOWAT = 25;
     public static final int IPPROTO_IP = 0;
     public static final int IP_BIND_ADDRESS_NO_PORT = 24;
-    /** Request of ioctl: how many bytes of a socket's the peer has not acknowledged. */
+    /** ioctl request: number of bytes that the peer has not acknowledged. */
     public static final int SIOCOUTQ = 0x5411;
 
     public static final int MSG_NOSIGNAL = 0x4000;

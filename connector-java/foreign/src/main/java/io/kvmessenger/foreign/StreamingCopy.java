@@ -8,19 +8,20 @@ import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
 
 /**
- * Copies four runs of memory at once with stores that go past the caches: for memory that somewhere else is read next.
+ * Copies four runs of memory in parallel with non-temporal stores, which bypass the caches: for memory that is next
+ * read elsewhere.
  *
- * <p>It is a routine of machine code in a page of its own. When a call returns, no later store of the thread is seen before
- * what was copied. Safe from any thread. It checks no address, and an unaligned target kills the process.
+ * <p>A routine of machine code in a page of its own. When a call returns, no later store of the thread becomes visible
+ * before the copied bytes. Safe from any thread. Addresses are not checked, and an unaligned target kills the process.
  */
 public final class StreamingCopy {
-    /** Runs that are copied side by side. */
+    /** Number of runs that are copied in parallel. */
     public static final int LANES = 4;
-    /** The length of every run is a multiple of this. */
+    /** The length of each run must be a multiple of this. */
     public static final int STEP_BYTES = 128;
-    /** The address of every target is a multiple of this; of a cache line it is fastest. */
+    /** The address of each target must be a multiple of this; multiples of a cache line are fastest. */
     public static final int TARGET_ALIGNMENT_BYTES = 16;
-    /** The thread is not stopped for a garbage collection meanwhile: so much for each lane is some tens of microseconds. */
+    /** Limit per lane: some tens of microseconds, in which the thread does not stop for a garbage collection. */
     public static final long LENGTH_MAX_BYTES = 64 << 10;
     /** Sources, then targets. */
     public static final long ADDRESSES_BYTES = 2L * LANES * Long.BYTES;
@@ -50,17 +51,17 @@ public final class StreamingCopy {
         }
     }
 
-    /** Null where there is none: see {@link #absence}. Its page stays until the process ends. */
+    /** Null if unsupported, for the reason in {@link #absence}. Its page stays until the process ends. */
     public static StreamingCopy ofThisProcess() {
         return OfThisProcess.COPY;
     }
 
-    /** Why this process has none, in one line; empty when it has one. */
+    /** Why this process has none, in one line; empty if it has one. */
     public static String absence() {
         return OfThisProcess.ABSENCE;
     }
 
-    /** @throws IllegalStateException in one line, why there is none */
+    /** @throws IllegalStateException saying in one line why there is none */
     static StreamingCopy open(LibC libC, String architecture) {
         if (!architecture.equals("amd64")) {
             throw new IllegalStateException(

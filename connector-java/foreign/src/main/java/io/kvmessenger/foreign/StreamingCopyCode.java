@@ -62,7 +62,7 @@ final class StreamingCopyCode {
         }
         emit(0x48, 0x83, 0xEE, -StreamingCopy.STEP_BYTES); // sub rsi, -128
         jumpUnlessZero(loop);
-        emit(0x0F, 0xAE, 0xF8); // sfence: no store that follows is seen before these
+        emit(0x0F, 0xAE, 0xF8); // sfence: no later store becomes visible before these
         emit(0xC3); // ret
         return code.toByteArray();
     }

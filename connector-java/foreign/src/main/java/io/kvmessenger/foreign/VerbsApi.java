@@ -1,8 +1,8 @@
 package io.kvmessenger.foreign;
 
 /**
- * Constants of libibverbs, as rdma-core's <a href="https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html">manual</a> and headers
- * have them.
+ * Constants of libibverbs, from rdma-core's
+ * <a href="https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html">manual</a> and headers.
  */
 public final class VerbsApi {
     // kinds of queue pairs, and their states
@@ -12,7 +12,7 @@ public final class VerbsApi {
     public static final int IBV_QPS_RTS = 3;
     public static final int IBV_QPS_ERR = 6;
 
-    // what of a queue pair's attributes is set
+    // which of a queue pair's attributes are set
     public static final int IBV_QP_STATE = 1;
     public static final int IBV_QP_ACCESS_FLAGS = 1 << 3;
     public static final int IBV_QP_PKEY_INDEX = 1 << 4;
@@ -29,7 +29,7 @@ public final class VerbsApi {
     public static final int IBV_QP_MAX_DEST_RD_ATOMIC = 1 << 17;
     public static final int IBV_QP_DEST_QPN = 1 << 20;
 
-    // operations, and flags of theirs
+    // operations and their flags
     public static final int IBV_WR_RDMA_WRITE = 0;
     public static final int IBV_WR_RDMA_WRITE_WITH_IMM = 1;
     public static final int IBV_SEND_SIGNALED = 1 << 1;
@@ -40,10 +40,10 @@ public final class VerbsApi {
     public static final int IBV_WC_RETRY_EXC_ERR = 12;
     public static final int IBV_WC_RECV_RDMA_WITH_IMM = 129;
 
-    // what memory may be used for
+    // permitted uses of memory
     public static final int IBV_ACCESS_LOCAL_WRITE = 1;
     public static final int IBV_ACCESS_REMOTE_WRITE = 1 << 1;
-    /** Left out by {@code ibv_reg_mr_iova2} where the kernel does not know it. */
+    /** Dropped by {@code ibv_reg_mr_iova2} if the kernel does not know it. */
     public static final int IBV_ACCESS_RELAXED_ORDERING = 1 << 20;
 
     // ports and their addresses

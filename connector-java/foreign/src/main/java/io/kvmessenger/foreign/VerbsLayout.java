@@ -1,8 +1,8 @@
 package io.kvmessenger.foreign;
 
 /**
- * Where the fields of libibverbs' structs lie, on 64-bit Linux. They are part of its binary interface: what is inline in its headers
- * is compiled into every program that uses it.
+ * Field offsets and sizes of libibverbs' structs on 64-bit Linux. They are part of its binary interface: inline
+ * functions of its headers are compiled into every program that uses it.
  */
 public final class VerbsLayout {
     /** {@code struct ibv_device_attr}. */
@@ -101,7 +101,7 @@ public final class VerbsLayout {
     public static final long WC_VENDOR_ERR = 16;
     public static final long WC_IMM_DATA = 24;
 
-    // of objects of the library's
+    // fields of the library's objects
     static final long CONTEXT_OPS_POLL_CQ = 96;
     static final long CONTEXT_OPS_POST_SEND = 208;
     static final long CONTEXT_OPS_POST_RECV = 216;

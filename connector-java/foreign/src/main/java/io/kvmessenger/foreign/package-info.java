@@ -1,2 +1,2 @@
-/** Every FFM call of the project: bindings only, no policy. The only package with native access. */
+/** All FFM calls of the project: bindings only, no policy. The only package with native access. */
 package io.kvmessenger.foreign;
