@@ -10,8 +10,8 @@ import java.util.Set;
 import java.util.SortedMap;
 
 /**
- * Says whether pages of one side mean the same on the other: when {@link #check} finds nothing, {@link
- * LayoutPlanner#plan} has a plan.
+ * Checks whether pages of one side have the same meaning on the other: when {@link #check} finds no mismatch,
+ * {@link LayoutPlanner#plan} has a plan.
  *
  * <p>Pure functions; safe from any thread.
  */
@@ -24,7 +24,7 @@ public final class Compatibility {
         this.target = target;
     }
 
-    /** The first mismatch, most telling field first; empty when the source alone can fill the target's pages. */
+    /** The first mismatch, most informative field first; empty when the source alone can fill the target's pages. */
     public static Optional<Mismatch> check(KvGeometry source, KvGeometry target) {
         Compatibility sides = new Compatibility(source, target);
         return sides.checkFields()
@@ -34,7 +34,7 @@ public final class Compatibility {
                 .or(() -> checkCoverage(List.of(source), target));
     }
 
-    /** As {@link #check}, between sides of which each may serve only some of its engine's heads and layers. */
+    /** As {@link #check}, between sides that may each serve only some of their engine's heads and layers. */
     public static Optional<Mismatch> checkPages(KvGeometry source, KvGeometry target) {
         Compatibility sides = new Compatibility(source, target);
         return sides.checkFields().or(sides::checkLayers).or(sides::checkRows);
@@ -53,7 +53,7 @@ public final class Compatibility {
         return found;
     }
 
-    /** A side that does not know its own, or is of an earlier build, is taken at its model's word. */
+    /** If a side's digest is unknown, as in earlier builds, only the model's fingerprint is compared. */
     private Optional<Mismatch> checkWeights() {
         boolean known =
                 !source.weightsDigest().isEmpty() && !target.weightsDigest().isEmpty();
@@ -80,7 +80,7 @@ public final class Compatibility {
                 .or(() -> differing(ofGroup("kvHeadCount", group), from.kvHeadCount(), to.kvHeadCount()));
     }
 
-    /** A field by the name that its reader looks for; which group it is of where there are several. */
+    /** Names a field for the error message, with its group if there are several. */
     private String ofGroup(String field, int group) {
         return source.groups().size() == 1 ? field : field + " of KV group " + group;
     }
@@ -92,10 +92,10 @@ public final class Compatibility {
     }
 
     /**
-     * One page size must be a multiple of the other: then a page holds whole pages of the other side. Pages whose heads
-     * are opaque cannot be cut by tokens at all: vLLM's CPU kernels, for one, keep all K of a head before all V. With a
-     * window the sizes must be equal: the source has given the smaller pages away that lie before it, and the larger page
-     * that the window begins in would keep bytes of theirs.
+     * One page size must be a multiple of the other, so that a page holds whole pages of the other side. Pages with
+     * opaque heads cannot be split by tokens at all: vLLM's CPU kernels, for one, store all K of a head before all V.
+     * With a window the sizes must be equal: the source has freed the smaller pages before the window, and the larger
+     * page in which the window begins would keep stale bytes in their place.
      */
     private Optional<Mismatch> checkPageTokens(int group) {
         int sourceTokens = source.groups().get(group).pageTokens();
@@ -145,7 +145,7 @@ public final class Compatibility {
                 to.headBytes() + (equalPages ? "" : " for " + targetTokens + " tokens")));
     }
 
-    /** Whether a head takes as many bytes for a token on both sides; a page may end with padding only if pages are equal. */
+    /** Whether a head takes as many bytes per token on both sides; padding at a page's end requires equal pages. */
     private static boolean equalRows(int sourceBytes, int sourceTokens, int targetBytes, int targetTokens) {
         return sourceTokens == targetTokens
                 ? sourceBytes == targetBytes
@@ -154,7 +154,7 @@ public final class Compatibility {
                         && sourceBytes / sourceTokens == targetBytes / targetTokens;
     }
 
-    /** NHD pages split by heads are cut token by token: a token of a head must be whole bytes. */
+    /** NHD pages split by heads are copied token by token: a token of a head must be whole bytes. */
     private Optional<Mismatch> checkRows() {
         boolean wholeBytes = source.pagesByLayer().values().stream()
                 .allMatch(layer -> !splitsRows(layer.groupIndex())

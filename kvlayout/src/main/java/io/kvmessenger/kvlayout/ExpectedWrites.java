@@ -1,10 +1,10 @@
 package io.kvmessenger.kvlayout;
 
 /**
- * How many pieces a target rank will receive, by closed arithmetic for each group: independent of the planner, so that a wrong
- * plan is caught instead of awaited.
+ * The number of pieces that a target rank will receive, in closed form for each group. Computed independently of the
+ * planner, so that a planner bug fails instead of waiting for pieces that never come.
  *
- * <p>Pure functions; safe from any thread. It never runs the planner; tests hold the two together for every small shape.
+ * <p>Pure functions; safe from any thread. It never runs the planner; tests compare the two for every small shape.
  */
 public final class ExpectedWrites {
     private final KvGeometry source;
@@ -22,11 +22,11 @@ public final class ExpectedWrites {
     }
 
     /**
-     * Pieces that hold tokens {@code [firstToken, tokenCount)} of a request, in all layers of the target rank, from all
-     * ranks of the source's engine, also those of other messengers. The pages must be compatible.
+     * Number of pieces with tokens {@code [firstToken, tokenCount)} of a request, in all layers of the target rank,
+     * from all ranks of the source's engine, including those of other messengers. The pages must be compatible.
      *
      * @param targetRankIndex position in the target's {@link KvGeometry#ranks()}
-     * @param firstToken the first of one of the target's pages, in each group
+     * @param firstToken the first token of one of the target's pages, in each group
      */
     public static long pieceCount(
             KvGeometry source, KvGeometry target, int targetRankIndex, int firstToken, int tokenCount) {
@@ -42,7 +42,7 @@ public final class ExpectedWrites {
         return count;
     }
 
-    /** As {@link #pieceCount}, from the ranks that the source lists alone. */
+    /** As {@link #pieceCount}, but only from the ranks that the source lists. */
     public static long pieceCountFrom(
             KvGeometry source,
             KvGeometry target,
@@ -78,7 +78,7 @@ public final class ExpectedWrites {
         return Math.multiplyExact((long) layerCount * runs, (long) partCount(group));
     }
 
-    /** Parts that hold the tokens, in pages of the group. */
+    /** Number of parts with these tokens, in pages of the group. */
     private int partCount(int group) {
         KvGroup from = source.groups().get(group);
         KvGroup to = target.groups().get(group);
@@ -94,7 +94,7 @@ public final class ExpectedWrites {
         return Math.ceilDiv(tokenCount, partTokens) - partsBefore;
     }
 
-    /** How many tokens the last one attends to, itself included. */
+    /** How many tokens the last one attends to, including itself. */
     private int neededTokens(GroupKind kind) {
         return switch (kind) {
             case GroupKind.FullAttention _, GroupKind.State _ -> tokenCount;

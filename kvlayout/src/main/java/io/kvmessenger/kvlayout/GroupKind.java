@@ -1,8 +1,8 @@
 package io.kvmessenger.kvlayout;
 
 /**
- * Which tokens of a prompt the layers of a group need. A value; the words spoken with Python and with peers are its name
- * and its window.
+ * Which tokens of a prompt the layers of a group need. A value, represented by its name and window in messages to
+ * Python and peers.
  */
 public sealed interface GroupKind
         permits GroupKind.FullAttention, GroupKind.SlidingWindow, GroupKind.ChunkedLocal, GroupKind.State {
@@ -12,7 +12,7 @@ public sealed interface GroupKind
     /** Stable: part of the geometry's wire form. */
     String name();
 
-    /** How long the window or chunk is; 0 = all tokens are needed. */
+    /** Length of the window or chunk; 0 = all tokens are needed. */
     int windowTokens();
 
     /** The first token that the last of {@code tokenCount} tokens attends to. */
@@ -39,8 +39,8 @@ public sealed interface GroupKind
     }
 
     /**
-     * A token attends to itself and those before it, {@code windowTokens} in all. What a prompt's last token does not attend
-     * to, no later one does.
+     * A token attends to itself and its predecessors, {@code windowTokens} in all. Tokens that a prompt's last token
+     * does not attend to are not needed by later ones either.
      */
     record SlidingWindow(int windowTokens) implements GroupKind {
         private static final String NAME = "window";
@@ -56,7 +56,7 @@ public sealed interface GroupKind
         }
     }
 
-    /** A token attends to itself and those before it in its chunk: chunks have {@code windowTokens} tokens and follow each other. */
+    /** A token attends to itself and its predecessors within its chunk of {@code windowTokens} tokens. */
     record ChunkedLocal(int windowTokens) implements GroupKind {
         private static final String NAME = "chunk";
 
@@ -72,8 +72,9 @@ public sealed interface GroupKind
     }
 
     /**
-     * What is kept of all tokens together has one size however many there are (Mamba, gated delta nets, short convolutions): a
-     * request has one page, {@link KvGroup#STATE_PAGE_TOKENS}, which is complete when its last token is computed.
+     * A recurrent state of constant size, whatever the number of tokens (Mamba, gated delta nets, short convolutions):
+     * a request has one page, {@link KvGroup#STATE_PAGE_TOKENS} long, which is complete when its last token is
+     * computed.
      */
     record State() implements GroupKind {
         private static final String NAME = "state";
@@ -94,7 +95,7 @@ public sealed interface GroupKind
         }
     }
 
-    /** The kind of that {@link #name} and window. */
+    /** The kind with that {@link #name} and window. */
     static GroupKind parse(String name, int windowTokens) {
         if (name.equals(FullAttention.NAME) && windowTokens == 0) {
             return FULL_ATTENTION;

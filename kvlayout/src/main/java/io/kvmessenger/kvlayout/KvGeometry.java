@@ -7,13 +7,13 @@ import java.util.SortedMap;
 import java.util.TreeMap;
 
 /**
- * One side's KV cache, as its engine registered it: what is exchanged between peers, once, before the first page.
+ * One side's KV cache, as its engine registered it. Peers exchange it once, before the first page.
  *
  * @param model fingerprint of the model; sides with different ones never exchange pages
- * @param weightsDigest of the files that the weights were loaded from, "" where that is not known; sides that know it and
- *     differ never exchange pages
- * @param groups of the whole engine, also those that none of {@code ranks} has a layer of; both sides list the same ones in
- *     the same order
+ * @param weightsDigest digest of the files that the weights were loaded from, "" if unknown; sides with different known
+ *     digests never exchange pages
+ * @param groups of the whole engine, including groups without a layer in {@code ranks}; both sides list the same ones
+ *     in the same order
  * @param ranks those that one messenger serves: all of the engine's, or some
  */
 public record KvGeometry(
@@ -21,7 +21,7 @@ public record KvGeometry(
     /** More than models have; bounds the cost of malformed input. */
     public static final int GROUP_COUNT_MAX = 64;
 
-    /** Of a model of whose weights nothing is known. */
+    /** For a model whose weights are unknown. */
     public KvGeometry(String model, Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
         this(model, "", sharding, groups, ranks);
     }
@@ -75,12 +75,12 @@ public record KvGeometry(
         return groups.get(layer.groupIndex());
     }
 
-    /** Which heads of a group's layers a rank holds. */
+    /** The heads of a group's layers that a rank holds. */
     public HeadRange headsOf(RankGeometry rank, int groupIndex) {
         return sharding.headsOf(rank.tpRank(), groups.get(groupIndex).kvHeadCount());
     }
 
-    /** The length that a memory of a rank must have to hold every page of every layer in it; 0 when no layer is. */
+    /** Length that a rank's memory needs to hold every page of every layer in it; 0 when it has no layers. */
     public long spanBytes(int rankIndex, int memoryIndex) {
         return ranks.get(rankIndex).layers().stream()
                 .filter(layer -> layer.memoryIndex() == memoryIndex)
@@ -90,13 +90,13 @@ public record KvGeometry(
     }
 
     /**
-     * What all ranks that hold a layer have alike of its pages.
+     * The properties of a layer's pages that all ranks holding it share.
      *
      * @param headBytes bytes that one head takes in a page
      */
     record LayerPages(int groupIndex, int headBytes) {}
 
-    /** By layer name, of the layers of all ranks. */
+    /** By layer name, over the layers of all ranks. */
     SortedMap<String, LayerPages> pagesByLayer() {
         return pagesByLayer(sharding, groups, ranks);
     }

@@ -1,13 +1,13 @@
 package io.kvmessenger.kvlayout;
 
 /**
- * Layers whose pages are alike and are given out together: a request has one page list for each group. A value.
+ * Layers with pages of the same shape that are allocated together: a request has one page list for each group. A value.
  *
  * @param dtype the engine's name of the element type
  * @param pageTokens tokens in a page
- * @param kvHeadCount KV heads of each layer, over all ranks; 1 when the layout is latent; of a state that is not, the number
- *     of ranks, each of which has a part that only its twin on the other side can read
- * @param pageCount pages that every rank has of it
+ * @param kvHeadCount KV heads of each layer, over all ranks; 1 for a latent layout; for a state that is not latent, the
+ *     number of ranks, each of which holds a part that only its counterpart on the other side can read
+ * @param pageCount number of pages on every rank
  */
 public record KvGroup(
         GroupKind kind,
@@ -17,7 +17,7 @@ public record KvGroup(
         PageLayout layout,
         int kvHeadCount,
         int pageCount) {
-    /** How many tokens a page of state is said to hold: more than any prompt has. */
+    /** Nominal number of tokens in a page of state: more than any prompt has. */
     public static final int STATE_PAGE_TOKENS = 1 << 30;
 
     public KvGroup {
@@ -46,20 +46,20 @@ public record KvGroup(
         }
     }
 
-    /** How many pages the first {@code tokenCount} tokens fill, the last of them perhaps in part. */
+    /** Number of pages that the first {@code tokenCount} tokens occupy, the last one possibly in part. */
     public int pagesOf(int tokenCount) {
         return Math.ceilDiv(tokenCount, pageTokens);
     }
 
     /**
-     * Where the pages begin that are transferred of tokens {@code [firstToken, tokenCount)}: the first must be the first of
-     * a page, and no page is that holds none of those that {@link GroupKind#firstNeeded} begins.
+     * First token of the pages that are transferred for tokens {@code [firstToken, tokenCount)}. {@code firstToken}
+     * must be the first of a page; pages without any token from {@link GroupKind#firstNeeded} on are skipped.
      */
     public int firstTokenSent(int firstToken, int tokenCount) {
         return Math.max(firstToken, kind.firstNeeded(tokenCount)) / pageTokens * pageTokens;
     }
 
-    /** How many pages are transferred of tokens {@code [firstToken, tokenCount)}; see {@link #firstTokenSent}. */
+    /** Number of pages that are transferred of tokens {@code [firstToken, tokenCount)}; see {@link #firstTokenSent}. */
     public int pagesFor(int firstToken, int tokenCount) {
         return pagesOf(tokenCount) - firstTokenSent(firstToken, tokenCount) / pageTokens;
     }

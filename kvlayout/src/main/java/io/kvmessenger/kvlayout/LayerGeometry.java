@@ -4,12 +4,12 @@ package io.kvmessenger.kvlayout;
  * Where a layer's pages lie: page {@code p} is {@code pageBytes} bytes at {@code offsetBytes + p * pageStrideBytes} of
  * one of the rank's memories.
  *
- * @param groupIndex which of the geometry's groups the layer is in; 0 when there is one
- * @param memoryIndex which of the rank's memories; 0 when it has one
+ * @param groupIndex index of the layer's group in the geometry
+ * @param memoryIndex index of the rank's memory
  */
 public record LayerGeometry(
         String name, int groupIndex, int memoryIndex, long offsetBytes, long pageStrideBytes, int pageBytes) {
-    /** A rank cannot have more memories; bounds the cost of malformed input. */
+    /** More memories than a rank can have; bounds the cost of malformed input. */
     public static final int MEMORY_INDEX_MAX = (1 << 14) - 1;
 
     public LayerGeometry {
@@ -47,7 +47,7 @@ public record LayerGeometry(
         return offsetBytes + pageIndex * pageStrideBytes;
     }
 
-    /** Where the last of {@code pageCount} pages ends; overflow is an error. */
+    /** End of the last of {@code pageCount} pages; overflow is an error. */
     long endBytes(int pageCount) {
         try {
             long lastPage = Math.multiplyExact(pageStrideBytes, (long) pageCount - 1);

@@ -6,10 +6,11 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * Plans which bytes of a source page go where in a target page: with equal sharding and equal pages one whole page from
- * each rank to its twin, otherwise the heads and tokens that both pages hold. Each group is planned for itself.
+ * Plans which bytes of a source page go where in a target page: with equal sharding and equal pages, one whole page
+ * from each rank to its counterpart; otherwise the heads and tokens that both pages hold. Each group is planned
+ * independently.
  *
- * <p>Pure functions of both descriptions; safe from any thread. It does not choose pages.
+ * <p>Pure functions of both descriptions; safe from any thread. It does not select pages.
  */
 public final class LayoutPlanner {
     private final KvGeometry source;
@@ -21,7 +22,7 @@ public final class LayoutPlanner {
     }
 
     /**
-     * What the source sends when nothing is drawn.
+     * The plan without a selection of replicas by transfer.
      *
      * @throws PlanException when {@link Compatibility#check} finds a mismatch
      */
@@ -31,7 +32,7 @@ public final class LayoutPlanner {
     }
 
     /**
-     * What the source's ranks send when other messengers may serve its replicas or its other heads and layers.
+     * The plan for the source's ranks when other messengers may serve its replicas or its other heads and layers.
      *
      * @throws PlanException when {@link Compatibility#checkPages} finds a mismatch
      */
@@ -60,7 +61,7 @@ public final class LayoutPlanner {
         return new TransferPlan(source, target, pieces);
     }
 
-    /** The groups of whose layers one rank sends heads to the other. */
+    /** The groups in whose layers one rank sends heads to the other. */
     private BitSet groupsSent(RankGeometry from, RankGeometry to, SourceDraw draw) {
         BitSet sent = new BitSet();
         for (int group = 0; group < source.groups().size(); group++) {

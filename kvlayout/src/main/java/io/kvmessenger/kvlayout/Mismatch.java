@@ -1,11 +1,11 @@
 package io.kvmessenger.kvlayout;
 
-/** What keeps two sides from exchanging pages. */
+/** The difference that prevents two sides from exchanging pages. */
 public record Mismatch(String field, String sourceValue, String targetValue) {
     static final String PAGE_TOKENS = "pageTokens";
     static final String WEIGHTS_DIGEST = "weights digest";
 
-    /** One sentence for the two people who configured the sides. */
+    /** One sentence for the operators of both sides. */
     public String sentence() {
         return "the prefiller's " + field + " is " + sourceValue + ", the decoder's is " + targetValue + ": "
                 + remedy();

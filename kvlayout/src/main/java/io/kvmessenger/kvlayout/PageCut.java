@@ -1,8 +1,8 @@
 package io.kvmessenger.kvlayout;
 
 /**
- * Which bytes of a page of one side go into a page of the other, for a rank of each and a group: a {@link Piece} but for the
- * ranks and the layer. A value.
+ * Which bytes of a page of one side go into a page of the other, for one rank of each side and one group: a
+ * {@link Piece} without ranks and layer. A value.
  */
 record PageCut(int partTokens, PageParts source, PageParts target, int lengthBytes) {
     /** The heads of one rank, in pages of a group. */
@@ -29,7 +29,7 @@ record PageCut(int partTokens, PageParts source, PageParts target, int lengthByt
         };
     }
 
-    /** HND, whose pages are equal: the common heads are one run. */
+    /** HND with equal pages: the common heads are one run. */
     private static PageCut headRange(Side from, Side to, int headPageBytes) {
         HeadRange common = from.heads.intersection(to.heads);
         return new PageCut(

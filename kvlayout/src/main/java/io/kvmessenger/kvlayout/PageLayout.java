@@ -1,6 +1,6 @@
 package io.kvmessenger.kvlayout;
 
-/** The order of heads and tokens inside a page. A value; the words spoken with Python and with peers are its names. */
+/** The order of heads and tokens inside a page. A value, represented by its name in messages to Python and peers. */
 public sealed interface PageLayout permits PageLayout.Hnd, PageLayout.Nhd, PageLayout.Latent {
     PageLayout HND = new Hnd();
     PageLayout NHD = new Nhd();
@@ -9,7 +9,7 @@ public sealed interface PageLayout permits PageLayout.Hnd, PageLayout.Nhd, PageL
     /** Stable: part of the geometry's wire form and of its digest. */
     String name();
 
-    /** Heads, then tokens: a head range of a page is one contiguous run. What is inside a head is opaque. */
+    /** Heads, then tokens: a head range of a page is one contiguous run. The inside of a head is opaque. */
     record Hnd() implements PageLayout {
         @Override
         public String name() {
@@ -17,7 +17,7 @@ public sealed interface PageLayout permits PageLayout.Hnd, PageLayout.Nhd, PageL
         }
     }
 
-    /** Tokens, then heads: a head range of a page is one run for each token. */
+    /** Tokens, then heads: a head range of a page is one run per token. */
     record Nhd() implements PageLayout {
         @Override
         public String name() {
@@ -25,7 +25,7 @@ public sealed interface PageLayout permits PageLayout.Hnd, PageLayout.Nhd, PageL
         }
     }
 
-    /** Compressed KV without heads (MLA): every TP rank holds the same bytes, and a page goes whole. */
+    /** Compressed KV without heads (MLA): every TP rank holds the same bytes, and pages are sent whole. */
     record Latent() implements PageLayout {
         @Override
         public String name() {
@@ -33,7 +33,7 @@ public sealed interface PageLayout permits PageLayout.Hnd, PageLayout.Nhd, PageL
         }
     }
 
-    /** The layout of that {@link #name}. */
+    /** The layout with that {@link #name}. */
     static PageLayout parse(String name) {
         return switch (name) {
             case "HND" -> HND;

@@ -1,6 +1,6 @@
 package io.kvmessenger.kvlayout;
 
-/** There is no plan between two geometries; {@link Compatibility#check} would have said so. */
+/** There is no plan between two geometries; {@link Compatibility#check} names the mismatch. */
 public final class PlanException extends RuntimeException {
     private static final long serialVersionUID = 1L;
 

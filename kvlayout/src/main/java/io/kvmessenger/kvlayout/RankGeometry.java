@@ -7,7 +7,7 @@ import java.util.Set;
 /**
  * One rank's part of a KV cache.
  *
- * @param layers of all groups, in the order in which they are computed, as far as known
+ * @param layers of all groups, in the order of computation as far as it is known
  */
 public record RankGeometry(int tpRank, int ppRank, List<LayerGeometry> layers) {
     public RankGeometry {
@@ -37,14 +37,14 @@ public record RankGeometry(int tpRank, int ppRank, List<LayerGeometry> layers) {
         return -1;
     }
 
-    /** How many of its layers are in a group. */
+    /** Number of its layers in a group. */
     public int layerCountOf(int groupIndex) {
         return (int) layers.stream()
                 .filter(layer -> layer.groupIndex() == groupIndex)
                 .count();
     }
 
-    /** Memories that layers lie in: indices 0 to this minus one. */
+    /** Number of memories that its layers lie in; their indices begin at 0. */
     public int memoryCount() {
         return 1 + layers.stream().mapToInt(LayerGeometry::memoryIndex).max().orElseThrow();
     }

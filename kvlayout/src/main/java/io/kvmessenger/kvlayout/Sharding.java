@@ -1,11 +1,11 @@
 package io.kvmessenger.kvlayout;
 
 /**
- * How an engine is split over ranks: heads over TP, layers over PP; DP replicas are engines of their own, with the same
+ * How an engine is divided into ranks: heads over TP, layers over PP; DP replicas are separate engines with the same
  * geometry.
  */
 public record Sharding(int tpSize, int ppSize, int dpSize) {
-    /** Ranks of one engine, and engines of one model; bounds the cost of malformed input. */
+    /** Limit on the ranks of one engine, and on the engines of one model; bounds the cost of malformed input. */
     public static final int RANK_COUNT_MAX = 4096;
 
     public static final Sharding ALONE = new Sharding(1, 1, 1);
@@ -27,7 +27,7 @@ public record Sharding(int tpSize, int ppSize, int dpSize) {
         }
     }
 
-    /** Heads of each rank: with more ranks than heads every rank has one, and neighbours hold the same. */
+    /** Heads of each rank: with more ranks than heads every rank has one, and neighbouring ranks hold the same. */
     public int headsPerRank(int kvHeadCount) {
         boolean divides = kvHeadCount >= tpSize ? kvHeadCount % tpSize == 0 : tpSize % kvHeadCount == 0;
         if (!divides) {
@@ -37,12 +37,12 @@ public record Sharding(int tpSize, int ppSize, int dpSize) {
         return Math.max(1, kvHeadCount / tpSize);
     }
 
-    /** How many ranks hold the same heads: 1 unless there are more ranks than heads. */
+    /** Number of ranks with the same heads: 1 unless there are more ranks than heads. */
     public int replicaCount(int kvHeadCount) {
         return tpSize * headsPerRank(kvHeadCount) / kvHeadCount;
     }
 
-    /** Which heads a TP rank holds. */
+    /** The heads of a TP rank. */
     public HeadRange headsOf(int tpRank, int kvHeadCount) {
         if (tpRank < 0 || tpRank >= tpSize) {
             throw new IllegalArgumentException("tpRank is " + tpRank + ", expected 0 to " + (tpSize - 1));

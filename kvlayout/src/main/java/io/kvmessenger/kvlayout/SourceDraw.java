@@ -1,16 +1,17 @@
 package io.kvmessenger.kvlayout;
 
 /**
- * Draws, for a transfer, which of the source's replicas sends to which target rank, so that over many transfers every
- * source rank carries the same share. Both sides draw alike, from the transfer id and the shardings alone.
+ * Selects, for a transfer, which of the source's replicas sends to which target rank, so that over many transfers every
+ * source rank carries the same share. Both sides make the same selection, from the transfer id and the shardings alone.
  *
- * <p>Pure; safe from any thread. The target ranks that need the same heads take turns from the drawn replica on: within
- * a transfer, too, no replica sends twice before each has sent once.
+ * <p>Pure; safe from any thread. Target ranks that need the same heads are assigned round-robin from the selected
+ * replica on: within a transfer, too, no replica sends twice before each has sent once.
  *
- * @param rotation which of the ranks with the same heads sends to the target's TP rank 0; equal rotations, equal plans
+ * @param rotation which of the ranks with the same heads sends to the target's TP rank 0; equal rotations give equal
+ *     plans
  */
 public record SourceDraw(int rotation) {
-    /** Every first replica sends to TP rank 0, every second one to TP rank 1. */
+    /** The first replica of each set sends to TP rank 0, the second to TP rank 1, and so on. */
     public static final SourceDraw TWINS = new SourceDraw(0);
 
     public SourceDraw {
@@ -19,14 +20,14 @@ public record SourceDraw(int rotation) {
         }
     }
 
-    /** The draw of a transfer, the same for a transfer id in every process and version. */
+    /** The selection for a transfer; the same for a transfer id in every process and version. */
     public static SourceDraw of(String transferId, KvGeometry source, KvGeometry target) {
         return new SourceDraw((int) Long.remainderUnsigned(mix(transferId), variantCount(source, target)));
     }
 
     /**
-     * How many different draws there are: that many plans serve all transfers between two sides. A number that the variants
-     * of every group divide, so that each group draws evenly.
+     * Number of distinct selections, and so of plans between two sides. A common multiple of the variants of all
+     * groups, so that each group is distributed evenly.
      */
     public static int variantCount(KvGeometry source, KvGeometry target) {
         int variants = 1;
@@ -38,8 +39,8 @@ public record SourceDraw(int rotation) {
     }
 
     /**
-     * One when the target has at least as many replicas, since every source rank has its part in every transfer then, each
-     * with its twin where both sides are sharded alike.
+     * One if the target has at least as many replicas: then every source rank takes part in every transfer anyway, with
+     * its counterpart if both sides are sharded alike.
      */
     private static int variantCount(KvGeometry source, KvGeometry target, int group) {
         int sourceReplicas = replicaCount(source, group);
@@ -50,7 +51,7 @@ public record SourceDraw(int rotation) {
         return b == 0 ? a : commonDivisor(b, a % b);
     }
 
-    /** Whether a rank is the one, among those that hold the same heads of a group, that sends to the target's rank. */
+    /** Whether a rank, among those with the same heads of a group, is the one that sends to the target's rank. */
     boolean sends(KvGeometry source, KvGeometry target, int group, RankGeometry sourceRank, RankGeometry targetRank) {
         int replicaCount = replicaCount(source, group);
         int rotationOfGroup = rotation % variantCount(source, target, group);
@@ -61,7 +62,7 @@ public record SourceDraw(int rotation) {
         return geometry.sharding().replicaCount(geometry.groups().get(group).kvHeadCount());
     }
 
-    /** FNV-1a over the characters, then a finaliser: ids that differ in one character draw independently. */
+    /** FNV-1a over the characters, then a finaliser, so that similar ids give independent selections. */
     private static long mix(String text) {
         long hash = 0xcbf29ce484222325L;
         for (int i = 0; i < text.length(); i++) {

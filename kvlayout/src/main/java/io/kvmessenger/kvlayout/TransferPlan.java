@@ -8,14 +8,14 @@ import java.util.Map;
 import java.util.stream.Stream;
 
 /**
- * The pieces of one page of every layer, in the order of the source's layers because those are released one by one, and
- * which of them lie side by side, so that layers released together can travel as one write.
+ * The pieces of one page of every layer, ordered by the source's layers because those are released one by one, and
+ * which of them are adjacent, so that layers released together can travel as one write.
  *
- * <p>Immutable; safe from any thread. It knows no page indices, so one plan serves all requests between two peers that
- * draw the same replicas.
+ * <p>Immutable; safe from any thread. It contains no page indices, so one plan serves all requests between two peers
+ * with the same selection of replicas.
  */
 public final class TransferPlan {
-    /** What {@link #continuation} says of a piece that ends where nothing goes on. */
+    /** Result of {@link #continuation} for a piece without a continuation. */
     public static final int NONE = -1;
 
     private final int layerCount;
@@ -33,7 +33,7 @@ public final class TransferPlan {
         this.continuations = continuations(source, target, this.pieces);
     }
 
-    /** The most layers that a source rank has. */
+    /** Largest number of layers of a source rank. */
     public int layerCount() {
         return layerCount;
     }
@@ -51,22 +51,22 @@ public final class TransferPlan {
     }
 
     /**
-     * What may go once the source rank's layer of that index is readable. With PP each stage counts its own layers:
-     * choose by {@link Piece#sourceRankIndex}.
+     * The pieces that may be sent once the source rank's layer of that index is readable. With PP each stage counts its
+     * own layers: filter by {@link Piece#sourceRankIndex}.
      */
     public List<Piece> piecesOfLayer(int layerIndex) {
         return pieces.stream().filter(piece -> piece.layerIndex() == layerIndex).toList();
     }
 
     /**
-     * The piece of the same group that begins, in every page of both sides, where this one ends: both together are one run
-     * of bytes. {@link #NONE} when there is none.
+     * The piece of the same group that begins, in every page of both sides, where this one ends, so that both are one
+     * run of bytes. {@link #NONE} when there is none.
      */
     public int continuation(int pieceIndex) {
         return continuations[pieceIndex];
     }
 
-    /** Where a piece begins: everything but the byte where it must continue is equal. */
+    /** The start of a piece, or the position after its end, as a map key. */
     private record Start(
             int sourceRankIndex,
             int targetRankIndex,
@@ -114,7 +114,7 @@ public final class TransferPlan {
         return continuations;
     }
 
-    /** Parts of a page do not touch the next layer's: only the last of them could. */
+    /** Only such pieces have continuations: of a page's parts, at most the last could touch the next layer's. */
     private static boolean takesPagesWhole(Piece piece) {
         return piece.source().countPerPage() == 1 && piece.target().countPerPage() == 1;
     }
