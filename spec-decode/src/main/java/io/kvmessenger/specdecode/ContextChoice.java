@@ -3,10 +3,10 @@ package io.kvmessenger.specdecode;
 import java.util.stream.IntStream;
 
 /**
- * Which kinds of context go with one transfer. A value; the kinds are named by their positions in a {@link ContextKinds},
- * which are the same on both sides.
+ * The kinds of context that go with one transfer. A value; kinds are identified by their position in a
+ * {@link ContextKinds}, which is the same on both sides.
  *
- * @param bits the bit of each kind that goes
+ * @param bits one bit for each kind that goes
  */
 public record ContextChoice(int bits) {
     public static final ContextChoice NONE = new ContextChoice(0);
@@ -19,12 +19,12 @@ public record ContextChoice(int bits) {
         return (bits >>> position & 1) != 0;
     }
 
-    /** How many rows go. */
+    /** Number of rows that go. */
     public int count() {
         return Integer.bitCount(bits);
     }
 
-    /** Ascending: in this order the rows leave. */
+    /** Positions in ascending order, which is the order of sending. */
     public int[] positions() {
         return IntStream.range(0, ContextKinds.COUNT_MAX).filter(this::has).toArray();
     }

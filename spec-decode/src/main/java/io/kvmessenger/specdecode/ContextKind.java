@@ -1,15 +1,15 @@
 package io.kvmessenger.specdecode;
 
 /**
- * One kind of what goes with a transfer beside its KV, such as the first token or the logits behind the prompt: one row of
- * equal length for each request. A value; both sides have the same ones.
+ * A kind of data that a transfer carries besides its KV, such as the first token or the logits after the prompt: one
+ * row of fixed length for each request. A value, equal on both sides.
  */
 public record ContextKind(String name, int rowBytes, Sending sending) {
-    /** With which transfers a row of the kind goes. */
+    /** Which transfers carry a row of the kind. */
     public enum Sending {
-        /** With every one. */
+        /** All transfers. */
         ALWAYS,
-        /** With those whose decoder asks for it. */
+        /** Transfers whose decoder requests it. */
         ON_REQUEST
     }
 

@@ -6,13 +6,13 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
 /**
- * The kinds of context that a side has, in an order that both sides of a transfer have. A value.
+ * The kinds of context that a side has, in an order common to both sides of a transfer. A value.
  *
- * <p>Which of them go with a transfer is its decoder's to say, and computed here for both sides: those that always go, and
- * those that are asked for. So the rows that are sent are those that are counted.
+ * <p>The decoder decides which of them go with a transfer: those that always go, and those that it requests. Both sides
+ * compute the set here, so the rows that are sent are the rows that are counted.
  */
 public record ContextKinds(List<ContextKind> kinds) {
-    /** What a choice has bits for, and a peer's frame room. */
+    /** Limit given by the bits of a choice and by the size of a peer's frame. */
     public static final int COUNT_MAX = 16;
 
     public static final ContextKinds NONE = new ContextKinds(List.of());
@@ -33,15 +33,15 @@ public record ContextKinds(List<ContextKind> kinds) {
         return kinds.isEmpty();
     }
 
-    /** Whether rows go with every transfer, and make it complete. */
+    /** Whether some rows go with every transfer, which is complete only with them. */
     public boolean anyAlways() {
         return always() != 0;
     }
 
     /**
-     * What goes with a transfer whose decoder asks for the kinds of these names.
+     * The kinds that go with a transfer whose decoder requests these names.
      *
-     * @throws IllegalArgumentException where there is no such kind
+     * @throws IllegalArgumentException when a kind does not exist
      */
     public ContextChoice chosen(Collection<String> requested) {
         int bits = always();
@@ -52,9 +52,9 @@ public record ContextKinds(List<ContextKind> kinds) {
     }
 
     /**
-     * What goes with a transfer whose decoder asks for the kinds at these bits.
+     * The kinds that go with a transfer whose decoder requests these bits.
      *
-     * @throws IllegalArgumentException where there is no such kind
+     * @throws IllegalArgumentException when a kind does not exist
      */
     public ContextChoice chosen(int requestedBits) {
         int unknown = requestedBits & ~all();
@@ -65,12 +65,12 @@ public record ContextKinds(List<ContextKind> kinds) {
         return new ContextChoice(always() | requestedBits);
     }
 
-    /** The bits of what goes because it is asked for. */
+    /** The bits of the requested kinds in a choice. */
     public int requestedBits(ContextChoice choice) {
         return choice.bits() & ~always();
     }
 
-    /** The names of what goes because it is asked for. */
+    /** The names of the requested kinds in a choice. */
     public List<String> requestedNames(ContextChoice choice) {
         return IntStream.range(0, kinds.size())
                 .filter(position -> choice.has(position) && !kinds.get(position).always())

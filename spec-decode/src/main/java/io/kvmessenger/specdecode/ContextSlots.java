@@ -1,11 +1,11 @@
 package io.kvmessenger.specdecode;
 
 /**
- * Where one side keeps the rows of a kind: an array in a memory of its own, with a row for each slot. The engine gives a
- * request one slot, which is that of all kinds; the two sides of a transfer have slots of their own. A value, which may
- * come from a peer: no number in it is taken on trust.
+ * Where one side keeps the rows of a kind: an array in a memory of its own, with a row for each slot. The engine
+ * assigns a request one slot, valid for all kinds; the two sides of a transfer have independent slots. A value, which
+ * may come from a peer: its numbers are validated before use.
  *
- * @param strideBytes from one row to the next
+ * @param strideBytes distance from one row to the next
  */
 public record ContextSlots(ContextKind kind, long strideBytes, int slotCount) {
     /** The slot of a request without rows. */
@@ -19,7 +19,7 @@ public record ContextSlots(ContextKind kind, long strideBytes, int slotCount) {
         }
     }
 
-    /** As many slots as a memory has whole strides. */
+    /** With as many slots as the memory has whole strides. */
     public static ContextSlots in(ContextKind kind, long strideBytes, long memoryBytes) {
         long count = strideBytes < 1 ? 0 : memoryBytes / strideBytes;
         return new ContextSlots(kind, strideBytes, (int) Math.min(count, Integer.MAX_VALUE));
@@ -33,7 +33,7 @@ public record ContextSlots(ContextKind kind, long strideBytes, int slotCount) {
         return slot * strideBytes;
     }
 
-    /** Whether all rows lie in a memory of that length. Divides where a peer's numbers, multiplied, could overflow. */
+    /** Whether all rows fit in a memory of that length. Divides, as a peer's numbers could overflow if multiplied. */
     public boolean fitIn(long memoryBytes) {
         return memoryBytes >= kind.rowBytes() && slotCount - 1 <= (memoryBytes - kind.rowBytes()) / strideBytes;
     }

@@ -1,28 +1,31 @@
 package io.kvmessenger.specdecode;
 
 /**
- * Up to which token a prefiller computes and sends a prompt, and where its decoder goes on. A value; pure functions, which
- * both sides compute for themselves. {@code kv_connector/last_token.py} is the same rule in Python, held to the same cases.
+ * Up to which token a prefiller computes and sends a prompt, and where its decoder continues. A value; pure functions,
+ * which each side computes for itself. {@code kv_connector/last_token.py} is the same rule in Python, tested with the
+ * same cases.
  *
- * <p>A decoder computes the prompt's last token in any case: what is sampled behind it needs its logits. So the prefiller
- * may leave that token out, and need not sample. What keeps one value of all tokens together, a <em>state</em>, has to be
- * without it, since the decoder would put it in a second time.
+ * <p>A decoder computes the prompt's last token in any case, since sampling the next token needs its logits. So the
+ * prefiller may leave that token out, and need not sample. A <em>state</em>, which keeps one value for all tokens
+ * together, has to exclude it, since the decoder would otherwise apply it twice.
  *
- * <p>Drafts of several modules (multi-token prediction) take more back. Module {@code j} computes the KV at token {@code i}
- * from token {@code i + j}, so behind a prompt of {@code n} known tokens its last {@code j} places are made of guesses. With
- * {@code k} modules the draft's KV is final for the first {@code n - k} tokens (DeepSeek-V3 technical report, section 2.2:
- * the k-th module has outputs for tokens 1 to T - k). The decoder goes on there; it computes the model's KV of the tokens
- * behind a second time, which writes the same. One module is EAGLE's case: its one open place is the last token's, which
- * the decoder computes anyway.
+ * <p>Drafts with several modules (multi-token prediction) exclude more. Module {@code j} computes the KV at token
+ * {@code i} from token {@code i + j}, so after a prompt of {@code n} known tokens its last {@code j} positions are
+ * based on guesses. With {@code k} modules the draft's KV is final for the first {@code n - k} tokens (DeepSeek-V3
+ * technical report, section 2.2: the k-th module has outputs for tokens 1 to T - k). The decoder continues there; it
+ * computes the model's KV of the following tokens a second time, with the same result. One module is EAGLE's case: its
+ * one open position is the last token's, which the decoder computes anyway.
  *
- * <p>Not said here: what an engine is told of it, and windows, which bound where pages begin and not where they end.
+ * <p>Not covered here: what an engine is told about it, and windows, which limit where pages begin but not where they
+ * end.
  *
- * @param state some layers keep a state, which cannot be taken back to an earlier token
- * @param draftModules the draft's modules that have KV, each of which reads one token further than the one before; 0 = none
- * @param leavesOut the prefiller's engine is not given the last token; with a state it never is
+ * @param state some layers keep a state, which cannot be rolled back to an earlier token
+ * @param draftModules number of the draft's modules with KV, each of which reads one token further than the previous
+ *     one
+ * @param leavesOut the prefiller's engine is not given the last token; always so with a state
  */
 public record LastTokenRule(boolean state, int draftModules, boolean leavesOut) {
-    /** All is computed and sent, and the decoder computes the last token again. */
+    /** Everything is computed and sent, and the decoder computes the last token again. */
     public static final LastTokenRule FULL_ATTENTION = new LastTokenRule(false, 0, false);
 
     /** The prefiller leaves the last token to the decoder. */
@@ -43,15 +46,15 @@ public record LastTokenRule(boolean state, int draftModules, boolean leavesOut) 
     }
 
     /**
-     * Tokens {@code [0, sentTokens)} are computed by the prefiller, and travel. An engine cannot be given a prompt without
-     * tokens, so the only token of a prompt is computed, for nothing.
+     * Tokens {@code [0, sentTokens)} are computed by the prefiller and sent. A prompt of a single token is computed
+     * although its result is unused, since an engine does not accept an empty prompt.
      */
     public int sentTokens(int promptTokens) {
         require(promptTokens);
         return leavesOut ? Math.max(1, promptTokens - 1) : promptTokens;
     }
 
-    /** The first token that the decoder computes itself; 0 = all of them, and nothing need be sent. */
+    /** The first token that the decoder computes itself; 0 = all of them, and nothing needs to be sent. */
     public int resumeToken(int promptTokens) {
         require(promptTokens);
         int known = leavesOut ? promptTokens - 1 : promptTokens;
