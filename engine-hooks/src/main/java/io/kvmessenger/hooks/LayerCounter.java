@@ -6,18 +6,18 @@ import java.lang.invoke.VarHandle;
 import java.nio.ByteOrder;
 
 /**
- * The word by which an engine tells how many layers it has completed since it started.
+ * The word in memory in which an engine counts the layers that it has completed since it started.
  *
- * <p>ABI: 64 bits, little-endian, aligned to its length, alone in its cache line if possible; one writer, the engine's
- * worker thread or device stream. A device that can only write 32 bits in the order of its stream has a word of 32 bits. It
- * only grows, modulo its width; it also grows in passes of which nothing is sent (warm-up, capture, decode).
+ * <p>ABI: 64 bits, little-endian, naturally aligned, preferably alone in its cache line; a single writer, the engine's
+ * worker thread or device stream. A device that can write only 32 bits in stream order uses a word of 32 bits. The
+ * count only grows, modulo its width; it also grows in passes of which nothing is sent (warm-up, capture, decode).
  *
- * <p>Safe from any thread: a reader that sees count {@code c} also sees the KV written before the writer stored {@code c}.
- * It does not own its memory and never writes to it.
+ * <p>Safe from any thread: a reader that sees count {@code c} also sees the KV written before the writer stored
+ * {@code c}. It does not own its memory and never writes to it.
  */
 public final class LayerCounter {
     public static final int LENGTH_BYTES = 8;
-    /** Of a word that wraps at 2^32. */
+    /** Length of a word that wraps at 2^32. */
     public static final int SHORT_LENGTH_BYTES = 4;
 
     private static final VarHandle WORD =
@@ -42,10 +42,10 @@ public final class LayerCounter {
     }
 
     /**
-     * How many bumps the count has gone past a position; negative while it is before. Right across a wrap, as long as the
+     * How many increments the count has gone past a position; negative before it. Correct across a wrap, as long as the
      * two are less than half the word's range apart.
      *
-     * @param position a count; of a short word the low 32 bits matter
+     * @param position a count; for a 32-bit word only the low 32 bits matter
      */
     public long past(long position) {
         return isShort ? (int) SHORT_WORD.getAcquire(word, 0L) - (int) position : count() - position;

@@ -1,25 +1,26 @@
 package io.kvmessenger.hooks;
 
 /**
- * Forward passes in flight, and how many layers of each may be read: decided by the layer counter alone.
+ * Forward passes in flight, and how many layers of each may be read, as determined by the layer counter alone.
  *
- * <p>A step is a range of counter positions. It begins where the count stands when all passes before it are complete, which
- * may be ahead of what the counter shows now, and ends at a position that is known when all its bumps are queued. While the
- * count is within the step's layers, each bump makes one more of them readable. The step is over, and every layer readable,
- * hooked or not, when its end is known and the count has reached it. A count beyond the step's own layers proves nothing
- * while the end is not known: the pass may have failed, and a later one may be counting.
+ * <p>A step is a range of counter positions. It begins at the count when all earlier passes are complete, which may be
+ * ahead of the current count, and ends at a position that is known once all its increments are queued. While the count
+ * is within the step's layers, each increment makes one more of them readable. The step is over, and every layer
+ * readable, hooked or not, when its end is known and the count has reached it. A count beyond the step's own layers
+ * proves nothing while the end is unknown: the pass may have failed, and a later one may be counting.
  *
- * <p>Passes are computed one after the other, so a later step's count covers all steps before it. Positions wrap; see {@link
- * LayerCounter#past}.
+ * <p>Passes are computed in order, so a later step's count covers all steps before it. Positions wrap; see
+ * {@link LayerCounter#past}.
  *
- * <p>For one thread. It knows no time, starts no thread and allocates nothing after it was made.
+ * <p>For one thread. It reads no clock, starts no thread and allocates nothing after construction.
  */
 public final class StepQueue {
-    /** One rank, or a counter for each: a count of c proves that layers 0 to c - 1 are complete. */
+    /** For one rank, or one counter per rank: a count of c proves that layers 0 to c - 1 are complete. */
     public static final int LAG_NONE = 0;
     /**
-     * Only the lead rank's counter is seen, and it is bumped before the layer's all-reduce: the bump of layer l proves
-     * that the other ranks have finished the layers before l. The last layer is left to the end of the step.
+     * For several ranks with the lead rank's counter only, incremented before the layer's all-reduce: the increment of
+     * layer l proves that the other ranks have finished the layers before l. The last layer waits for the end of the
+     * step.
      */
     public static final int LAG_LEAD_ONLY = 1;
 
@@ -38,8 +39,9 @@ public final class StepQueue {
     }
 
     /**
-     * @param lagLayers how many bumps after its own prove a layer complete: {@link #LAG_NONE} or {@link #LAG_LEAD_ONLY}
-     * @param capacity steps that may be in flight
+     * @param lagLayers how many increments after its own prove a layer complete: {@link #LAG_NONE} or
+     *     {@link #LAG_LEAD_ONLY}
+     * @param capacity limit on steps in flight
      */
     public StepQueue(LayerCounter counter, int lagLayers, int capacity) {
         if (lagLayers < 0) {
@@ -57,11 +59,11 @@ public final class StepQueue {
     }
 
     /**
-     * A forward pass is queued, or runs already.
+     * A forward pass is queued or already running.
      *
      * @param stepIndex larger than that of every step in flight
-     * @param start the position before the pass bumps anything
-     * @param layerCount layers of the pass
+     * @param start the position before the pass's first increment
+     * @param layerCount number of layers of the pass
      */
     public void begin(long stepIndex, long start, int layerCount) {
         if (layerCount < 1) {
@@ -83,7 +85,7 @@ public final class StepQueue {
     }
 
     /**
-     * All bumps of the pass are queued.
+     * All increments of the pass are queued.
      *
      * @param end the position at which every layer of the step is complete, not before its start
      */
@@ -97,7 +99,7 @@ public final class StepQueue {
         step.ended = true;
     }
 
-    /** The step is over, or its layers are not waited for any more. */
+    /** The step is over, or its layers are not awaited any more. */
     public void remove(long stepIndex) {
         int at = slotOf(stepIndex);
         Step removed = slots[at];
@@ -123,7 +125,7 @@ public final class StepQueue {
         return isOver(find(stepIndex));
     }
 
-    /** How many bumps a position is ahead of the count; negative when the count has passed it. */
+    /** Distance in increments from the count to a position; negative when the count has passed it. */
     public long ahead(long position) {
         return -counter.past(position);
     }
@@ -132,7 +134,7 @@ public final class StepQueue {
         return step.ended && counter.past(step.end) >= 0;
     }
 
-    /** Steps in flight. */
+    /** Number of steps in flight. */
     public int count() {
         return count;
     }

@@ -1,17 +1,17 @@
 package io.kvmessenger.hooks;
 
 /**
- * How long the messenger's thread waits between two looks at the layer counter: a share of the time in which nothing has
- * happened. So a layer is noticed late by a share of what it took to compute, and a look costs the same share of that
- * time whether a layer takes 0.1 ms or 20; each look interrupts the forward pass where both have one core.
+ * Interval at which the messenger's thread polls the layer counter: a fixed fraction of the time since something last
+ * happened. So the delay until a layer is noticed, and the cost of polling, are that fraction of the layer's duration,
+ * whether it takes 0.1 ms or 20. A short interval is not free: each poll interrupts the forward pass if both share a
+ * core.
  *
- * <p>The end of a forward pass that the engine's thread tells ends a wait, as does all else that comes by the inbox. For one
- * thread.
+ * <p>The wait also ends with any input, such as the engine's report that a forward pass has ended. For one thread.
  */
 public final class WatchPeriod {
-    /** Of layers that take less than eight of these; a thread cannot be woken much more often. */
+    /** Reached by layers that take less than eight times as long; a thread cannot be woken much more often. */
     static final long MIN_NS = 50_000;
-    /** Below what a transfer engine takes for a wait in which it may spin. */
+    /** Below the length of a wait in which a transfer engine may spin. */
     static final long MAX_NS = 900_000;
 
     static final int QUIET_SHARE = 8;
@@ -27,7 +27,7 @@ public final class WatchPeriod {
         lastWorkNs = nowNs;
     }
 
-    /** From now until the next look. */
+    /** Time from now until the next poll. */
     public long periodNs(long nowNs) {
         return Math.clamp((nowNs - lastWorkNs) / QUIET_SHARE, MIN_NS, MAX_NS);
     }
