@@ -14,7 +14,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Memory of a device as an engine would have it: of one handle or several side by side, with or without a way to export it.
+ * Device memory as an engine would allocate it: of one handle or several adjacent ones, exportable or not.
  *
  * <p>One thread.
  */
@@ -25,7 +25,7 @@ public final class DeviceAllocation implements AutoCloseable {
     private final int ordinal;
     private final long address;
     private final long lengthBytes;
-    /** Of each handle's mapping; 0 for memory that has no handle. */
+    /** Length of each handle's mapping; 0 for memory without a handle. */
     private final long stepBytes;
 
     private final HandleKind handleKind;
@@ -40,7 +40,7 @@ public final class DeviceAllocation implements AutoCloseable {
         this.handleKind = handleKind;
     }
 
-    /** As cuMemCreate makes it, in as many handles of one size; exportable as a descriptor each. */
+    /** As from cuMemCreate, in several handles of one size, each exportable as a descriptor. */
     public static DeviceAllocation ofHandles(DeviceDriver driver, int ordinal, int handleCount, long handleBytes) {
         return mapped(
                 driver,
@@ -51,12 +51,12 @@ public final class DeviceAllocation implements AutoCloseable {
                 HandleKind.POSIX_FD);
     }
 
-    /** As cuMemCreate makes it where no handle type is asked for: no other process can have it. */
+    /** As from cuMemCreate without a handle type: other processes cannot map it. */
     public static DeviceAllocation unexportable(DeviceDriver driver, int ordinal, long lengthBytes) {
         return mapped(driver, ordinal, 1, lengthBytes, 0, HandleKind.NONE);
     }
 
-    /** As cudaMalloc makes it. */
+    /** As from cudaMalloc. */
     public static DeviceAllocation legacy(DeviceDriver driver, int ordinal, long lengthBytes) {
         return driver.contexts().within(ordinal, () -> {
             try (Arena arena = Arena.ofConfined()) {
@@ -116,7 +116,7 @@ public final class DeviceAllocation implements AutoCloseable {
         return lengthBytes;
     }
 
-    /** From its first byte on. */
+    /** The memory from its first byte on. */
     public Memory.Device memory(long memoryBytes) {
         return memory(0, memoryBytes);
     }

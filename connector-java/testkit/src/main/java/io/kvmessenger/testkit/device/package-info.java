@@ -1,2 +1,2 @@
-/** Memory of devices as engines have it, for tests. */
+/** Device memory as engines allocate it, for tests. */
 package io.kvmessenger.testkit.device;

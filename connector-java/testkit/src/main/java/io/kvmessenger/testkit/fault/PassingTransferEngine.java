@@ -21,8 +21,8 @@ import java.lang.foreign.MemorySegment;
 import java.util.List;
 
 /**
- * Passes everything on to another engine, for faults that change one thing. Threading as the engine it wraps; it checks and
- * counts nothing itself.
+ * Forwards everything to another engine, for faults that change one thing. Threading as the wrapped engine; it checks
+ * and counts nothing itself.
  */
 public abstract class PassingTransferEngine implements TransferEngine {
     private final TransferEngine engine;
@@ -146,7 +146,7 @@ public abstract class PassingTransferEngine implements TransferEngine {
         engine.close();
     }
 
-    /** Passes every completion on. */
+    /** Forwards every completion. */
     public abstract static class PassingHandler implements CompletionHandler {
         private final CompletionHandler handler;
 

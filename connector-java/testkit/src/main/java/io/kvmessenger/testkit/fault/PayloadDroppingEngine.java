@@ -11,11 +11,11 @@ import java.util.HashSet;
 import java.util.Set;
 
 /**
- * A fault to test tests with: every immediate arrives, and instead of its pages the engine's page 0 (which no request
- * owns) arrives over and over. Context rows arrive as they are: an engine that waits for a word in one of them would not
- * go on, and its answers could not be compared.
+ * A fault for testing tests: every immediate arrives, but instead of its pages the engine's page 0 (which belongs to no
+ * request) is sent repeatedly. Context rows are sent unchanged: an engine that waits for a value in one of them would
+ * not continue, and its answers could not be compared.
  *
- * <p>Threading as the engine it wraps.
+ * <p>Threading as the wrapped engine.
  */
 final class PayloadDroppingEngine extends PassingTransferEngine {
     private final Set<Long> contextAddresses;

@@ -17,10 +17,11 @@ import java.util.Set;
 import java.util.function.Predicate;
 
 /**
- * A fault to test with: while a file exists, only as many writes leave as it says; the rest is accepted and held back
+ * A fault for tests: while a file exists, only as many writes leave as it allows; the others are accepted and held back
  * until the file is gone. So a test can stop or kill an engine at a chosen step of a transfer.
  *
- * <p>Threading as the engine it wraps. Held writes leave when the engine is polled, at the latest with the next heartbeat.
+ * <p>Threading as the wrapped engine. Held writes leave when the engine is polled, at the latest with the next
+ * heartbeat.
  */
 final class WriteHoldingEngine extends PassingTransferEngine {
     private record Held(Peer peer, TransferRequest request, long cookie) {}
@@ -29,9 +30,9 @@ final class WriteHoldingEngine extends PassingTransferEngine {
 
     private final Path file;
     private final Queue<Held> held = new ArrayDeque<>();
-    /** Held writes to these fail; the wrapped engine never saw them. */
+    /** Peers whose held writes fail; the wrapped engine never saw these writes. */
     private final Set<Peer> disconnected = new HashSet<>();
-    /** Which file {@link #mayLeaveCount} was read from: another file begins another count. */
+    /** Modification time of the file that {@link #mayLeaveCount} was read from: another file restarts the count. */
     private long fileWrittenMillis = NO_FILE;
 
     private int mayLeaveCount;
@@ -62,7 +63,7 @@ final class WriteHoldingEngine extends PassingTransferEngine {
         return failedCount + super.poll(new LossNotingHandler(handler), limit);
     }
 
-    /** Submits what was held once the file is gone, and fails what is held for a peer that is gone; how many failed. */
+    /** Submits held writes once the file is gone, and fails those of lost peers; returns how many failed. */
     private int letGo(CompletionHandler handler) {
         int failedCount = failHeldFor(disconnected::contains, handler);
         while (!held.isEmpty() && !Files.exists(file)) {
@@ -91,7 +92,7 @@ final class WriteHoldingEngine extends PassingTransferEngine {
         handler.onWriteFailed(write.cookie, TransferFault.DISCONNECTED, "held back until its peer was lost");
     }
 
-    /** The wrapped engine fails the writes to a lost peer before it tells of the loss, but does not know those held here. */
+    /** The wrapped engine fails its writes to a lost peer before it reports the loss, but not those held here. */
     private final class LossNotingHandler extends PassingHandler {
         private final CompletionHandler handler;
 

@@ -4,7 +4,7 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Mutant: an answer to a grant is taken for one to the decoder's last grant under the same immediate. */
+/** Mutant: an answer to a grant is taken for an answer to the decoder's last grant with the same immediate. */
 final class AnswersByImmediate {
     private record Named(String decoder, long number) {}
 
@@ -19,7 +19,7 @@ final class AnswersByImmediate {
         }
     }
 
-    /** What the decoder takes the frame for; one under a seal cannot be changed. */
+    /** The frame as the decoder misreads it; a sealed frame cannot be changed. */
     ControlFrame delivered(String to, ControlFrame frame) {
         if (!frame.getSeal().isEmpty()) {
             return frame;

@@ -8,8 +8,9 @@ import java.util.List;
 import java.util.stream.IntStream;
 
 /**
- * What a block that the simulated engine schedules is in each group: as many of the group's pages as hold its tokens, other
- * ones in each group. So the engine has one list for a prompt, and a group never the list of another. Pure.
+ * Maps a block that the simulated engine schedules to pages of each group: as many of the group's pages as hold its
+ * tokens, with different indices in each group. So the engine has one list per prompt, and no group's list equals
+ * another's. Pure.
  */
 public final class BlockPages {
     private final KvGeometry geometry;
@@ -21,7 +22,7 @@ public final class BlockPages {
                 geometry.groups().stream().mapToInt(KvGroup::pageTokens).max().orElseThrow();
     }
 
-    /** Pages that a group needs for so many blocks. */
+    /** Number of pages that a group needs for {@code blockCount} blocks. */
     static int pageCount(int group, int blockCount, int pagesPerBlock) {
         return blockCount * pagesPerBlock + group;
     }
@@ -47,9 +48,9 @@ public final class BlockPages {
     }
 
     /**
-     * What a messenger is told of a prompt's pages from a position on.
+     * The pages that a messenger is told for a prompt, from a position on.
      *
-     * @param mixed whether each group is told the pages of the next
+     * @param mixed whether each group gets the pages of the next one
      */
     List<EngineCommand.ChunkPages> told(int firstBlock, int[] blocks, boolean mixed) {
         int[] from = Arrays.copyOfRange(blocks, firstBlock, blocks.length);
@@ -60,12 +61,12 @@ public final class BlockPages {
                 .toList();
     }
 
-    /** The block that a page of the group is a part of. */
+    /** The block that contains a page of the group. */
     public int blockOf(int group, int page) {
         return (page - group) / perBlock(group);
     }
 
-    /** Tokens of a block before the end of that page of it. */
+    /** Number of the block's tokens up to the end of that page. */
     public int tokensUpTo(int group, int page) {
         return ((page - group) % perBlock(group) + 1)
                 * geometry.groups().get(group).pageTokens();

@@ -6,17 +6,17 @@ import io.kvmessenger.messenger.port.LayerProgress;
 import java.util.List;
 
 /**
- * How an engine in Python and its messenger speak, docs/boundary.md. The simulation is given what production uses: it
- * stands below the module that has it.
+ * The boundary between an engine in Python and its messenger, docs/boundary.md. Production's implementation is passed
+ * in, as the simulation lies below the module that contains it.
  */
 public interface Boundary {
-    /** The commands of one {@code submit}. */
+    /** Parses the commands of one {@code submit}. */
     List<EngineCommand> read(byte[] json);
 
-    /** What one messenger is opened with. */
+    /** Opens the channel of one messenger. */
     Channel open(int layerCount);
 
-    /** One messenger's way to its engine, and the layer counter between them. */
+    /** The channel between a messenger and its engine, and their layer counter. */
     interface Channel {
         EngineEvents events();
 

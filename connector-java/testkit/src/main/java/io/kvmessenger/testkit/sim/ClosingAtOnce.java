@@ -10,7 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** Mutant: an admission is said to be closed as soon as it is revoked, while its peer can still write. */
+/** Mutant: an admission is reported as closed as soon as it is revoked, while its peer can still write. */
 final class ClosingAtOnce extends PassingTransferEngine {
     private final Map<Integer, Admission> revoked = new LinkedHashMap<>();
     private final Set<Integer> told = new HashSet<>();

@@ -5,9 +5,9 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What the ranks of a messenger compute, step by step: the layers of a pipeline stage, stage after stage. Only the first
- * stage's layers are counted, when the first rank has them; its other ranks have a layer when that rank has the next one,
- * which needs what they computed.
+ * What the ranks of a messenger compute, step by step: the layers of one pipeline stage after the other. Only the first
+ * stage's layers are counted, when the first rank has completed them; its other ranks have completed a layer when the
+ * first rank completes the next one, which depends on their results.
  */
 final class ComputedLayers {
     /** One layer of one rank. */
@@ -49,12 +49,12 @@ final class ComputedLayers {
         return bySteps.size();
     }
 
-    /** Layers whose completion the counter tells. */
+    /** Number of layers whose completion increments the counter. */
     int countedCount() {
         return countedCount;
     }
 
-    /** How many layers less than the counter tells are complete on all ranks for certain. */
+    /** How many layers fewer than counted are guaranteed to be complete on all ranks. */
     int counterLag() {
         return bySteps.getFirst().size() > 1 ? 1 : 0;
     }
@@ -64,17 +64,17 @@ final class ComputedLayers {
         return bySteps.stream().flatMap(List::stream).toList();
     }
 
-    /** All ranks'. */
+    /** The layers of all ranks at a step. */
     List<RankLayer> at(int step) {
         return bySteps.get(step);
     }
 
-    /** Those that are complete when the counter tells it; of a layer that is not counted, all. */
+    /** Those that are complete when the counter is incremented; for a layer that is not counted, all. */
     List<RankLayer> firstAt(int step) {
         return step < countedCount ? at(step).subList(0, 1) : at(step);
     }
 
-    /** Those that may come later. */
+    /** Those that may be completed later. */
     List<RankLayer> laterAt(int step) {
         return step < countedCount ? at(step).subList(1, at(step).size()) : List.of();
     }

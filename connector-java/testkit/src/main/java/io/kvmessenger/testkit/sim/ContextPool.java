@@ -15,13 +15,13 @@ import java.util.TreeSet;
 import java.util.stream.IntStream;
 
 /**
- * Where a simulated engine keeps the rows that go with its transfers beside their KV: an array for each kind, and a slot in
- * all of them for each request. A slot given back is another request's at once.
+ * Where a simulated engine keeps the context rows of its transfers: an array for each kind, and for each request one
+ * slot in all of them. A freed slot may be reused immediately.
  */
 public final class ContextPool {
     private static final int SLOT_COUNT = 128;
     private static final int STRIDE_BYTES = 8;
-    /** What is in a row that nothing was written to. */
+    /** Content of a row that was never written. */
     public static final byte SCRIBBLE = 0x55;
 
     private final ContextKinds kinds;
@@ -30,7 +30,7 @@ public final class ContextPool {
 
     private final TreeSet<Integer> free = new TreeSet<>();
 
-    /** @param onRequestCount how many of the kinds go with some transfers only: the first ones */
+    /** @param onRequestCount how many of the kinds, from the first on, go only on request */
     ContextPool(int kindCount, int onRequestCount) {
         kinds = new ContextKinds(IntStream.range(0, kindCount)
                 .mapToObj(kind -> new ContextKind(
@@ -43,7 +43,7 @@ public final class ContextPool {
         IntStream.range(0, SLOT_COUNT).forEach(free::add);
     }
 
-    /** Which slot a byte of a kind's array lies in. */
+    /** The slot that a byte of a kind's array belongs to. */
     public static int slotOf(long offset) {
         return (int) (offset / STRIDE_BYTES);
     }
@@ -56,7 +56,7 @@ public final class ContextPool {
         return 3 + kind;
     }
 
-    /** What the rows of a prompt's only request hold. */
+    /** The expected content of a row of a prompt with a single request. */
     public static byte byteOf(String name, int kind, int byteInRow) {
         int mixed = (name.hashCode() * 0x9E3779B9 + kind * 31 + byteInRow + 1) * 0x85EBCA6B;
         return (byte) (mixed >>> 13);
@@ -77,12 +77,12 @@ public final class ContextPool {
                 .toList();
     }
 
-    /** The lowest free one, so that slots are used again soon; {@link ContextSlots#NO_SLOT} where there are no rows. */
+    /** Takes the lowest free slot, so that slots are reused soon; {@link ContextSlots#NO_SLOT} if there are no rows. */
     int take() {
         return memories.isEmpty() ? ContextSlots.NO_SLOT : free.pollFirst();
     }
 
-    /** A slot for these rows; {@link ContextSlots#NO_SLOT} where there are none. */
+    /** Takes a slot for these rows; {@link ContextSlots#NO_SLOT} if there are none. */
     int takeFor(ContextChoice choice) {
         return choice.isEmpty() ? ContextSlots.NO_SLOT : take();
     }

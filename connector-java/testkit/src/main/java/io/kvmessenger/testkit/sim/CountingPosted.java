@@ -6,7 +6,7 @@ import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.WindowArea;
 
-/** Mutant: a window shows the weight that was posted for it as arrived. */
+/** Mutant: a window reports the weight that was posted for it as arrived. */
 final class CountingPosted extends PassingTransferEngine {
     private final SimulatedTransport transport;
 

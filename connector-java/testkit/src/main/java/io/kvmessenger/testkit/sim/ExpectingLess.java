@@ -6,7 +6,7 @@ import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.WindowArea;
 
-/** Mutant: every window is full some pages or rows too early. */
+/** Mutant: every window is filled some pages or rows too early. */
 final class ExpectingLess extends PassingTransferEngine {
     private final int less;
 

@@ -1,24 +1,24 @@
 package io.kvmessenger.testkit.sim;
 
-/** What a simulated transport does as the real one of its name does. */
+/** Behaviour of a simulated transport, modelled on a real one. */
 enum FabricKind {
-    /** The target looks at every write before a byte lands; completed means: in the source's socket buffer. */
+    /** The target checks every write before a byte lands; completed means: in the source's socket buffer. */
     TCP(true, false),
     /**
-     * As tcp, but the target's memory is a device's: what has come lies in host memory and is copied on later, also while the process
-     * stands still, and is counted when it is copied. A window that is closed, or a path, waits for that.
+     * As tcp, but the target's memory is a device's: received bytes lie in host memory, are copied on later, even while
+     * the process is suspended, and are counted once copied. Closing a window or a path waits for that.
      */
     STAGED(true, false),
-    /** The target is not looked at; completed means: in the target's memory. */
+    /** The target does not see writes; completed means: in the target's memory. */
     RDMA(false, true),
     /**
-     * The writing process copies; completed means: copied. What is half copied when the process is stopped is copied on
-     * when it runs again, so that an admission is closed only when the writer has agreed or is dead.
+     * The writing process copies; completed means: copied. A copy interrupted by suspending the process continues when
+     * it resumes, so an admission is closed only when the writer has confirmed or is dead.
      */
     SHARED_MEMORY(false, true),
     /**
-     * Reliable datagrams, as libfabric has them: nothing looks at the target, and completed means: in the source's send
-     * buffer. What has been completed lands when it will, also after a cancel was confirmed.
+     * Reliable datagrams, as with libfabric: the target does not see writes, and completed means: in the source's send
+     * buffer. Completed writes may land at any time, even after a cancel was confirmed.
      */
     RDM(false, false);
 

@@ -7,8 +7,8 @@ import java.util.LinkedHashSet;
 import java.util.Set;
 
 /**
- * What a writer and its target have with each other, whatever paths there are: the part of a control socket. The admission ends
- * with it, when nothing of the writer can land by any of its paths. State, and what follows from it.
+ * The link between a writer and its target, whatever paths there are; plays the part of the control socket. The
+ * admission ends with it, once nothing of the writer can land by any of its paths. State and its direct consequences.
  */
 final class FabricLink implements InboundLink {
     /** The writer's end. */
@@ -19,15 +19,15 @@ final class FabricLink implements InboundLink {
     final SimulatedTransport source;
     final byte[] key;
     final Writer writer;
-    /** Those that the target has. */
+    /** The paths known to the target. */
     final Set<FabricPath> paths = new LinkedHashSet<>();
 
     private final SimulatedFabric fabric;
-    /** Null until the target has let a path in. */
+    /** Null until the target has accepted a path. */
     SimulatedTransport target;
 
     InboundAdmission admission;
-    /** The target takes nothing more of it. */
+    /** The target accepts nothing more from it. */
     boolean dismissed;
 
     private boolean writerGone;
@@ -40,7 +40,7 @@ final class FabricLink implements InboundLink {
         this.writer = writer;
     }
 
-    /** Whether the admission is this writer's, or becomes it now. */
+    /** Whether the admission belongs to this writer, or is assigned to it now. */
     boolean isAdmitted(SimulatedTransport at, InboundAdmission by) {
         if (by.link() == null && admission == null) {
             target = at;
@@ -56,14 +56,14 @@ final class FabricLink implements InboundLink {
         fabric.revoke(this, detail);
     }
 
-    /** The target hears that the writer has ended the link, or is dead. */
+    /** The target is notified that the writer has ended the link, or is dead. */
     void onWriterGone(String detail) {
         writerGone = true;
         fabric.endTargets(this, detail);
         endIfOver(detail);
     }
 
-    /** Nothing of it can land any more, once the writer is gone or dismissed and its paths are. */
+    /** Ends the admission once the writer is gone or dismissed and its paths are over: nothing can land any more. */
     void endIfOver(String detail) {
         if (admission != null && !over && (writerGone || dismissed) && paths.isEmpty()) {
             over = true;

@@ -2,7 +2,7 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.transfer.spi.InboundAdmission;
 
-/** A data path from a link to an admission, as far as each end still has it. State only. */
+/** A data path from a link to an admission, with the state of each end. State only. */
 final class FabricPath {
     final SimulatedOutboundLink link;
     final FabricLink control;

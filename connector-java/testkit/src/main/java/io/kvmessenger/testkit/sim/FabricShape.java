@@ -3,9 +3,10 @@ package io.kvmessenger.testkit.sim;
 import java.util.SplittableRandom;
 
 /**
- * What a {@link SimulatedFabric} is like. A value.
+ * The properties of a {@link SimulatedFabric}. A value.
  *
- * @param takesAll whether links take and join as many pages as they can; else each draws how many, and whether it joins them
+ * @param takesAll whether links take and join as many pages as they can; otherwise each draws how many, and whether it
+ *     joins them
  */
 record FabricShape(FabricKind kind, Lanes lanes, Fall fall, Swarm swarm, boolean takesAll) {
     static final int PAGES_PER_POST_MAX = 8;

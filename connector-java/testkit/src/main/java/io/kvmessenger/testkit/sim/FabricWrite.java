@@ -7,20 +7,20 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Pages that follow each other, on their way, and the post whose completion they are part of. State only. */
+/** Contiguous pages in flight, and the post whose completion they are part of. State only. */
 final class FabricWrite {
-    /** What a link took at once, under the name by which its completion is told. */
+    /** What a link accepted at once, with the id for its completion. */
     static final class Post {
         final FabricPath path;
-        /** Null where the link has but one. */
+        /** Null if the link has no lanes. */
         final SimulatedLane lane;
-        /** Where there are several lanes: all of it is counted at once, or nothing. */
+        /** With several lanes: they are counted together, or not at all. */
         final List<FabricWrite> writes = new ArrayList<>();
 
         long id;
         int unfinished;
         int landedCount;
-        /** The target has taken it, and says so. */
+        /** The target has taken it, and reports so. */
         boolean taken;
 
         Post(FabricPath path, long id, SimulatedLane lane) {
@@ -32,9 +32,9 @@ final class FabricWrite {
 
     final PageWrite facts;
     final Post post;
-    /** Null where it carries no page. */
+    /** Null if it carries no page. */
     final MemorySegment source;
-    /** Where it is read there: not in a rank's memory where a device's pages were gathered. */
+    /** Offset in {@link #source}; differs from the rank's memory if device pages were gathered. */
     final long readOffset;
 
     final int targetRegionId;
@@ -42,16 +42,16 @@ final class FabricWrite {
     /** Bytes that have landed or were discarded. */
     int passedBytes;
 
-    /** At a target that looks: the window that it has begun to land in, until it has let go. */
+    /** At a target that checks writes: the window that it has begun to land in, until released. */
     OpenWindow landingIn;
 
-    /** All of it lies in host memory of the target, and a device is to copy it on. */
+    /** All of it is in host memory of the target, and waits for a device to copy it. */
     boolean staged;
 
     boolean landed;
     boolean discarded;
     boolean gone;
-    /** Nothing of it lands any more, which was told. */
+    /** It is known, and has been reported, that nothing of it lands any more. */
     boolean toldGone;
 
     FabricWrite(PageWrite facts, Post post, MemorySegment source, long readOffset, int targetRegionId) {
@@ -71,7 +71,7 @@ final class FabricWrite {
         return facts.imm() & ~Imm.WEIGHT_MAX;
     }
 
-    /** A write of no page: there is nothing to read and nothing to land. */
+    /** A write without pages: nothing is read, and nothing lands. */
     boolean isImmediate() {
         return source == null;
     }

@@ -16,12 +16,12 @@ import java.util.SplittableRandom;
 import java.util.function.Predicate;
 
 /**
- * Carries writes over a {@link FabricPath}: in any order, as late as it likes, each in two halves, and its immediate last. Which
- * worker does a step, or none, and what completion and refusal mean, is the {@link FabricKind}'s.
+ * Carries writes over a {@link FabricPath}: in any order, with any delay, each in two halves, and its immediate last.
+ * The {@link FabricKind} determines which worker, if any, performs a step, and what completion and refusal mean.
  */
 final class FabricWrites {
     private static final int DAMAGED_WRITES_INTERVAL = 200;
-    /** One write in so many that were read at a lost source is lost with it. */
+    /** One in this many writes that were read at a lost source is lost with it. */
     private static final int LOST_WITH_SOURCE_INTERVAL = 4;
 
     private final SimulatedFabric fabric;
@@ -32,7 +32,7 @@ final class FabricWrites {
     private final WorldListener listener;
     private final Mutation mutation;
     private final Set<FabricWrite> inFlight = new LinkedHashSet<>();
-    /** Says where pages lie that were gathered elsewhere. */
+    /** Recovers the location of pages that were gathered elsewhere. */
     private final WriteBatch ungathered = new WriteBatch();
 
     private long lastWriteId;
@@ -71,7 +71,7 @@ final class FabricWrites {
         send(new FabricWrite(facts, post, batch.source(), batch.sourceOffsetBytes(firstPage), batch.regionId()));
     }
 
-    /** A write that carries no page. */
+    /** Posts a write without pages. */
     void postImmediate(FabricWrite.Post post, WriteBatch batch) {
         FabricPath path = post.path;
         int imm = Imm.withWeight(batch.window(), (int) batch.weight());
@@ -181,7 +181,7 @@ final class FabricWrites {
         listener.landed(facts, from, to);
     }
 
-    /** The device begins in a while, whatever the process does meanwhile. */
+    /** Queues the write for the device, which begins after a delay, whatever the process does meanwhile. */
     private void stage(FabricWrite write) {
         write.staged = true;
         clock.after(fabric.delayNs(), () -> copyOn(write));
@@ -190,7 +190,7 @@ final class FabricWrites {
         }
     }
 
-    /** The next half, by the device; then the target's worker sees that it is done. */
+    /** The device copies the next half; then the target's worker notices that it is done. */
     private void copyOn(FabricWrite write) {
         int lengthBytes = write.facts.lengthBytes();
         int from = write.passedBytes;
@@ -211,7 +211,7 @@ final class FabricWrites {
         }
     }
 
-    /** Nothing more of it is copied, and it is not counted: its peer is told, and has no admission any more. */
+    /** The copy fails and the write is not counted: its peer is told, and loses its admission. */
     private void failCopy(FabricWrite write) {
         if (!write.gone) {
             write.staged = false;
@@ -227,7 +227,7 @@ final class FabricWrites {
         }
     }
 
-    /** What waits for the device: nothing of the write is copied after it. */
+    /** Waits for the device: nothing of the write is copied afterwards. */
     private void awaitCopy(FabricWrite write) {
         boolean copies =
                 write.staged && mutation != Mutation.COUNTED_BEFORE_COPIED && mutation != Mutation.FREED_BEFORE_COPIED;
@@ -237,7 +237,7 @@ final class FabricWrites {
         }
     }
 
-    /** What a target that looks at writes does: a stale one is discarded, one that leaves its window ends the path. */
+    /** The check of a target that sees writes: a stale write is discarded, one outside its window ends the path. */
     private boolean mayLand(FabricWrite write) {
         FabricPath path = write.path();
         OpenWindow window = path.target.port.windowOf(write.window());
@@ -258,7 +258,7 @@ final class FabricWrites {
         return true;
     }
 
-    /** A post is looked at as a whole before a byte of it lands. Empty when it may land. */
+    /** Checks a post as a whole before a byte of it lands. Empty when it may land. */
     private static String fault(OpenWindow window, FabricWrite.Post post) {
         if (!window.isOf(post.path.admission)) {
             return "names a window of another peer";
@@ -283,7 +283,7 @@ final class FabricWrites {
         write.path().target.port.onStray();
     }
 
-    /** The end that copied or delivered it tells the source; the target's worker counts it in its own time. */
+    /** The end that copied or delivered it notifies the source; the target's worker counts it at a later time. */
     private void landed(FabricWrite write) {
         FabricPath path = write.path();
         write.landed = true;
@@ -305,7 +305,7 @@ final class FabricWrites {
         }
     }
 
-    /** All of a post is in place: it is counted, and its source is told. */
+    /** All of a post is in place: it is counted, and its source is notified. */
     private void take(FabricWrite.Post post) {
         if (post.writes.stream().noneMatch(write -> write.gone)) {
             post.writes.forEach(this::count);
@@ -314,12 +314,12 @@ final class FabricWrites {
         }
     }
 
-    /** A lane is broken at its source: what has not left never will. */
+    /** A lane has broken at its source: what has not left never will. */
     void dropAtSource(SimulatedLane lane) {
         dropLane(lane, write -> write.payload == null);
     }
 
-    /** A lane is over at its target: nothing more of it lands or is counted. */
+    /** A lane has ended at its target: nothing more of it lands or is counted. */
     void dropAtTarget(SimulatedLane lane) {
         dropLane(lane, write -> true);
     }
@@ -363,7 +363,7 @@ final class FabricWrites {
 
     // ---- ends
 
-    /** The target's engine has closed a window: what is half landed in it stops. */
+    /** The target's engine has closed a window: writes that have partly landed in it stop. */
     void letGo(SimulatedTransport target, OpenWindow window) {
         for (FabricWrite write : inFlight) {
             if (write.landingIn == window && write.path().target == target) {
@@ -376,7 +376,7 @@ final class FabricWrites {
         }
     }
 
-    /** What was not read yet never will be. What has left the source may land for as long as the target has the path. */
+    /** What has not been read yet never will be. What has left the source may land while the target has the path. */
     void dropAtSource(FabricPath path) {
         for (FabricWrite write : List.copyOf(inFlight)) {
             if (write.path() == path) {

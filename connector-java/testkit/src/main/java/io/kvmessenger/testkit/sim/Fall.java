@@ -3,13 +3,14 @@ package io.kvmessenger.testkit.sim;
 import java.util.SplittableRandom;
 
 /**
- * By how many domains each simulated process reaches its peers, and how a writer comes to fall from one to the next. A value.
+ * The number of domains by which each simulated process reaches its peers, and how a writer falls back from one to the
+ * next. A value.
  *
  * @param domains 1, or 2
- * @param repairLimitNs how long the first may be without a lane before the next is taken
+ * @param repairLimitNs how long the first may be without a lane before the next is used
  * @param restMaxNs how long a broken lane of the first stays closed, at most
- * @param swallowPeriodNs some lane begins to swallow what it is given about that often; 0 = none ever does
- * @param silenceLimitNs how long nothing may be heard of what a lane was given; 0 = for ever
+ * @param swallowPeriodNs mean interval at which some lane begins to swallow its posts; 0 = never
+ * @param silenceLimitNs how long a lane may report nothing about its posts; 0 = unlimited
  */
 record Fall(int domains, long repairLimitNs, long restMaxNs, long swallowPeriodNs, long silenceLimitNs) {
     static final Fall NONE = new Fall(1, Long.MAX_VALUE / 2, 0, 0, 0);
@@ -32,7 +33,7 @@ record Fall(int domains, long repairLimitNs, long restMaxNs, long swallowPeriodN
                 silenceLimitNs);
     }
 
-    /** Whether workers have time limits to keep. */
+    /** Whether workers have time limits to observe. */
     boolean hasLimits() {
         return !equals(NONE);
     }

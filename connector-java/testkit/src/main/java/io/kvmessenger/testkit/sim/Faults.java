@@ -6,13 +6,13 @@ import java.util.SplittableRandom;
 /** Places the faults of the {@link Swarm} at random moments of the safety phase. */
 final class Faults {
     private static final long PERIOD_NS = 4 * Scenario.MILLI;
-    /** A rate of 1 means one fault of the kind in so many periods. */
+    /** A rate of 1 means one fault of the kind per this many periods. */
     private static final double PERIODS_PER_FAULT = 6;
 
     private final Simulation world;
     private final Swarm swarm;
     private final SplittableRandom random;
-    /** Draws which lanes break, and when. */
+    /** Source of which lanes break, and when. */
     private final SplittableRandom lanes;
 
     private boolean ended;

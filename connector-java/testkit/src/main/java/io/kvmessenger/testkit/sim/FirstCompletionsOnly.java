@@ -4,9 +4,9 @@ import io.kvmessenger.testkit.fault.PassingTransferEngine.PassingHandler;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.TransferFault;
 
-/** For mutants that write more than the messenger did: passes on the completions of the messenger's own writes only. */
+/** For mutants that submit additional writes: forwards only the completions of the messenger's own writes. */
 final class FirstCompletionsOnly extends PassingHandler {
-    /** From here on cookies are a mutant's; the messenger's own are small. */
+    /** Cookies from here on belong to a mutant; the messenger's own are small. */
     static final long EXTRA_COOKIE = 1L << 40;
 
     FirstCompletionsOnly(CompletionHandler handler) {

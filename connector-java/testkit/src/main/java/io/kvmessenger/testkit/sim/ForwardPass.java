@@ -5,30 +5,30 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * A forward pass of a prefiller's engine: what it computes, and how it shows on the layer counter. State only, for {@link
- * SimulatedPrefillEngine} and {@link SimulatedDevice}.
+ * A forward pass of a prefiller's engine: what it computes, and its range of the layer counter. State only, for
+ * {@link SimulatedPrefillEngine} and {@link SimulatedDevice}.
  */
 final class ForwardPass {
     /** A chunk of one prompt. */
     record Part(String request, PassShare share, int endToken) {}
 
-    /** Its number if the messenger is told of it before it runs, else 0. */
+    /** Its number if the messenger is told about it before it runs, else 0. */
     final long step;
-    /** As the messenger hears of them. */
+    /** As the messenger is told about them. */
     final List<EngineCommand.Chunk> chunks = new ArrayList<>();
 
     final List<Part> parts = new ArrayList<>();
-    /** Layers that are counted, of those that are computed. */
+    /** Number of computed layers that are counted. */
     final int hookedCount;
-    /** Layers that are computed: fewer than there are when it fails. */
+    /** Number of layers that are computed; fewer than all if it fails. */
     final int computedCount;
 
     final boolean fails;
-    /** Layers that all ranks have. */
+    /** Number of layers complete on all ranks. */
     int settledCount;
-    /** Where the counter stands before its first bump; known when it is queued. */
+    /** The counter's value before its first increment; known when it is queued. */
     long counterStart;
-    /** The same when it is over, or has failed. */
+    /** The counter's value after it has ended or failed. */
     long counterEnd;
 
     ForwardPass(long step, int hookedCount, int computedCount, boolean fails) {
@@ -42,7 +42,7 @@ final class ForwardPass {
         return step > 0;
     }
 
-    /** A prompt has given its pages back: what others share of them is still computed. */
+    /** A prompt has given its pages back; what other prompts share of them is still computed. */
     void giveUp(String request, List<PrefixCache.Entry> entries) {
         for (Part part : parts) {
             if (part.request().equals(request)) {

@@ -18,13 +18,13 @@ import java.util.function.Function;
 
 /** The production transfer engine of one simulated process, and its end of the fabric. */
 record InvokedProcess(TransferEngine engine, SimulatedTransport transport) {
-    /** The memory of a simulated engine is behind no descriptor, so that nothing of it is called. */
+    /** Never called, as the memory of a simulated engine has no descriptor. */
     private static final LibC LIB_C = new FfmLibC();
 
     /**
-     * @param workerCount of the engine; each runs its duty cycles in its own time
-     * @param copies of what the process writes from a device; null where it writes from a host's memory
-     * @param onCompletion run when there is something to poll, and there was nothing before
+     * @param workerCount of the engine; each runs its duty cycles at its own times
+     * @param copies for writes from device memory; null if the process writes from host memory
+     * @param onCompletion run when there is something to poll, and was nothing before
      */
     static InvokedProcess start(
             SimulatedClock clock,

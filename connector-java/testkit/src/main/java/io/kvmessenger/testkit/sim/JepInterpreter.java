@@ -12,13 +12,13 @@ import java.util.List;
 import java.util.stream.Stream;
 
 /**
- * Python inside this JVM, by Jep. Jep comes from PyPI with a native library of its own and is in no Maven repository, so
- * it is found at run time and called by reflection: the build needs none.
+ * Python inside this JVM, by Jep. Jep is distributed on PyPI with a native library and is in no Maven repository, so it
+ * is loaded at run time and called by reflection: the build does not need it.
  *
- * <p>For the thread that opened it. A JVM has one Python: what is imported stays imported, also after {@link #close}.
+ * <p>For the thread that opened it. A JVM has one Python: imported modules stay imported, even after {@link #close}.
  */
 final class JepInterpreter implements AutoCloseable {
-    /** Sets must not be walked in another order tomorrow: a seed is to be replayed. */
+    /** Fixed, so that sets are iterated in the same order in every run: seeds must be replayable. */
     private static final int HASH_SEED = 0;
 
     private final URLClassLoader classes;
@@ -32,7 +32,7 @@ final class JepInterpreter implements AutoCloseable {
     }
 
     /**
-     * @param jep the folder of the installed Python package {@code jep}
+     * @param jep folder of the installed Python package {@code jep}
      * @param importable folders from which Python imports, before its own
      */
     static JepInterpreter open(Path jep, List<Path> importable) {
@@ -91,7 +91,7 @@ final class JepInterpreter implements AutoCloseable {
         }
     }
 
-    /** Calls a function of the module {@code __main__}. What Python raises comes as an exception with its trace. */
+    /** Calls a function of the module {@code __main__}. A Python exception is rethrown with its traceback. */
     Object invoke(String function, Object... arguments) {
         try {
             return invoke.invoke(interpreter, function, arguments);
@@ -116,7 +116,7 @@ final class JepInterpreter implements AutoCloseable {
         return fault.getCause() == null ? fault : fault.getCause();
     }
 
-    /** An exception that left Python. */
+    /** An exception raised by Python. */
     static final class PythonFault extends RuntimeException {
         private static final long serialVersionUID = 1L;
 

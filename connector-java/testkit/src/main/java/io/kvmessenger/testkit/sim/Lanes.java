@@ -3,10 +3,10 @@ package io.kvmessenger.testkit.sim;
 import java.util.SplittableRandom;
 
 /**
- * How many lanes each simulated data path has, and how often one of them breaks. With several a write is sent when its target
- * has said that it took it, and what a broken lane had and its target did not take is posted again. A value.
+ * The number of lanes of each simulated data path, and how often one breaks. With several lanes a write completes when
+ * its target has confirmed it, and writes of a broken lane that were not taken are posted again. A value.
  *
- * @param breakPeriodNs one of all lanes breaks about that often; 0 = none ever does
+ * @param breakPeriodNs mean interval at which one of all lanes breaks; 0 = never
  */
 record Lanes(int count, long breakPeriodNs) {
     static final Lanes ONE = new Lanes(1, 0);

@@ -3,7 +3,7 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import java.lang.foreign.MemorySegment;
 
-/** The paths of one domain on a {@link FabricLink}; nothing is said on it. */
+/** The paths of one domain on a {@link FabricLink}; carries no records. */
 final class LinkChannel implements OutboundChannel {
     final FabricLink link;
     /** Null until they are attached. */

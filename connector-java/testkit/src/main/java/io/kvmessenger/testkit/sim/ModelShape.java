@@ -15,17 +15,16 @@ import java.util.random.RandomGenerator;
 import java.util.stream.IntStream;
 
 /**
- * What both engines of a run agree on. How each shards it, where its layers lie and in which order they are listed is its
- * own business.
+ * What both engines of a run have in common. Each chooses its own sharding, memory layout and order of layers.
  *
- * @param groups layers are in them in turn
+ * @param groups to which layers are assigned in rotation
  * @param bytesPerToken bytes of one head of one token, by layer
  */
 record ModelShape(List<Group> groups, List<Integer> bytesPerToken) {
-    /** What the layers of a group have alike. */
+    /** The common properties of a group's layers. */
     record Group(PageLayout layout, int heads, int pageTokens) {}
 
-    /** Runs with several groups are one in so many. */
+    /** One in this many runs has several groups. */
     private static final int ONE_IN_GROUPED = 3;
 
     private static final int GROUP_COUNT_MAX = 3;

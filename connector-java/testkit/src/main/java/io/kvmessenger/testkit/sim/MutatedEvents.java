@@ -9,7 +9,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 
-/** What an engine is told, with a bug in it; without any it passes everything on. */
+/** Forwards events to an engine, with a bug in subclasses. */
 abstract class MutatedEvents implements EngineEvents {
     final EngineEvents engine;
 
@@ -67,7 +67,7 @@ abstract class MutatedEvents implements EngineEvents {
         engine.log(level, message);
     }
 
-    /** An engine that waits for grants does not hear of them. */
+    /** An engine that waits for grants does not receive them. */
     static final class WithoutGrants extends MutatedEvents {
         WithoutGrants(EngineEvents engine) {
             super(engine);
@@ -77,7 +77,7 @@ abstract class MutatedEvents implements EngineEvents {
         public void granted(String request, int promptTokens, int firstToken, List<String> contextKinds) {}
     }
 
-    /** Tells the engine that a fetch has failed as soon as it was abandoned, and swallows the real end. */
+    /** Reports a fetch as failed as soon as it is abandoned, and swallows its real end. */
     static final class FreeOnCancel extends MutatedEvents {
         private final Set<String> open = new HashSet<>();
         private final Set<String> freedEarly = new HashSet<>();

@@ -6,10 +6,10 @@ import io.kvmessenger.messenger.wire.Grant;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Control frames as a messenger with the bug of a {@link Mutation} takes them. */
+/** Control frames as received by a messenger with the bug of a {@link Mutation}. */
 final class MutatedFrames {
     private final Mutation mutation;
-    /** By process and id: the digest of the prompt that was granted first. */
+    /** By process and id: digest of the first prompt that was granted. */
     private final Map<String, String> servedDigests = new HashMap<>();
 
     /** The kinds of context rows that go on request. */
@@ -17,7 +17,7 @@ final class MutatedFrames {
 
     private final AnswersByImmediate answers = new AnswersByImmediate();
 
-    /** @param traffic whose kinds of context rows there are */
+    /** @param traffic determines the kinds of context rows */
     MutatedFrames(Mutation mutation, Traffic traffic) {
         this.mutation = mutation;
         this.onRequestBits = (1 << traffic.contextOnRequest()) - 1;
@@ -27,7 +27,7 @@ final class MutatedFrames {
         answers.sent(process, frame);
     }
 
-    /** What the process makes of a frame; null when it makes nothing of it. */
+    /** The frame as the process misreads it; null when it ignores the frame. */
     ControlFrame heard(String process, ControlFrame frame) {
         return switch (mutation) {
             case DIGEST_IGNORED -> frame.hasGrant() && !frame.getGrant().hasPrompt() ? withoutDigest(frame) : frame;

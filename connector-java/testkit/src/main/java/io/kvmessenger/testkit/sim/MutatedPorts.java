@@ -10,13 +10,13 @@ import io.kvmessenger.transfer.TransferEngine;
 import java.util.List;
 
 /**
- * The ports of one process with the bug of a {@link Mutation} between them and the messenger. What cannot be put there, a
- * limit or the generations of slots, the {@link Mutation} and the fabric change themselves.
+ * The ports of one process, with the bug of a {@link Mutation} between them and the messenger. Bugs that do not fit
+ * there, such as in a limit or in the generations of slots, are implemented by the {@link Mutation} and the fabric.
  */
 final class MutatedPorts {
     private final Mutation mutation;
     private final SimulatedTransport transport;
-    /** Where context rows lie, by kind. */
+    /** The regions of context rows, by kind. */
     private final List<Region> context;
 
     private final ContextKinds kinds;
@@ -75,7 +75,7 @@ final class MutatedPorts {
         };
     }
 
-    /** Sees each command before the messenger does. What that makes of it; null when it does not hear of it. */
+    /** Receives each command before the messenger. Returns the command as misread; null when it is lost. */
     EngineCommand heard(EngineCommand command) {
         return switch (mutation) {
             case FREE_ON_CANCEL -> {

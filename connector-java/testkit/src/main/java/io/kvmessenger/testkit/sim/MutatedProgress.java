@@ -5,7 +5,7 @@ import java.util.HashSet;
 import java.util.Set;
 import java.util.TreeMap;
 
-/** The layer counter's port with a bug in it; without any it passes everything on. */
+/** Forwards the layer counter's port, with a bug in subclasses. */
 abstract class MutatedProgress implements LayerProgress {
     final LayerProgress progress;
 
@@ -43,7 +43,7 @@ abstract class MutatedProgress implements LayerProgress {
         progress.forget(stepIndex);
     }
 
-    /** Says that one layer more is readable than is. */
+    /** Reports one layer more as readable than there is. */
     static final class ReadingEarly extends MutatedProgress {
         private final int layerCount;
 
@@ -63,7 +63,7 @@ abstract class MutatedProgress implements LayerProgress {
         }
     }
 
-    /** Takes the word that a pass is queued to its end for its end. */
+    /** Takes the report that a pass is queued to its end for the end itself. */
     static final class OverWhenTold extends MutatedProgress {
         private final int layerCount;
         private final Set<Long> ended = new HashSet<>();
@@ -90,7 +90,7 @@ abstract class MutatedProgress implements LayerProgress {
         }
     }
 
-    /** Counts a step from where the oldest in flight began. */
+    /** Counts a step from the start of the oldest step in flight. */
     static final class ForgettingBases extends MutatedProgress {
         private final TreeMap<Long, Long> bases = new TreeMap<>();
 

@@ -11,7 +11,7 @@ import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
 
-/** The domain that a process falls to: other paths through the same end of the fabric. */
+/** The domain that a process falls back to: other paths through the same end of the fabric. */
 record NextDomain(SimulatedTransport transport) implements Domain {
     static final String NAME = "simulated-next";
 
@@ -55,7 +55,7 @@ record NextDomain(SimulatedTransport transport) implements Domain {
         return transport.silenceLimitNs();
     }
 
-    /** What it has is found by the first. */
+    /** Does nothing: the first domain polls for both. */
     @Override
     public int poll(long nowNs) {
         return 0;

@@ -9,11 +9,11 @@ import java.util.List;
 import java.util.SplittableRandom;
 
 /**
- * The inference engine of one process: gets requests from the router, holds pages, gives its messenger commands and hears
- * its events. For the simulation's thread; it is not asked any more once its process has died.
+ * The inference engine of one process: receives requests from the router, holds pages, sends its messenger commands and
+ * receives its events. For the simulation's thread; it is not called after its process has died.
  */
 interface NodeEngine {
-    /** Which engine every process of a run gets. */
+    /** Creates the engine of each process of a run. */
     interface Maker {
         NodeEngine start(Simulation world, SimulatedNode node, PagePool pool, SplittableRandom random);
     }
@@ -22,13 +22,13 @@ interface NodeEngine {
     void prefill(TransferKey transfer, int promptTokens);
 
     /**
-     * A router sends a request whose KV a prefiller has, or will have when the decoder gets the request first.
+     * A router sends a request whose KV a prefiller has, or will have if the decoder gets the request first.
      *
      * @param prefillers every messenger of the prefiller's engine
      */
     void decode(TransferKey transfer, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst);
 
-    /** The API server of this decoder rejects a request that would have asked for KV under this id. */
+    /** The API server of this decoder rejects a request that would have fetched KV under this id. */
     void reject(String transferId, List<PrefillerAddress> prefillers);
 
     EngineEvents events();
@@ -40,11 +40,11 @@ interface NodeEngine {
     /** The safety phase is over: no further aborts, preemptions or failures. */
     void heal();
 
-    /** Requests that have not come to rest. */
+    /** Requests that have not ended. */
     int unendedCount();
 
     String describeUnended();
 
-    /** Throws a violation if anything is remembered although all requests have ended. */
+    /** Throws a violation if any state is left although all requests have ended. */
     default void checkAtRest() {}
 }

@@ -10,7 +10,7 @@ import java.util.ArrayList;
 import java.util.IdentityHashMap;
 import java.util.List;
 
-/** Mutant: when one source of a fetch has sent all, its others count as if they had. */
+/** Mutant: when one source of a fetch has sent everything, the others count as if they had. */
 final class OneSourceSuffices extends PassingTransferEngine {
     /** The sources of one fetch write into the same area. */
     private final IdentityHashMap<WindowArea, List<Long>> cookiesByArea = new IdentityHashMap<>();

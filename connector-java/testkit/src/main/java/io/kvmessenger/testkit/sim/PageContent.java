@@ -10,8 +10,9 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What KV looks like in the simulation: each byte is a function of the prompt's text, layer, token, head and the byte's
- * place in the head, so that a byte of another prompt, layer, page or head never passes for it, however the sides shard. Pure.
+ * The KV content of the simulation: each byte is a function of the prompt's text, layer, token, head and the byte's
+ * position in the head, so that a byte of another prompt, layer, page or head is never mistaken for it, however the
+ * sides shard. Pure.
  */
 public final class PageContent {
     private final BlockPages blocks;
@@ -21,7 +22,7 @@ public final class PageContent {
     private final int headCount;
     private final int headBytes;
 
-    /** What the pages of one layer hold on one rank. */
+    /** The pages of one layer on one rank. */
     public PageContent(KvGeometry geometry, int rankIndex, int layerIndex) {
         RankGeometry rank = geometry.ranks().get(rankIndex);
         this.layer = rank.layers().get(layerIndex);
@@ -47,7 +48,7 @@ public final class PageContent {
         return !(group.layout() instanceof PageLayout.Hnd);
     }
 
-    /** The byte that the prompt's KV has there. */
+    /** The byte that the prompt's KV has at this position. */
     public byte of(String transferId, int logicalPage, int byteInPage) {
         long token = (long) logicalPage * group.pageTokens() + tokenInPage(byteInPage);
         long mixed = PromptText.at(transferId, token).hashCode() * 0x9E3779B97F4A7C15L
@@ -61,7 +62,7 @@ public final class PageContent {
         return (byte) mixed;
     }
 
-    /** Pages of the layer's group that blocks of the engine are. */
+    /** The pages of the layer's group that the engine's blocks map to. */
     int[] pagesOf(int[] engineBlocks) {
         return blocks.of(layer.groupIndex(), engineBlocks);
     }
@@ -70,7 +71,7 @@ public final class PageContent {
         return group.pageTokens();
     }
 
-    /** Writes what a forward pass over tokens {@code [firstToken, endToken)} leaves in the layer. */
+    /** Writes what a forward pass over tokens {@code [firstToken, endToken)} produces in the layer. */
     void compute(MemorySegment memory, String transferId, int[] engineBlocks, int firstToken, int endToken) {
         int[] pages = pagesOf(engineBlocks);
         int pageTokens = group.pageTokens();

@@ -12,8 +12,8 @@ import java.util.function.IntSupplier;
 import java.util.stream.IntStream;
 
 /**
- * The KV memory of the ranks that one messenger serves, and its free pages: one index is a page on every rank, or several of
- * a group with smaller ones. A page given back belongs to another request at once.
+ * The KV memory of the ranks that one messenger serves, and its free pages: one index is a page on every rank, or
+ * several pages of a group with smaller ones. A freed page belongs to another request immediately.
  */
 final class PagePool {
     private final KvGeometry geometry;
@@ -39,7 +39,7 @@ final class PagePool {
         }
     }
 
-    /** Pages that prompts which have begun will still need; fetches leave them alone. */
+    /** Pages that prompts in progress will still need; fetches leave them free. */
     void promise(IntSupplier promised) {
         this.promised = promised;
     }
@@ -48,7 +48,7 @@ final class PagePool {
         return geometry;
     }
 
-    /** Which pages of each group a page of this pool is. */
+    /** Maps a page of this pool to pages of each group. */
     BlockPages blocks() {
         return blocks;
     }
@@ -78,7 +78,7 @@ final class PagePool {
         return free.size() - promised.getAsInt();
     }
 
-    /** Any free pages, in no order; there must be that many. */
+    /** Takes arbitrary free pages; there must be enough. */
     int[] take(int count) {
         int[] pages = new int[count];
         for (int i = 0; i < count; i++) {
@@ -89,13 +89,13 @@ final class PagePool {
         return pages;
     }
 
-    /** The next owner writes into the pages before anything else happens. */
+    /** Frees the pages; the next owner writes into them before anything else happens. */
     void giveBack(int[] pages) {
         overwrite(pages);
         putBack(pages);
     }
 
-    /** Free, and not written yet: something may still read them. */
+    /** Frees the pages without overwriting them, since something may still read them. */
     void putBack(int[] pages) {
         for (int page : pages) {
             free.add(page);

@@ -5,8 +5,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What a forward pass computes of one prompt: tokens {@code [firstToken, endToken)} into its pages. It goes on with the
- * pages that other prompts share when the prompt itself has given its own back.
+ * What a forward pass computes of one prompt: tokens {@code [firstToken, endToken)} into its pages. After the prompt
+ * has given its pages back, it continues with those that other prompts share.
  */
 final class PassShare {
     private final String transferId;
@@ -15,7 +15,7 @@ final class PassShare {
     private final int endToken;
     private final int pageTokens;
     private boolean givenUp;
-    /** When it was given up, by position: null for a page that is not shared, and nothing for those behind. */
+    /** The cache entries when it was given up, by position: null for a page that is not shared; may end early. */
     private List<PrefixCache.Entry> entries = List.of();
 
     PassShare(String transferId, int[] pages, int firstToken, int endToken, int pageTokens) {
@@ -30,7 +30,7 @@ final class PassShare {
         return givenUp;
     }
 
-    /** A later pass may have filled pages up that this one began, and taken them in: they are shared too. */
+    /** A later pass may have completed pages that this one began and put them into the cache: they are shared too. */
     void giveUp(List<PrefixCache.Entry> entriesNow) {
         if (!givenUp) {
             givenUp = true;

@@ -7,7 +7,7 @@ import java.util.List;
 
 /** A request of a {@link SimulatedPrefillEngine}, from its queue to the release of its pages. State only. */
 final class PrefillPrompt {
-    /** How far it is. */
+    /** Its progress. */
     enum State {
         QUEUED,
         BETWEEN_STEPS,
@@ -19,37 +19,37 @@ final class PrefillPrompt {
 
     final String request;
     final TransferKey transfer;
-    /** What it says. */
+    /** Names its text. */
     final String name;
 
     final int tokenCount;
     int[] pages = new int[0];
-    /** By position, as far as pages are full: what others may share, or null. */
+    /** By position, for full pages: the cache entry that others may share, or null. */
     final List<PrefixCache.Entry> entries = new ArrayList<>();
-    /** The first pages, which another prompt had when this one began. */
+    /** The first pages, which another prompt owned when this one began. */
     List<PrefixCache.Entry> hits = List.of();
     /** The last pass that computes a chunk of it. */
     ForwardPass lastPass;
-    /** Where the next pass begins to compute it. */
+    /** Where its next chunk begins. */
     int computedTokens;
 
-    /** Where the last one ends. */
+    /** Where its last chunk ends. */
     int endToken;
-    /** The messenger has been told that far, or will be before it hears of another chunk. */
+    /** End of the chunks that the messenger knows, or will know before it is told about another chunk. */
     int toldTokens;
 
     int toldPages;
-    /** Where its context rows are, once it is computed. */
+    /** Slot of its context rows once it is computed. */
     int contextSlot = ContextSlots.NO_SLOT;
 
     State state = State.QUEUED;
-    /** The scheduler does not look at it before. */
+    /** The scheduler ignores it until then. */
     long queuedUntilNs;
-    /** The messenger knows of it, and must be told of its end. */
+    /** The messenger knows it, and must be told about its end. */
     boolean told;
-    /** A decoder has granted it, where the engine waits for that. */
+    /** A decoder has granted it, if the engine waits for that. */
     boolean granted;
-    /** It will not be sent, and was being fenced when that was told. */
+    /** It will not be sent; reported while it was being fenced. */
     boolean stopped;
 
     PrefillPrompt(TransferKey transfer, int tokenCount, long number) {
@@ -63,7 +63,7 @@ final class PrefillPrompt {
         return request.substring(0, request.lastIndexOf("/p"));
     }
 
-    /** Whether what a pass was to compute of it is wanted, and its pages are held. */
+    /** Whether the pass's result for it is needed, and its pages are held. */
     boolean computes(ForwardPass pass) {
         return pass.parts.stream()
                         .anyMatch(part ->
@@ -71,7 +71,7 @@ final class PrefillPrompt {
                 && (state == State.IN_STEP || state == State.BETWEEN_STEPS || state == State.COMPUTED);
     }
 
-    /** Its pages are another's. */
+    /** Restarts it: its pages belong to another prompt. */
     void startAnew() {
         pages = new int[0];
         entries.clear();

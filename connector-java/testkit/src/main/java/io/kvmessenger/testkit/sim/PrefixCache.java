@@ -6,11 +6,11 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Which pages hold the beginnings that prompts share. As vLLM's, it takes a page in when it is scheduled, and so before it
- * is written; a page is shared as long as one prompt has it.
+ * The pages that hold common beginnings of prompts. Like vLLM's, it adds a page when it is scheduled, and so before it
+ * is written; a page is shared as long as some prompt holds it.
  */
 final class PrefixCache {
-    /** A page with the beginning of a family's prompts. */
+    /** A page with a part of the beginning that a family of prompts shares. */
     static final class Entry {
         private final int page;
         private final String key;
@@ -54,7 +54,7 @@ final class PrefixCache {
         return (logicalPage + 1) * pageTokens <= Math.min(tokenCount, PromptText.sharedTokens(transferId));
     }
 
-    /** The prompt's beginning, as far as it is there; the last token is left to be computed. The prompt has these pages. */
+    /** The cached beginning of the prompt, which then holds these pages; the last token has to be computed. */
     List<Entry> hit(String transferId, int tokenCount) {
         List<Entry> found = new ArrayList<>();
         for (int k = 0; shareable(transferId, tokenCount - 1, k); k++) {
@@ -68,7 +68,7 @@ final class PrefixCache {
         return found;
     }
 
-    /** Takes a full page in that is scheduled to be computed; null where it cannot be shared. */
+    /** Adds a full page that is scheduled to be computed; null if it cannot be shared. */
     Entry commit(String transferId, int tokenCount, int logicalPage, int page, ForwardPass pass) {
         String key = key(transferId, logicalPage);
         if (!shareable(transferId, tokenCount, logicalPage) || byKey.containsKey(key)) {
@@ -79,7 +79,7 @@ final class PrefixCache {
         return entry;
     }
 
-    /** A prompt has the page no more. Returns whether none has. */
+    /** A prompt does not hold the page any more. Returns whether no prompt does. */
     boolean giveUp(Entry entry) {
         entry.holders--;
         if (entry.holders == 0) {
@@ -88,12 +88,12 @@ final class PrefixCache {
         return entry.holders == 0;
     }
 
-    /** The pass is over: what was scheduled for it is written. */
+    /** The pass is over: the pages scheduled for it are written. */
     void passEnded(ForwardPass pass) {
         byKey.values().stream().filter(entry -> entry.pass == pass).forEach(entry -> entry.written = true);
     }
 
-    /** The pass has failed: what it did not write is found no more. */
+    /** The pass has failed: pages that it did not write are removed. */
     void passFailed(ForwardPass pass) {
         byKey.values().removeIf(entry -> entry.pass == pass);
     }

@@ -3,16 +3,16 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.messenger.port.TransferKey;
 
 /**
- * What a simulated prompt is called: its digest says that where engines make digests, else the id of its transfer, which is
- * then its own. Pure.
+ * The name of a simulated prompt: its digest contains it if engines compute digests; otherwise it is the transfer's id,
+ * which is then unique. Pure.
  */
 public final class PromptName {
-    /** The digests of other engines begin with something else. */
+    /** Distinguishes simulated digests from other engines'. */
     private static final String MARK = "=";
 
     private PromptName() {}
 
-    /** How the prompt is known where its id may be another's too. */
+    /** The key of a prompt whose id may also be used by another one. */
     static TransferKey key(String transferId, String name) {
         return new TransferKey(transferId, MARK + name);
     }

@@ -16,10 +16,10 @@ import java.util.SplittableRandom;
 import java.util.stream.IntStream;
 
 /**
- * An engine whose scheduler and connector are Python: gives it requests, lets time pass between the parts of its steps,
- * and draws what befalls it. It decides nothing about blocks or transfers.
+ * An engine whose scheduler and connector are Python: passes requests to it, lets time pass between the parts of its
+ * steps, and draws its faults. It makes no decisions about blocks or transfers.
  *
- * <p>Like vLLM's core it steps only while it has work, so that a report that nothing waits for shows.
+ * <p>Like vLLM's core it steps only while it has work, which exposes reports that nothing waits for.
  */
 final class PythonEngine implements NodeEngine, EngineIntake {
     private static final long STEP_PAUSE_NS = 600 * Scenario.MICRO;
@@ -40,7 +40,7 @@ final class PythonEngine implements NodeEngine, EngineIntake {
 
     private boolean healed;
     private boolean stepPlanned;
-    /** The last step did nothing, and nothing has been asked of the engine since. */
+    /** The last step did nothing, and the engine has received nothing since. */
     private boolean quiet;
 
     private List<Integer> layerOrder = List.of();
@@ -207,7 +207,7 @@ final class PythonEngine implements NodeEngine, EngineIntake {
         }
     }
 
-    /** Python has planned a step; it runs when the pages of those that it preempted are fenced. */
+    /** Python has planned a step; it runs when the pages of the requests that it preempted are fenced. */
     private void began(String method) {
         if (!node.alive()) {
             return;

@@ -5,11 +5,11 @@ import java.util.List;
 import java.util.SplittableRandom;
 
 /**
- * Engines in which the real Python connector, both halves, decides what its messenger is told: Python runs inside this
+ * Engines in which both halves of the real Python connector decide what the messenger is told: Python runs inside this
  * JVM, in the simulation's own thread. Only one run at a time, and only by the thread that opened it.
  *
- * <p>The engine around the connector is {@code python/tests/vllm/hosted_engine.py}, the one that the connector's own
- * tests use, with its steps cut where simulated time passes.
+ * <p>The engine around the connector is {@code python/tests/vllm/hosted_engine.py}, which the connector's own tests use
+ * too, with its steps divided where simulated time passes.
  */
 public final class PythonEngines implements NodeEngine.Maker, AutoCloseable {
     private final JepInterpreter python;
@@ -25,7 +25,7 @@ public final class PythonEngines implements NodeEngine.Maker, AutoCloseable {
     }
 
     /**
-     * @param jep the folder of the installed Python package {@code jep}
+     * @param jep folder of the installed Python package {@code jep}
      * @param pythonSources this project's folder {@code python}
      */
     public static PythonEngines open(Path jep, Path pythonSources, Boundary boundary) {
@@ -35,7 +35,7 @@ public final class PythonEngines implements NodeEngine.Maker, AutoCloseable {
         return new PythonEngines(python, boundary, PythonMutation.NONE);
     }
 
-    /** The same Python with a bug put in. */
+    /** The same Python with a bug injected. */
     public PythonEngines with(PythonMutation mutation) {
         return new PythonEngines(python, boundary, mutation);
     }

@@ -24,10 +24,10 @@ import java.util.function.Supplier;
 import java.util.stream.IntStream;
 
 /**
- * What an engine in Python may call: its messenger, its pages, its log. Tells the checkers what it sees pass.
+ * The interface that an engine in Python calls: its messenger, its pages, its log. Reports what passes to the checkers.
  *
- * <p>Public, as are its methods, because Python sees nothing else. What a checker throws here would be caught by the
- * connector, which lets no exception out, so it is kept until the call into Python is over.
+ * <p>Public, with public methods, because Python sees nothing else. The connector would catch a checker's exception, as
+ * it lets none out, so exceptions are kept until the call into Python has returned.
  */
 public final class PythonHost {
     private static final int POLL_CAPACITY_BYTES = 1 << 20;
@@ -51,11 +51,11 @@ public final class PythonHost {
     private final Boundary.Channel channel;
 
     private final List<Share> shares = new ArrayList<>();
-    /** Prefills whose chunks the messenger knows, with their transfer, until they end or lose their pages. */
+    /** Transfers of prefills whose chunks the messenger knows, until they end or lose their pages. */
     private final Map<String, String> transferByPrefill = new HashMap<>();
 
     private final Set<String> toldInStep = new HashSet<>();
-    /** Transfers whose decoder must be heard of: by a fetch, or by a decline when there will be none. */
+    /** Transfers for which the prefiller must receive a fetch or a decline. */
     private final Set<String> unheard = new LinkedHashSet<>();
 
     private List<String> fenced = List.of();
@@ -83,7 +83,7 @@ public final class PythonHost {
         this.onFenced = onFenced;
     }
 
-    /** Throws what a checker, or a bug, has thrown while Python ran. */
+    /** Rethrows the exception of a checker, or of a bug, from the last call into Python. */
     void rethrow() {
         if (fault != null) {
             throw fault;
@@ -129,13 +129,13 @@ public final class PythonHost {
                 listener.transferDeclined(
                         node.process(), decline.transfer().id(), FetchFacts.hostsOf(decline.prefillers()));
             }
-            default -> {} // nothing that a checker follows
+            default -> {} // not observed by any checker
         }
         trace.add(node.process(), "command", describe(command));
         node.command(command);
     }
 
-    /** A prefiller may keep pages for this transfer until it hears of it. */
+    /** A prefiller may hold pages for this transfer until it receives a fetch or a decline. */
     void expectWord(String transferId) {
         unheard.add(transferId);
     }
@@ -186,7 +186,7 @@ public final class PythonHost {
         });
     }
 
-    /** True when nothing reads these requests' pages any more; else that is asked for, and the engine resumed then. */
+    /** True when nothing reads these requests' pages any more; else requests a fence, which resumes the engine. */
     public boolean fence(List<String> requests) {
         return kept(true, () -> {
             List<String> asked = List.copyOf(requests);
@@ -194,7 +194,7 @@ public final class PythonHost {
                 return true;
             }
             CompletableFuture<Void> done = new CompletableFuture<>();
-            // by way of the clock: a future would swallow what a checker throws
+            // through the clock: a future would swallow a checker's exception
             var _ = done.thenRun(() -> clock.after(0, () -> fencePassed(asked)));
             submit(new EngineCommand.Preempt(asked, done));
             return false;
@@ -229,7 +229,7 @@ public final class PythonHost {
         return kept(new int[0], () -> pool.take(count));
     }
 
-    /** @param readable whether they were taken from requests that are fenced only before the next forward pass */
+    /** @param readable whether the requests that held them are fenced only before the next forward pass */
     public void givePagesBack(List<Long> pages, boolean readable) {
         kept(() -> {
             int[] freed = ints(pages);
@@ -249,7 +249,7 @@ public final class PythonHost {
 
     // ---- a forward pass
 
-    /** All fences have passed: what was preempted is overwritten from here on. */
+    /** All fences have passed: preempted pages are overwritten from here on. */
     public void stepBegins() {
         kept(() -> {
             fenced = List.of();
@@ -283,7 +283,7 @@ public final class PythonHost {
         }
     }
 
-    /** A request was answered without an error: the KV of its prompt must be what its tokens came from. */
+    /** A request was answered without an error: the KV of its prompt must match its tokens. */
     public void served(String request, String transferId, List<Long> pages, int promptTokens) {
         kept(() -> {
             trace.add(node.process(), "served", request);
@@ -312,7 +312,7 @@ public final class PythonHost {
 
     // ---- the log
 
-    /** @param exception the Python trace of what the connector caught, or null */
+    /** @param exception Python traceback of what the connector caught, or null */
     public void log(String level, String message, String exception) {
         kept(() -> {
             trace.add(node.process(), "log" + level, message);
@@ -344,7 +344,7 @@ public final class PythonHost {
         return new Events();
     }
 
-    /** Tells the world when the messenger says it; Python hears it at its next poll. */
+    /** Reports to the world when the messenger sends an event; Python receives it at its next poll. */
     private final class Events implements EngineEvents {
         private final EngineEvents queue = channel.events();
 

@@ -7,8 +7,8 @@ import java.util.List;
 import java.util.SplittableRandom;
 
 /**
- * Sends requests to prefillers and decoders: both legs in any order, the decoder's only, or one leg lost. When all is healed,
- * one for each two engines, whose KV has to arrive.
+ * Sends requests to prefillers and decoders: both legs in any order, only the decoder's, or with one leg lost. After
+ * all faults it sends one request for each pair of engines, whose KV has to arrive.
  */
 final class Router {
     private static final long BURST_PERIOD_NS = 50 * Scenario.MILLI;
@@ -16,14 +16,14 @@ final class Router {
 
     private static final int NO_LEG = 0;
 
-    /** @param tokens that the decoder asks for */
+    /** @param tokens number that the decoder requests */
     private record Request(TransferKey transfer, int tokens, boolean decoderFirst) {}
 
     private final Simulation world;
     private final SplittableRandom random;
-    /** Draws what {@link Traffic} says. */
+    /** Source of the decisions that {@link Traffic} describes. */
     private final SplittableRandom ids;
-    /** Requests whose id, or prompt and id, may come again. */
+    /** Requests whose id, or prompt and id, may be used again. */
     private final List<Request> earlier = new ArrayList<>();
 
     private int lastTransfer;
@@ -37,12 +37,12 @@ final class Router {
         }
     }
 
-    /** In half of all runs many requests come at the same moment, so that one pass begins several of them. */
+    /** In half of all runs many requests arrive at the same time, so that one pass begins several of them. */
     private long inBursts(long atNs) {
         return world.scenario().seed() % 2 == 0 ? atNs - atNs % BURST_PERIOD_NS + atNs % BURST_NS : atNs;
     }
 
-    /** Both legs between each prefiller and each engine that decodes. */
+    /** Sends both legs between each prefiller and each decoding engine. */
     void sendBetweenAll() {
         Scenario scenario = world.scenario();
         for (int p = 0; p < scenario.prefillerCount(); p++) {
@@ -56,8 +56,9 @@ final class Router {
     }
 
     /**
-     * As often at once, under the same id, or after a rejection, as the run has such traffic. A rejection is what prefills
-     * under its id wait for grants less long after, so none comes where others have the id, or the decoder's pages.
+     * Sends the combinations that the run's traffic includes: concurrent requests, equal ids, requests after a
+     * rejection. A rejection shortens the wait for grants of prefills with its id, so none is sent where others share
+     * the id, or the decoder's pages.
      */
     private void sendBetween(String prefiller, String decoder) {
         Traffic traffic = world.scenario().traffic();
@@ -127,7 +128,7 @@ final class Router {
                 decodeLeg && drawRejection(request));
     }
 
-    /** A new prompt, perhaps under the id of an earlier one, whose prefill may be over, under way or to come; or that one again. */
+    /** A new prompt, perhaps under an earlier one's id, in whatever state its prefill is; or an earlier prompt. */
     private Request drawRequest(int tokens, boolean decoderFirst) {
         Traffic traffic = world.scenario().traffic();
         boolean again = ids.nextDouble() < traffic.askedAgain();
@@ -147,7 +148,7 @@ final class Router {
         return request;
     }
 
-    /** Where ends are timed, the id of a request that is rejected is no other's: a rejection names an id alone. */
+    /** In runs with timed ends, the id of a rejected request must be unique: a rejection names only an id. */
     private boolean drawRejection(Request request) {
         boolean rejected = ids.nextDouble() < world.scenario().traffic().rejected() && !request.decoderFirst;
         if (!rejected || !world.scenario().traffic().timed()) {
@@ -157,7 +158,7 @@ final class Router {
         return ownId && earlier.remove(request);
     }
 
-    /** @param prefillTokens what the prefiller is told, or {@link #NO_LEG} */
+    /** @param prefillTokens number that the prefiller is told, or {@link #NO_LEG} */
     private void route(
             Request request, String prefiller, String decoder, int prefillTokens, boolean decodeLeg, boolean rejected) {
         Scenario scenario = world.scenario();
@@ -210,7 +211,7 @@ final class Router {
         }
     }
 
-    /** A router that knows all but one of an engine's messengers. */
+    /** Simulates a router that knows all but one of an engine's messengers. */
     private List<String> forgetOne(List<String> names) {
         double rate = world.scenario().swarm().forgottenMessenger();
         if (names.size() == 1 || rate == 0 || random.nextDouble() >= rate) {

@@ -14,13 +14,13 @@ import java.util.stream.IntStream;
 /**
  * Everything about a run that is drawn before it starts: shapes, limits, faults. A value.
  *
- * @param weather which of its faults it has
+ * @param weather which of the drawn faults are active
  * @param prefillerGeometries one for each messenger of a prefiller's engine
  * @param decoderGeometries one for each messenger of a decoder's engine
  * @param announces whether prefillers announce prompts and wait for grants, as SGLang does
  * @param bothRoles whether prefillers also decode what other prefillers compute
  * @param workerCount of each transfer engine
- * @param devicesWrite whether what prefillers have is in the memory of devices, and gathered from there
+ * @param devicesWrite whether prefillers' pages are in device memory, and gathered from there
  */
 record Scenario(
         long seed,
@@ -46,38 +46,38 @@ record Scenario(
     static final long MICRO = 1_000;
     static final long MILLI = 1_000_000;
 
-    /** Faults and new requests end here; then everything heals. */
+    /** End of faults and new requests; then everything heals. */
     static final long SAFETY_NS = 400 * MILLI;
-    /** After that long without faults everything must have ended: a generous multiple of all limits. */
+    /** Time without faults after which everything must have ended: a generous multiple of all limits. */
     static final long LIVENESS_NS = 4_000 * MILLI;
 
     private static final int SLOTS_ENOUGH = 64;
     private static final int SLOTS_FEW = 8;
-    /** So many windows before an immediate repeats: a writer's end of a transfer may be later than its target's by some. */
+    /** Fewest windows before an immediate repeats, as a writer's end of a transfer may be later than its target's. */
     private static final int IMMS_MIN = 16;
 
     private static final int COMPLETIONS_FEW = 256;
     private static final int COMPLETIONS_MANY = 4096;
     private static final int PEERS_ENOUGH = 64;
     private static final int QUEUE_LONG = 64;
-    /** One in so many runs has engines of several workers. */
+    /** One in this many runs has engines with several workers. */
     private static final int WORKERS_ONE_IN = 3;
 
     private static final int WORKERS_MAX = 3;
-    /** One in so many runs over tcp has a device's memory at its targets, and of all runs at its sources. */
+    /** One in this many runs over tcp has device memory at its targets; of all runs, as many at their sources. */
     private static final int STAGED_ONE_IN = 3;
 
-    /** Which of its faults a run has. */
+    /** Which faults of a run are active. */
     enum Weather {
         /** All that were drawn. */
         FAULTY,
-        /** Only what engines, clients and routers do. */
+        /** Only those of engines, clients and routers. */
         SOUND,
         /** None: everything has to arrive. */
         QUIET
     }
 
-    /** RDM has a draw of its own, so that the seeds of older bugs still draw what found them. */
+    /** RDM is drawn separately, so that the seeds of older bugs still reproduce them. */
     private static final List<FabricKind> FABRICS_DRAWN_FIRST =
             List.of(FabricKind.TCP, FabricKind.RDMA, FabricKind.SHARED_MEMORY);
 
@@ -85,7 +85,7 @@ record Scenario(
         return draw(seed, weather, true);
     }
 
-    /** The same with engines of one rank, and of one role, each. */
+    /** The same with single-rank engines of one role each. */
     static Scenario drawAlone(long seed, Weather weather) {
         return draw(seed, weather, false);
     }
@@ -102,7 +102,7 @@ record Scenario(
         SplittableRandom devices = new SplittableRandom(seed * 0xF1357AEA2E62A9C5L + 1);
         SplittableRandom workers = new SplittableRandom(seed * 0xC2B2AE3D27D4EB4FL + 1);
         boolean announces =
-                seed % 3 == 0 && weather != Weather.SOUND; // how long an announced prompt waits has no bound
+                seed % 3 == 0 && weather != Weather.SOUND; // the wait of an announced prompt is unbounded
         ModelShape model = drawModel(random, seed, shardable);
         boolean sharded = shards.nextBoolean() && shardable;
         boolean bothRoles = shards.nextInt(4) == 0 && weather != Weather.QUIET && shardable;
@@ -126,7 +126,7 @@ record Scenario(
                 decoderCount,
                 requestCount,
                 fabric,
-                weather != Weather.FAULTY // a fetch that waits for a slot has no bound, and prompts wait for it
+                weather != Weather.FAULTY // the wait of a fetch for a slot is unbounded, and prompts wait for it
                         ? engineLimits(weather == Weather.SOUND ? QUEUE_LONG : queueLimit, SLOTS_ENOUGH, engines)
                         : engineLimits(
                                 queueLimit, slotsReusedSoon ? Math.min(slotCount, SLOTS_FEW) : slotCount, engines),
@@ -136,7 +136,7 @@ record Scenario(
                 model.drawEngine(random, shards, sharded),
                 bothRoles,
                 limits(weather),
-                devicesWrite ? ChecksumMode.OFF : checksumMode, // nothing is summed up in a device's memory
+                devicesWrite ? ChecksumMode.OFF : checksumMode, // device memory is not checksummed
                 announces,
                 shardable ? Traffic.draw(traffic, weather, announces) : Traffic.PLAIN,
                 drawnLanes,
@@ -172,7 +172,7 @@ record Scenario(
                 shardable ? ModelShape.drawGroups(first, layerCount, groups) : List.of(first), bytesPerToken);
     }
 
-    /** Often so few of all that slots are used again at once, generations wrap and queues are full. */
+    /** Often very small, so that slots are reused soon, generations wrap and queues fill up. */
     private static EngineLimits engineLimits(int requestsPerPeer, int slotCount, SplittableRandom random) {
         int generationsFew = Math.ceilDiv(IMMS_MIN, slotCount) + random.nextInt(3);
         int generations = random.nextBoolean() ? Imm.GENERATION_COUNT : generationsFew;
@@ -180,18 +180,18 @@ record Scenario(
         return new EngineLimits(requestsPerPeer, slotCount + 1, generations, completions, PEERS_ENOUGH);
     }
 
-    /** Where everything must arrive, a queue at a busy prefiller may be long: no limit ends what waits in it. */
+    /** Where everything must arrive, a queue at a busy prefiller may be long, so no limit ends a wait in it. */
     private static ProtocolLimits limits(Weather weather) {
         long queues = weather == Weather.QUIET ? 10 : 1;
         return new ProtocolLimits(queues * 60 * MILLI, queues * 150 * MILLI, 25 * MILLI, 5 * MILLI, 30 * MILLI);
     }
 
-    /** What a decoder's engine sets for one request, where it sets a limit of its own. */
+    /** The fetch limit that a decoder's engine sets for one request, if it sets one. */
     long ownFetchLimitNs() {
         return limits.fetchLimitNs() * 4 / 15;
     }
 
-    /** Of what comes after all faults: no limit of a fetch is what it is judged by. */
+    /** The fetch limit of requests after all faults: long enough never to be the reason for their end. */
     long healedFetchLimitNs() {
         return 4 * limits.fetchLimitNs();
     }
@@ -200,12 +200,12 @@ record Scenario(
         return new FabricShape(fabric, lanes, fall, swarm, false);
     }
 
-    /** How long what comes after all faults stands in its queue: for longer than a transfer waits for its other side. */
+    /** How long requests after all faults are queued: longer than a transfer waits for its other side. */
     long queuedNs() {
         return 2 * limits.grantWaitNs();
     }
 
-    /** Pages are compared where host memory is written from. */
+    /** Compares pages, if they are written from host memory. */
     Scenario with(ChecksumMode mode) {
         return with(fabric, mode, devicesWrite && mode == ChecksumMode.OFF);
     }
@@ -215,7 +215,7 @@ record Scenario(
         return with(fabric, devices ? ChecksumMode.OFF : checksumMode, devices);
     }
 
-    /** With the lanes that were drawn for the fabric of the seed. */
+    /** With the lanes that were drawn for the seed's fabric. */
     Scenario with(FabricKind kind) {
         return with(kind, checksumMode, devicesWrite);
     }
@@ -244,12 +244,12 @@ record Scenario(
                 swarm);
     }
 
-    /** Whether this messenger of an engine writes from a device's memory. */
+    /** Whether this messenger of an engine writes from device memory. */
     boolean writesFromDevice(String messenger) {
         return devicesWrite && messenger.startsWith("P");
     }
 
-    /** Names of an engine's messengers, in the order of their geometries: the engine's own name where it has one. */
+    /** Names of an engine's messengers, in the order of their geometries; its own name if it has only one. */
     List<String> messengersOf(String engine) {
         int count = geometriesOf(engine).size();
         return count == 1
@@ -257,7 +257,7 @@ record Scenario(
                 : IntStream.range(0, count).mapToObj(i -> engine + "." + i).toList();
     }
 
-    /** The engine that a messenger is of. */
+    /** The engine of a messenger. */
     static String engineOf(String messenger) {
         int dot = messenger.indexOf('.');
         return dot < 0 ? messenger : messenger.substring(0, dot);
@@ -272,7 +272,7 @@ record Scenario(
         return engine.startsWith("P") ? prefillerGeometries : decoderGeometries;
     }
 
-    /** Of the pages that engines schedule. */
+    /** Tokens in the pages that engines schedule. */
     int pageTokens() {
         return new BlockPages(prefillerGeometries.getFirst()).blockTokens();
     }

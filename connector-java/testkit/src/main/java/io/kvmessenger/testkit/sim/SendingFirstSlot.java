@@ -9,7 +9,7 @@ import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.List;
 
-/** Mutant: context rows are read at the first slot. */
+/** Mutant: context rows are read from the first slot. */
 final class SendingFirstSlot extends PassingTransferEngine {
     private final List<Region> context;
 

@@ -6,7 +6,7 @@ import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
 
-/** Mutant: every write goes out twice, as it would if a second grant like the first were served; one completion is told. */
+/** Mutant: every write is sent twice, as if a second, identical grant were served; one completion is reported. */
 final class ServingTwice extends PassingTransferEngine {
     ServingTwice(TransferEngine engine) {
         super(engine);

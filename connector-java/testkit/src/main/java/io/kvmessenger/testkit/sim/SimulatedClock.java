@@ -4,8 +4,8 @@ import io.kvmessenger.testkit.sim.check.Violation;
 import java.util.PriorityQueue;
 
 /**
- * The world's time, and what is due when. Time moves only from one due action to the next; a world whose time stands still
- * for {@link #ACTIONS_AT_ONCE_MAX} actions spins, and the run ends.
+ * The world's time and its due actions. Time advances only from one due action to the next; if it stands still for
+ * {@link #ACTIONS_AT_ONCE_MAX} actions, the world is spinning and the run ends.
  */
 final class SimulatedClock {
     private record Entry(long dueNs, long sequence, Runnable action) implements Comparable<Entry> {
@@ -35,7 +35,7 @@ final class SimulatedClock {
         at(nowNs + delayNs, action);
     }
 
-    /** Runs the next due action; false when none is due before {@code untilNs}, which is then the time. */
+    /** Runs the next due action; false when none is due before {@code untilNs}, which then becomes the time. */
     boolean step(long untilNs) {
         Entry next = agenda.peek();
         if (next == null || next.dueNs > untilNs) {

@@ -12,15 +12,15 @@ import java.util.List;
 import java.util.SplittableRandom;
 
 /**
- * What copies out of one process's pages where these are a device's: below the production staging, which has little room. Copies run
- * in their own time, also while the process stands still; they may be refused, and a stream may fail on the way. A sound device is fast
- * and has as many slabs as in production, short ones.
+ * The copies from one process's device pages: below the production staging, with few slabs. Copies take their own time,
+ * even while the process is suspended; they may be refused, and a stream may fail at any point. A sound device is fast
+ * and has as many slabs as in production, though shorter ones.
  */
 final class SimulatedCopies implements DeviceAccess {
     private static final int SLAB_BYTES_MIN = 64;
     private static final int SLABS_MIN = 4;
     private static final int SLABS_MAX = 8;
-    /** As long as any page together. */
+    /** At least the length of any joined pages. */
     private static final int LONG_BYTES = 1 << 14;
     /** Half a copy of a sound device: a real one copies some hundred KB in it. */
     static final long SOUND_COPY_NS_MAX = 10 * Scenario.MICRO;
@@ -53,23 +53,21 @@ final class SimulatedCopies implements DeviceAccess {
         this.listener = listener;
     }
 
-    /**
-     * With a faulty device so little that writes of several pages, and peers beside each other, wait for room.
-     */
+    /** With a faulty device so few slabs that writes of several pages, and peers among themselves, wait for room. */
     StagingLimits drawLimits() {
         int slabBytes = SLAB_BYTES_MIN << random.nextInt(4);
         int slabs = random.nextInt(SLABS_MIN, SLABS_MAX + 1);
         return new StagingLimits(slabBytes, sound ? StagingLimits.STANDARD.slabCount() : slabs, LONG_BYTES / slabBytes);
     }
 
-    /** How long the next half of a copy takes. */
+    /** Duration of the next half of a copy. */
     long copyNs() {
         return sound && fabric.mutation() != Mutation.COPIES_AS_SLOW_AS_HOPS
                 ? 1 + random.nextLong(SOUND_COPY_NS_MAX)
                 : fabric.delayNs();
     }
 
-    /** Before anything is copied. */
+    /** Called before anything is copied. */
     void serve(SimulatedTransport by, List<MemorySegment> all) {
         transport = by;
         memories = List.copyOf(all);
@@ -93,7 +91,7 @@ final class SimulatedCopies implements DeviceAccess {
         return pinned.getLast();
     }
 
-    /** What was pinned goes with the process. */
+    /** Pinned memory is freed with the process. */
     @Override
     public void close() {}
 
@@ -103,7 +101,7 @@ final class SimulatedCopies implements DeviceAccess {
         }
     }
 
-    /** A stream has come further. */
+    /** A stream has made progress. */
     void wakeWorkers() {
         if (fabric.mutation() == Mutation.COPIES_NOT_LOOKED_AT) {
             return;
@@ -111,7 +109,7 @@ final class SimulatedCopies implements DeviceAccess {
         transport.ofEngine().forEach(SimulatedTransport::wakeWorker);
     }
 
-    /** Copies now; the bytes lie in pages of one rank. */
+    /** Copies immediately; the bytes must lie in pages of one rank. */
     void copy(long hostAddress, long deviceAddress, long lengthBytes) {
         int rank = indexOf(memories, deviceAddress, lengthBytes);
         MemorySegment source = memories.get(rank);

@@ -8,8 +8,8 @@ import java.util.Deque;
 import java.util.List;
 
 /**
- * One stream of {@link SimulatedCopies}: what lies between two marks is copied in any order, each copy in two halves. After a fault
- * its copies go on until it is closed, which ends what has begun, and begins nothing more.
+ * One stream of {@link SimulatedCopies}: copies between two marks are done in any order, each in two halves. After a
+ * fault its copies continue until it is closed, which completes those that have begun and drops the others.
  */
 final class SimulatedCopyStream implements CopyStream {
     private static final class Copy {
@@ -29,7 +29,7 @@ final class SimulatedCopyStream implements CopyStream {
         }
     }
 
-    /** What lies between two marks. */
+    /** The copies between two marks. */
     private static final class Stretch {
         final List<Copy> copies = new ArrayList<>();
         boolean marked;
@@ -40,7 +40,7 @@ final class SimulatedCopyStream implements CopyStream {
     }
 
     private final SimulatedCopies copies;
-    /** The first is being copied; the last takes copies, and has no mark. */
+    /** The first is being copied; the last accepts copies, and has no mark yet. */
     private final Deque<Stretch> stretches = new ArrayDeque<>();
 
     private long marks;
@@ -137,7 +137,7 @@ final class SimulatedCopyStream implements CopyStream {
         }
     }
 
-    /** What has begun is half copied at least; what has not is left. */
+    /** Copies that have begun are completed; the others are dropped. */
     @Override
     public void close() {
         closed = true;

@@ -17,22 +17,22 @@ import java.util.SplittableRandom;
 import java.util.stream.IntStream;
 
 /**
- * A decoder's inference engine: takes pages, fetches, abandons; pages of an ended fetch that failed have their next owner
- * in the same moment.
+ * A decoder's inference engine: takes pages, fetches, abandons; pages of a failed fetch are given to their next owner
+ * immediately after its end.
  */
 final class SimulatedDecodeEngine {
     /** A request that waits for pages, or for its KV. */
     private static final class Request {
         final String id;
         final TransferKey transfer;
-        /** What it says. */
+        /** Name of its prompt. */
         final String name;
 
         final List<PrefillerAddress> prefillers;
         final int promptTokens;
         final boolean decoderFirst;
         int[] pages = new int[0];
-        /** The scheduler does not look at it before. */
+        /** The scheduler ignores it until then. */
         long queuedUntilNs;
 
         int contextSlot = ContextSlots.NO_SLOT;
@@ -54,9 +54,9 @@ final class SimulatedDecodeEngine {
         }
     }
 
-    /** A client leaves that soon: most fetches end in about that time. */
+    /** Time within which a client may abandon a request: comparable to the duration of most fetches. */
     private static final long ABANDON_WITHIN_NS = 5 * Scenario.MILLI;
-    /** A prompt comes to its prefiller that long after its decoder's leg, at most. */
+    /** Longest time from a decoder's leg to the prefiller's. */
     private static final long LEGS_APART_MAX_NS = Scenario.SAFETY_NS / 2;
 
     private final SimulatedClock clock;
@@ -64,18 +64,18 @@ final class SimulatedDecodeEngine {
     private final PagePool pool;
     private final Swarm swarm;
     private final SplittableRandom random;
-    /** What the engine sets for one request, where it sets a limit of its own. */
+    /** The fetch limit that the engine sets for one request, if it sets one. */
     private final long ownLimitNs;
 
     private final Traffic traffic;
-    /** How long a request stands in the queue when all is healed, where prefillers are told of that. */
+    /** How long a request is queued after all faults, if prefillers are told about queued requests. */
     private final long queuedNs;
 
     private final long healedLimitNs;
 
     private final WorldListener listener;
     private final Map<String, Request> requests = new LinkedHashMap<>();
-    /** Requests that decode: they hold pages that arrived. */
+    /** Number of requests that decode: they hold pages that have arrived. */
     private int decodingCount;
 
     private boolean healed;
@@ -116,13 +116,13 @@ final class SimulatedDecodeEngine {
         }
     }
 
-    /** A request that would have been started under this id never gets here. */
+    /** A request that would have been started under this id never arrives here. */
     void reject(String transferId, List<PrefillerAddress> prefillers) {
         listener.transferRejected(node.process(), transferId, FetchFacts.hostsOf(prefillers));
         node.command(new EngineCommand.Reject(transferId, prefillers));
     }
 
-    /** There are more pages than before. */
+    /** Pages have become free. */
     void wake() {
         if (requests.values().stream().anyMatch(request -> !request.asked)) {
             schedule();
@@ -151,7 +151,7 @@ final class SimulatedDecodeEngine {
             node.command(new EngineCommand.Decline(request.transfer, request.prefillers));
         } else if (!request.ended || random.nextBoolean()) {
             listener.fetchAbandoned(node.process(), request.id);
-            node.command(new EngineCommand.Abandon(request.id)); // also too late: the end may be on its way
+            node.command(new EngineCommand.Abandon(request.id)); // possibly too late: the end may be on its way
         }
     }
 
@@ -202,7 +202,7 @@ final class SimulatedDecodeEngine {
         }
     }
 
-    /** 0 = none. What comes when all is healed has to arrive, however many are before it in the prefiller's queue. */
+    /** 0 = none. Requests after all faults have to arrive, however long the prefiller's queue is. */
     private long drawLimitNs() {
         boolean drawn = random.nextInt(4) == 0;
         if (healed) {
@@ -211,7 +211,7 @@ final class SimulatedDecodeEngine {
         return drawn && clock.nowNs() < Scenario.SAFETY_NS - LEGS_APART_MAX_NS ? ownLimitNs : 0;
     }
 
-    /** As many pages of each group as the tokens take. */
+    /** As many pages of each group as the tokens need. */
     private List<int[]> grantable(Request request, int firstToken) {
         return IntStream.range(0, pool.geometry().groups().size())
                 .mapToObj(group -> Arrays.copyOf(
@@ -220,7 +220,7 @@ final class SimulatedDecodeEngine {
                 .toList();
     }
 
-    /** Of the kinds of rows that go on request, some. */
+    /** A random choice of the kinds of rows that go on request. */
     private List<String> kindsToAsk() {
         return pool.context().kinds().kinds().stream()
                 .filter(kind -> !kind.always() && random.nextBoolean())

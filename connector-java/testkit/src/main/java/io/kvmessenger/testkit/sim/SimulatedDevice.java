@@ -9,11 +9,11 @@ import java.util.SplittableRandom;
 import java.util.function.Consumer;
 
 /**
- * What computes a prefiller's forward passes: one after the other in the order in which they were queued, layer by layer,
- * bumping the layer counter, which may show it later. It goes on also while the process stands still.
+ * The device that computes a prefiller's forward passes: in the order in which they were queued, layer by layer,
+ * incrementing the layer counter, which may become visible later. It continues while the process is suspended.
  *
- * <p>As a CPU it has one pass at a time, and shows each bump at once. As a GPU it has a queue, and counts one more at the end
- * of each pass.
+ * <p>As a CPU it has one pass at a time, and increments are visible immediately. As a GPU it has a queue, and
+ * increments once more at the end of each pass.
  */
 final class SimulatedDevice {
     private static final int PASSES_QUEUED_MAX = 3;
@@ -30,14 +30,14 @@ final class SimulatedDevice {
 
     private final ComputedLayers layers;
     private final SimulatedLayerCounter counter;
-    /** Passes that it may have at once; with more than one the engine runs ahead of it. */
+    /** Limit on queued passes; with more than one the engine runs ahead of the device. */
     private final int queueLength;
 
     private final long shownLateNs;
     private final Deque<ForwardPass> queue = new ArrayDeque<>();
-    /** Where the counter stands when all that is queued is over. */
+    /** The counter's value when everything queued is over. */
     private long queuedPosition;
-    /** Where it stands, and when it last shows that. */
+    /** The counter's value, and when it will last have become visible. */
     private long position;
 
     private long shownNs;
@@ -62,7 +62,7 @@ final class SimulatedDevice {
         this.layers = ComputedLayers.of(pool.geometry());
         this.queueLength = 1 + random.nextInt(PASSES_QUEUED_MAX);
         this.shownLateNs = runsBehind() ? random.nextLong(SHOWN_LATE_MAX_NS) : 0;
-        this.queuedPosition = -random.nextInt(200); // its word wraps
+        this.queuedPosition = -random.nextInt(200); // so that its word wraps
         this.position = queuedPosition;
         this.counter = new SimulatedLayerCounter(position, layers);
     }
@@ -75,7 +75,7 @@ final class SimulatedDevice {
         return counter;
     }
 
-    /** Whether a pass is queued, and its end told, before it is computed. */
+    /** Whether a pass is queued, and its end reported, before it is computed. */
     boolean runsBehind() {
         return queueLength > 1;
     }
@@ -93,7 +93,7 @@ final class SimulatedDevice {
         return queue;
     }
 
-    /** Takes a pass; it is computed when those before it are. */
+    /** Queues a pass; it is computed after those before it. */
     void queue(ForwardPass pass) {
         boolean uncounted = mutation == Mutation.UNTOLD_PASS_NOT_COUNTED && !pass.told();
         pass.counterStart = queuedPosition;
@@ -122,7 +122,7 @@ final class SimulatedDevice {
         int jump = random.nextDouble() < swarm.counterJump() ? 1 + random.nextInt(layers.count()) : 1;
         int toLayer = Math.min(pass.computedCount, fromLayer + jump);
         for (int layer = fromLayer; layer < toLayer; layer++) {
-            settleLayersBefore(pass, layer); // what the first rank computes now needs them
+            settleLayersBefore(pass, layer); // the first rank's next layer depends on them
             compute(pass, layers.firstAt(layer));
             if (layer < pass.hookedCount) {
                 show(position + 1);
@@ -156,7 +156,7 @@ final class SimulatedDevice {
         node.whenRunning(() -> onDone.accept(pass));
     }
 
-    /** The ranks that were behind have these layers too. */
+    /** The other ranks complete these layers too. */
     private void settleLayersBefore(ForwardPass pass, int toLayer) {
         while (pass.settledCount < toLayer) {
             compute(pass, layers.laterAt(pass.settledCount++));
@@ -175,7 +175,7 @@ final class SimulatedDevice {
         }
     }
 
-    /** The counter moves on, and is seen to do so some time later. */
+    /** The counter is incremented, which becomes visible some time later. */
     private void show(long count) {
         position = count;
         if (shownLateNs == 0) {

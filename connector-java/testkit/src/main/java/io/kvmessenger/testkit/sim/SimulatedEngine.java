@@ -86,7 +86,7 @@ final class SimulatedEngine implements NodeEngine {
         return prefill.describeUnended() + " " + decode.describeUnended();
     }
 
-    /** What the messenger tells its engine. */
+    /** Receives the messenger's events. */
     private final class Events implements EngineEvents {
         private final Trace trace;
         private final WorldListener listener;

@@ -14,15 +14,15 @@ import java.util.SplittableRandom;
 import java.util.random.RandomGenerator;
 
 /**
- * Production transfer engines over a simulated fabric without faults, with nothing beside them in the world. Time passes while
- * one of them is waited for. One thread.
+ * Production transfer engines over a simulated fabric without faults, and nothing else. Time passes while one of them
+ * waits. One thread.
  */
 public final class SimulatedEngines {
-    /** What their address calls it. */
+    /** Name of the transport in addresses. */
     public static final String TRANSPORT = SimulatedTransport.NAME;
 
     private static final long SEED = 1;
-    /** In one wait, at most: what is waited for is looked at that often. */
+    /** Longest single wait, after which conditions are checked. */
     private static final long WAIT_MAX_NS = 50 * Scenario.MICRO;
 
     private static final int COMPLETIONS = 1 << 16;
@@ -67,7 +67,7 @@ public final class SimulatedEngines {
         return new Waiting(process);
     }
 
-    /** Passes the world's time where a thread would wait. */
+    /** Lets the world's time pass where a thread would wait. */
     private final class Waiting extends PassingTransferEngine {
         private final SimulatedTransport transport;
         private final List<Region> regions = new ArrayList<>();
@@ -92,7 +92,7 @@ public final class SimulatedEngines {
         }
     }
 
-    /** Draws no fault. */
+    /** Draws no faults. */
     private static final class ZeroRandom implements RandomGenerator {
         @Override
         public long nextLong() {

@@ -17,14 +17,14 @@ import java.util.SplittableRandom;
 import java.util.function.Consumer;
 
 /**
- * Where data paths between simulated processes begin, break and end: each end learns of it in its own time, on the worker of
- * its engine. What travels on them is the {@link FabricWrites}'.
+ * Where data paths between simulated processes begin, break and end; each end notices at its own time, on the worker of
+ * its engine. {@link FabricWrites} carries what is written on them.
  */
 final class SimulatedFabric {
     static final long HOP_NS = 20 * Scenario.MICRO;
-    /** Of the copies of a run that loses as many paths as any. */
+    /** Probability of a copy's failure in a run with the highest rate of lost paths. */
     private static final double COPY_FAULTS = 0.02;
-    /** After that long without an answer an RDMA queue pair gives up. */
+    /** Time without an answer after which an RDMA queue pair gives up. */
     private static final long RETRIES_EXHAUSTED_NS = 20 * Scenario.MILLI;
 
     private final SimulatedClock clock;
@@ -80,7 +80,7 @@ final class SimulatedFabric {
         return healed;
     }
 
-    /** Remembers what went wrong in it: an engine takes an error of a link as the end of the link. */
+    /** Records an exception of the action: an engine would take it for the end of a link. */
     void guard(Runnable action) {
         try {
             action.run();
@@ -103,12 +103,12 @@ final class SimulatedFabric {
         return kind.targetChecks;
     }
 
-    /** Whether a link cannot take more just now. */
+    /** Whether a link has no room at the moment. */
     boolean backPressures() {
         return !healed && random.nextDouble() < swarm.backPressure() * 0.3;
     }
 
-    /** Whether a device of this process does not copy what it is given now. */
+    /** Whether a device of this process fails the next copy. */
     boolean copyFails(SimulatedNode at) {
         boolean fails = !healed && random.nextDouble() < swarm.pathLoss() * COPY_FAULTS;
         if (fails) {
@@ -117,12 +117,12 @@ final class SimulatedFabric {
         return fails;
     }
 
-    /** On the worker of an engine, in a while. */
+    /** Runs on the worker of an engine, after a delay. */
     void later(SimulatedTransport transport, Runnable action) {
         clock.after(delayNs(), () -> transport.run(action));
     }
 
-    /** Where a lane broke, once it may be opened again. */
+    /** Runs when a broken lane may be opened again. */
     void afterRest(SimulatedOutboundLink link, Runnable action) {
         long restNs = link.next || shape.fall().restMaxNs() == 0
                 ? 0
@@ -130,7 +130,7 @@ final class SimulatedFabric {
         clock.after(delayNs() + restNs, () -> link.transport.run(action));
     }
 
-    /** On the worker there that has admitted the key, in a while, once it can be reached; never, when there is none. */
+    /** Runs on the worker there that has admitted the key, after a delay, once reachable; never, if there is none. */
     void laterAt(SimulatedTransport from, String location, byte[] key, Consumer<SimulatedTransport> action) {
         SimulatedTransport target = byProcess.get(location);
         if (target != null) {
@@ -205,23 +205,23 @@ final class SimulatedFabric {
         clock.after(delayNs(), () -> link.transport.run(() -> link.lose(fault, "no data path to " + location)));
     }
 
-    /** The target wants nothing more of a writer, by whatever path. */
+    /** The target ends a writer, on all its paths. */
     void revoke(FabricLink link, String detail) {
         trace.add(
                 link.target.node.process(), "revoke", link.admission.admission().peerName());
         dismiss(link, TransferFault.PEER_CLOSED, detail, "revoked by the peer");
     }
 
-    /** @param told to the writer */
+    /** @param told the reason that is sent to the writer */
     void dismiss(FabricLink link, TransferFault fault, String detail, String told) {
         link.dismissed = true;
-        if (!kind.writerCopies() || !link.source.node.alive()) { // else only the writer's word or its death ends it
+        if (!kind.writerCopies() || !link.source.node.alive()) { // else only the writer's confirmation or death ends it
             for (FabricPath path : List.copyOf(link.paths)) {
                 if (kind.targetChecks) {
                     endTarget(path, detail);
                 } else {
                     clock.after(
-                            delayNs(), () -> path.target.run(() -> endTarget(path, detail))); // each in its own time
+                            delayNs(), () -> path.target.run(() -> endTarget(path, detail))); // each at its own time
                 }
             }
         }
@@ -238,7 +238,7 @@ final class SimulatedFabric {
                         () -> link.source.run(() -> link.writer.lose(fault, told))));
     }
 
-    /** The writer wants no more of its target, which hears of it later. */
+    /** The writer has ended the link; the target notices later. */
     void writerClosed(FabricLink link) {
         if (link.target != null) {
             clock.after(
@@ -254,7 +254,7 @@ final class SimulatedFabric {
         List.copyOf(link.paths).forEach(path -> endTarget(path, detail));
     }
 
-    /** The source's engine wants no more of it; the target hears of it later. */
+    /** The source's engine has ended the path; the target notices later. */
     void sourceClosed(SimulatedOutboundLink link) {
         FabricPath path = link.path;
         if (path != null) {
@@ -285,7 +285,7 @@ final class SimulatedFabric {
         }
     }
 
-    /** The target's engine is closed, and hears of nothing any more. What copies into its memory itself goes on until it dies. */
+    /** The target's engine is closed, and receives nothing any more. Copies into its memory continue until it dies. */
     void closeTargets(SimulatedTransport target) {
         if (!kind.writerCopies()) {
             dropTargets(target);
@@ -310,7 +310,7 @@ final class SimulatedFabric {
 
     // ---- faults
 
-    /** Some open path breaks; each end learns it in its own time. */
+    /** Some open path breaks; each end notices at its own time. */
     void breakAnyPath() {
         List<SimulatedOutboundLink> open = byProcess.values().stream()
                 .filter(transport -> transport.node.alive())
@@ -336,7 +336,7 @@ final class SimulatedFabric {
         }
     }
 
-    /** What was told as sent and has not landed is lost with its path: then nothing of the link can be trusted. */
+    /** Writes reported as sent that have not landed are lost with their path: then the whole link is unreliable. */
     private void loseAtSource(FabricPath path, String detail) {
         if (kind.completionIsDelivery || path.link.hasLanes()) {
             path.link.lose(TransferFault.PEER_CLOSED, detail);
@@ -345,7 +345,7 @@ final class SimulatedFabric {
         }
     }
 
-    /** Some lane breaks: the source stops, the target says what it took, and the source opens another one. */
+    /** Some lane breaks: the source stops, the target reports what it took, and the source opens another lane. */
     void breakAnyLane(SplittableRandom random) {
         List<SimulatedLane> open = openLanes();
         if (!open.isEmpty()) {
@@ -372,7 +372,7 @@ final class SimulatedFabric {
         stop(lane);
     }
 
-    /** Some lane takes posts from now on that reach nothing, and nothing says so. */
+    /** From now on some lane accepts posts that silently reach nothing. */
     void swallowOnAnyLane(SplittableRandom random) {
         List<SimulatedLane> open = openLanes();
         if (!open.isEmpty()) {
@@ -403,7 +403,7 @@ final class SimulatedFabric {
         }
     }
 
-    /** The process is dead. A silent death is that of its machine: no packet tells its peers. */
+    /** The process is dead. A silent death is that of its machine: no packet notifies its peers. */
     void died(SimulatedTransport first, boolean silentDeath) {
         first.ofEngine().forEach(transport -> end(transport, silentDeath));
     }

@@ -3,12 +3,12 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.WriteBatch;
 
-/** One of several lanes of a {@link SimulatedOutboundLink}: takes posts until it breaks. Worker only. */
+/** One of several lanes of a {@link SimulatedOutboundLink}: accepts posts until it breaks. Worker only. */
 final class SimulatedLane implements Endpoint {
     final SimulatedOutboundLink link;
-    /** Nothing more leaves on it; what it had waits for the word of the target. */
+    /** Nothing more leaves on it; its posts wait for the target's report. */
     boolean broken;
-    /** What it takes reaches nothing, and nothing says so. */
+    /** Its posts silently reach nothing. */
     boolean swallows;
 
     SimulatedLane(SimulatedOutboundLink link) {

@@ -16,7 +16,7 @@ final class SimulatedLayerCounter implements LayerProgress {
     private final StepQueue steps;
     private final int layerCount;
 
-    /** @param start what it says before the first bump */
+    /** @param start its value before the first increment */
     SimulatedLayerCounter(long start, ComputedLayers layers) {
         this.steps = new StepQueue(new LayerCounter(word), layers.counterLag(), STEPS_IN_FLIGHT_MAX);
         this.layerCount = layers.count();

@@ -15,8 +15,8 @@ import java.util.ArrayDeque;
 import java.util.List;
 
 /**
- * Links that are open at once and carry messages alone: the {@link SimulatedFabric} itself shows who is who, and ends links and
- * paths. Worker only.
+ * Links that are open at once and carry only messages: the {@link SimulatedFabric} itself authenticates peers, and ends
+ * links and paths. Worker only.
  */
 final class SimulatedLinks implements Links {
     private static final int MESSAGES_ON_THEIR_WAY_MAX = 16;
@@ -50,7 +50,7 @@ final class SimulatedLinks implements Links {
         private final LinkEvents events;
         private final String location;
         private final FabricLink link;
-        /** On their way, the first of them at the target or before it. */
+        /** Messages in flight; the first has reached the target or is next. */
         private final ArrayDeque<MemorySegment> sent = new ArrayDeque<>();
 
         private boolean opened;

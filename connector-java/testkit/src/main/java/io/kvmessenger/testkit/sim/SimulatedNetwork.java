@@ -10,8 +10,8 @@ import java.util.Map;
 import java.util.SplittableRandom;
 
 /**
- * Control links as TCP has them: frames of one direction arrive in order, late, or not at all because the link broke. A
- * link may break for one end only, or go silent without a notice.
+ * Control links like those of TCP: frames of one direction arrive in order, late, or not at all because the link broke.
+ * A link may break for one end only, or become silent without notice.
  */
 final class SimulatedNetwork {
     private static final long HOP_NS = 50 * Scenario.MICRO;
@@ -28,16 +28,16 @@ final class SimulatedNetwork {
     private long lastLinkId;
     private boolean healed;
 
-    /** One end of a link, as its process has it. */
+    /** One end of a link, as its process sees it. */
     private static final class End {
         final long id;
         final SimulatedNode node;
         final Link link;
-        /** The process has closed it or was told that it is closed. */
+        /** The process has closed it, or knows that it is closed. */
         boolean closed;
-        /** Nothing arrives here any more, without a notice. */
+        /** Nothing arrives here any more, without notice. */
         boolean deaf;
-        /** When the last frame to this end arrives: the next one not before. */
+        /** Arrival of the last frame to this end, which the next one must not precede. */
         long lastArrivalNs;
 
         End(long id, SimulatedNode node, Link link) {
@@ -81,7 +81,7 @@ final class SimulatedNetwork {
         healed = true;
     }
 
-    /** The node listens; links of its earlier incarnation that went silent are reset. */
+    /** The node listens; silent links of its earlier incarnation are reset. */
     void started(SimulatedNode node) {
         byAddress.put(node.address(), node);
         for (Link link : List.copyOf(links)) {
@@ -107,7 +107,7 @@ final class SimulatedNetwork {
         }
     }
 
-    /** A fault: both ends of some link see it break; what was on its way is lost. */
+    /** A fault: some link breaks for both ends; frames in flight are lost. */
     void resetAnyLink() {
         Link link = anyOpenLink();
         if (link != null) {
@@ -118,7 +118,7 @@ final class SimulatedNetwork {
         }
     }
 
-    /** A fault: some link delivers nothing to one end, or to neither, and neither is told. */
+    /** A fault: some link stops delivering to one end or both, without notice. */
     void silenceAnyLink() {
         Link link = anyOpenLink();
         if (link != null) {
@@ -250,7 +250,7 @@ final class SimulatedNetwork {
         });
     }
 
-    /** Arrives at an end after everything sent to it before. */
+    /** Schedules an arrival after everything sent to this end before. */
     private void inOrder(End to, Runnable arrival) {
         to.lastArrivalNs = Math.max(to.lastArrivalNs + 1, clock.nowNs() + delayNs());
         End from = to.link.other(to);

@@ -13,9 +13,9 @@ import java.util.function.UnaryOperator;
 
 /**
  * One engine process: its inbox, and the duty cycle of its messenger. It sleeps exactly as the real one does, until an
- * input, a completion or the messenger's own deadline, so that a forgotten deadline shows.
+ * input, a completion or the messenger's own deadline, so that a forgotten deadline is exposed.
  *
- * <p>A node that is started again is another object with another incarnation.
+ * <p>A restarted node is another object with another incarnation.
  */
 final class SimulatedNode {
     private final SimulatedClock clock;
@@ -77,7 +77,7 @@ final class SimulatedNode {
         return messenger;
     }
 
-    /** The process's own monotonic clock: with a zero of its own. */
+    /** The process's own monotonic clock, with an origin of its own. */
     long nowNs() {
         return clock.nowNs() + clockOffsetNs;
     }
@@ -114,7 +114,7 @@ final class SimulatedNode {
         onAccepted.accept(link);
     }
 
-    /** @param heard what the messenger makes of a command; null = it does not hear of it */
+    /** @param heard returns the command as the messenger sees it; null if it is lost */
     void hearCommandsAs(UnaryOperator<EngineCommand> heard) {
         this.heard = heard;
     }
@@ -135,7 +135,7 @@ final class SimulatedNode {
         });
     }
 
-    /** Its threads stand still, as under SIGSTOP; memory and sockets stay. */
+    /** Suspends its threads, as SIGSTOP does; memory and sockets stay. */
     void pause(long untilNs) {
         pausedUntilNs = Math.max(pausedUntilNs, untilNs);
         clock.at(pausedUntilNs, this::resume);
@@ -155,7 +155,7 @@ final class SimulatedNode {
         wake();
     }
 
-    /** Runs now, or when the pause is over; also when the process died meanwhile. */
+    /** Runs now, or when the process resumes; even if it has died meanwhile. */
     void whenRunning(Runnable action) {
         if (alive && paused()) {
             whenRunning.add(action);
@@ -172,7 +172,7 @@ final class SimulatedNode {
         resume();
     }
 
-    /** The wake-up was signalled: run a duty cycle of the messenger soon. */
+    /** A wake-up was signalled: schedules a duty cycle of the messenger. */
     void wake() {
         if (messenger != null) {
             watchPeriod.onWork(clock.nowNs());

@@ -19,11 +19,11 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
 
     final SimulatedTransport transport;
     final FabricLink control;
-    /** Of the domain that is fallen to. */
+    /** Whether it belongs to the domain of the fallback. */
     final boolean next;
 
     final Set<FabricWrite.Post> posts = new LinkedHashSet<>();
-    /** Null until the target has let it in. */
+    /** Null until the target has accepted it. */
     FabricPath path;
 
     private final SimulatedFabric fabric;
@@ -31,7 +31,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
     private final SplittableRandom random;
     private final int pagesMax;
     private final boolean joinsPages;
-    /** Those that take posts, where there are several. */
+    /** Lanes that accept posts, if there are several. */
     final List<SimulatedLane> lanes = new ArrayList<>();
 
     private boolean ready;
@@ -78,7 +78,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         }
     }
 
-    /** The path is lost; what completes of it afterwards may still be told. */
+    /** The path is lost; completions that follow may still be reported. */
     void lose(TransferFault fault, String detail) {
         if (closed) {
             return;
@@ -100,7 +100,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         }
     }
 
-    /** The target has said what it took of what the lane had; another is opened in its place. */
+    /** The target has reported what it took of the lane's posts; another lane is opened in its place. */
     void lose(SimulatedLane lane) {
         if (closed) {
             return;
@@ -120,7 +120,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         fabric.afterRest(this, this::openLane);
     }
 
-    /** Nothing is heard of what the lane has. */
+    /** The lane has reported nothing about its posts for too long. */
     void giveUp(SimulatedLane lane) {
         if (fabric.mutation() != Mutation.SILENCE_BORNE) {
             fabric.giveUp(lane);
@@ -138,7 +138,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         return post(batch, postId, null);
     }
 
-    /** @param lane that takes it, or null where there are none */
+    /** @param lane that takes it, or null if there are none */
     int post(WriteBatch batch, long postId, SimulatedLane lane) {
         if (fabric.backPressures()) {
             fabric.wakeLater(transport);
@@ -166,20 +166,20 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         }
     }
 
-    /** What was posted moves by itself. */
+    /** Does nothing: posts move by themselves. */
     @Override
     public int doWork(long nowNs) {
         return 0;
     }
 
-    /** One write of the post needs its source no more. */
+    /** One write of the post does not need its source any more. */
     void finished(FabricWrite.Post post) {
         if (--post.unfinished == 0 && posts.contains(post)) {
             tellSent(post);
         }
     }
 
-    /** The target's word that it took a post has come; too late, when the post was lost with its lane. */
+    /** The target's report that it took a post has arrived; too late if the post was lost with its lane. */
     void taken(FabricWrite.Post post) {
         if (posts.contains(post)) {
             tellSent(post);
@@ -194,7 +194,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         events.onSent(post.id);
     }
 
-    /** The mutant: another request's completion is told now, and this one's with the other's. */
+    /** The mutant: the completions of two requests are exchanged. */
     private void exchange(FabricWrite.Post post) {
         for (FabricWrite.Post other : posts) {
             long id = other.id;
@@ -214,7 +214,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         }
     }
 
-    /** Without a word to anything: the path is over, or the process is. */
+    /** Ends without notice: the path or the process is over. */
     void end() {
         closed = true;
         transport.links.remove(this);

@@ -18,18 +18,18 @@ import java.util.concurrent.CompletableFuture;
 import java.util.stream.IntStream;
 
 /**
- * A prefiller's inference engine: computes prompts in chunks, layer by layer, bumps the layer counter, preempts and
- * aborts; gives pages to the next owner in the moment in which it has them back.
+ * A prefiller's inference engine: computes prompts in chunks, layer by layer, increments the layer counter, preempts
+ * and aborts; gives returned pages to their next owner immediately.
  */
 final class SimulatedPrefillEngine implements EngineIntake {
     private static final int PROMPTS_PER_STEP_MAX = 3;
-    /** Aborts and preemptions come that soon: most prompts are computed in about that time. */
+    /** Time within which aborts and preemptions happen: comparable to the computation of most prompts. */
     private static final long FATE_WITHIN_NS = 3 * Scenario.MILLI;
 
-    /** An announced prompt waits so much longer for its grant than its decoder's queue is long: no fetch takes that long. */
+    /** How much longer an announced prompt waits for its grant than the decoder's queue lasts: above any fetch. */
     private static final long UNGRANTED_SLACK_NS = 180 * Scenario.MILLI;
 
-    /** Gives a prompt to all messengers of the engine. */
+    /** Passes a prompt to all messengers of the engine. */
     interface Intake {
         void enqueue(TransferKey transfer, int tokenCount);
     }
@@ -39,13 +39,13 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final PagePool pool;
     private final Swarm swarm;
     private final SplittableRandom random;
-    /** Draws when ranks are behind each other. */
+    /** Source of the delays between ranks. */
     private final SplittableRandom apart;
 
     private final WorldListener listener;
     private final Mutation mutation;
     private final Intake intake;
-    /** Called when pages are free that may be waited for. */
+    /** Called when pages become free that may be awaited. */
     private final Runnable onFreed;
 
     private final Map<String, PrefillPrompt> prompts = new LinkedHashMap<>();
@@ -57,11 +57,11 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final SimulatedDevice device;
     private long stepIndex;
 
-    /** Waits for grants before it computes, and tells some passes only when they are over, as SGLang does. */
+    /** Waits for grants before it computes, and reports some passes only when they are over, as SGLang does. */
     private final boolean announces;
 
     private final long ungrantedLimitNs;
-    /** How long a prompt stands in the queue when all is healed; 0 where the messenger is not told of it. */
+    /** How long a prompt is queued after all faults; 0 if the messenger is not told about queued prompts. */
     private final long queuedNs;
     /** No pass is planned until the device has room for one. */
     private boolean waitsForDevice;
@@ -121,7 +121,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         drawFate(prompt);
     }
 
-    /** As an engine that waits for the decoder's grant in a queue of its own gives up. */
+    /** Gives up like an engine that waits for the decoder's grant in a queue of its own. */
     private void endUngranted(PrefillPrompt prompt) {
         if (node.alive() && prompt.state == State.QUEUED && !prompt.granted) {
             end(prompt, PrefillOutcome.ABORTED);
@@ -195,7 +195,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     // ---- faults
 
-    /** Decides, when a prompt is new or begins anew, whether and when something happens to it. */
+    /** Decides, for a new or restarted prompt, whether and when a fault happens to it. */
     private void drawFate(PrefillPrompt prompt) {
         if (!healed && random.nextDouble() < swarm.prefillAbort() * 0.5) {
             clock.after(random.nextLong(FATE_WITHIN_NS), () -> node.whenRunning(() -> abort(prompt)));
@@ -211,13 +211,13 @@ final class SimulatedPrefillEngine implements EngineIntake {
             return;
         }
         if (prompt.state == State.QUEUED && !prompt.told && random.nextBoolean()) {
-            prompts.remove(prompt.request); // never scheduled: the connector hears nothing of it
+            prompts.remove(prompt.request); // never scheduled: the connector learns nothing of it
         } else {
             end(prompt, random.nextInt(4) == 0 ? PrefillOutcome.FAILED : PrefillOutcome.ABORTED);
         }
     }
 
-    /** Preempts a prompt, and sometimes all that run: one fence for all of them. */
+    /** Preempts a prompt, and sometimes all running ones, with a single fence. */
     private void preempt(PrefillPrompt prompt) {
         boolean all = random.nextInt(4) == 0;
         boolean alsoInStep = random.nextDouble() < swarm.preemptInStep();
@@ -233,7 +233,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             each.state = State.FENCING;
             each.granted = false;
         }
-        // by way of the clock: a future would swallow what a checker throws
+        // through the clock: a future would swallow a checker's exception
         var _ = fenced.thenRun(() -> clock.after(0, () -> chosen.forEach(this::takeBack)));
         node.command(
                 new EngineCommand.Preempt(chosen.stream().map(p -> p.request).toList(), fenced));
@@ -313,7 +313,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
     }
 
-    /** A pass without prompts to send computes decodes alone. */
+    /** A pass without prompts to send computes only decodes. */
     private ForwardPass drawPass(boolean told, boolean sends) {
         boolean unhooked = random.nextDouble() < swarm.unhookedLayers();
         int hookedCount = Math.min(unhooked ? random.nextInt(layerCount + 1) : layerCount, layers.countedCount());
@@ -351,7 +351,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
     }
 
-    /** The pass threw; sometimes that is not told, and the step is given up when others have begun. */
+    /** The pass threw; sometimes that is not reported, and the step is abandoned when others have begun. */
     private void fail(ForwardPass pass) {
         if (pass.told() && apart.nextInt(4) > 0) {
             node.command(new EngineCommand.StepFailed(pass.step));
@@ -365,7 +365,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         prefixes.passFailed(pass);
     }
 
-    /** A pass that was not told before it ran: its chunks are told one by one, when they are in place. */
+    /** A pass that was not reported before it ran: its chunks are reported one by one when they are in place. */
     private void tellAfterwards(ForwardPass pass) {
         for (EngineCommand.Chunk chunk : pass.chunks) {
             PrefillPrompt prompt = prompts.get(chunk.request());
@@ -385,7 +385,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
     }
 
-    /** A prompt starts only when all prompts that have started can be finished with the pages there are. */
+    /** A prompt starts only if all started prompts can be finished with the pages there are. */
     private boolean mayStart(PrefillPrompt prompt) {
         return prompt.state == State.QUEUED
                 && (prompt.granted || !announces)
@@ -433,8 +433,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     /**
-     * Looks for the prompt's beginning: in pages that others have, or in pages of its own, written long ago. Returns how many
-     * tokens of it are written for certain; those behind, up to {@code computedTokens}, this pass computes for another prompt.
+     * Finds the prompt's beginning in pages of others, or in pages of its own that were written long ago. Returns how
+     * many of its tokens are known to be written; the following ones, up to {@code computedTokens}, are computed by
+     * this pass for another prompt.
      */
     private int begin(PrefillPrompt prompt) {
         listener.prefillBegun(node.process(), prompt.request, prompt.name);
@@ -458,7 +459,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         return mutation == Mutation.COMMITTED_TAKEN_AS_WRITTEN ? prompt.computedTokens : written * pageTokens;
     }
 
-    /** Takes the pages that the chunk needs; full ones are found by others from now on. */
+    /** Takes the pages that the chunk needs; full ones are in the cache from now on. */
     private void takePages(PrefillPrompt prompt, ForwardPass pass) {
         int had = prompt.pages.length;
         int[] taken = pool.take(pool.pagesFor(prompt.endToken) - had);
@@ -474,7 +475,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
     }
 
-    /** Those that no other prompt has find their next owner. */
+    /** Gives the pages that no other prompt holds to their next owner. */
     private void giveBackPages(PrefillPrompt prompt) {
         device.queued().forEach(pass -> pass.giveUp(prompt.request, prompt.entries));
         pool.giveBack(IntStream.range(0, prompt.pages.length)
@@ -497,7 +498,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
     }
 
-    /** The device has computed a pass, or as far as it failed. */
+    /** The device has finished a pass, or has stopped where it failed. */
     private void onDone(ForwardPass pass) {
         if (!node.alive()) {
             return;
@@ -539,7 +540,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         prefixes.passEnded(pass);
     }
 
-    /** How the messenger sees the layer counter. */
+    /** The layer counter as the messenger sees it. */
     LayerProgress progress() {
         return device.counter();
     }

@@ -13,7 +13,7 @@ import java.util.List;
 import java.util.SplittableRandom;
 import java.util.stream.Stream;
 
-/** One incarnation of one node: the production messenger on simulated ports, and the engine beside it. */
+/** One incarnation of one node: the production messenger on simulated ports, and its engine. */
 final class SimulatedProcess {
     final SimulatedNode node;
     final PagePool pool;
@@ -89,7 +89,7 @@ final class SimulatedProcess {
         return regions;
     }
 
-    /** Its draws are its own: a run is as it was where no device copies. */
+    /** With random draws of their own, so that runs without devices stay as they were. */
     private SimulatedCopies copies(Simulation world, WorldListener listener) {
         SplittableRandom own =
                 new SplittableRandom(world.scenario().seed() ^ node.process().hashCode());

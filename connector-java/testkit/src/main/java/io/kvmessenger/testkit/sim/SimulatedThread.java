@@ -3,8 +3,8 @@ package io.kvmessenger.testkit.sim;
 import java.util.SplittableRandom;
 
 /**
- * One thread of a simulated process: runs a duty cycle some time after it was woken, not while the process is paused, and never
- * again once the process is dead. A process has several, which are delayed against each other.
+ * One thread of a simulated process: runs a duty cycle some time after it was woken, not while the process is
+ * suspended, and never after its death. A process has several, with independent delays.
  */
 final class SimulatedThread {
     private final SimulatedClock clock;
@@ -21,7 +21,7 @@ final class SimulatedThread {
         this.dutyCycle = dutyCycle;
     }
 
-    /** A duty cycle soon. */
+    /** Schedules a duty cycle soon. */
     void wake() {
         long latencyNs = random.nextLong(20 * Scenario.MICRO);
         if (random.nextDouble() < node.slowness() * 0.05) {
@@ -30,7 +30,7 @@ final class SimulatedThread {
         turnAt(clock.nowNs() + latencyNs);
     }
 
-    /** A duty cycle then, or before. */
+    /** Schedules a duty cycle at that time or earlier. */
     void turnAt(long dueNs) {
         long atNs = Math.max(dueNs, node.pausedUntilNs());
         if (node.alive() && atNs < nextTurnNs) {

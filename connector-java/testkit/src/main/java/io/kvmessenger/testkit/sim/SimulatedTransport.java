@@ -24,8 +24,8 @@ import java.util.Set;
 import java.util.SplittableRandom;
 
 /**
- * One process's end of the {@link SimulatedFabric}, below the production engine. What the fabric has for this process waits here
- * until the engine's worker runs; several things that wait are found in any order.
+ * One process's end of the {@link SimulatedFabric}, below the production engine. Work from the fabric is queued here
+ * until the engine's worker runs; queued items are processed in random order.
  */
 final class SimulatedTransport implements Domain {
     static final String NAME = "simulated";
@@ -35,11 +35,11 @@ final class SimulatedTransport implements Domain {
     final Set<SimulatedOutboundLink> links = new LinkedHashSet<>();
     /** Paths of peers that write here. */
     final Set<FabricPath> inbound = new LinkedHashSet<>();
-    /** Peers' links that wait to be let in. */
+    /** Peers' links that wait to be accepted. */
     final Set<SimulatedOutboundLink> knocking = new LinkedHashSet<>();
-    /** To peers that this process writes to. */
+    /** Links to peers that this process writes to. */
     final Set<FabricLink> opened = new LinkedHashSet<>();
-    /** Of peers that write here. */
+    /** Links of peers that write here. */
     final Set<FabricLink> admitted = new LinkedHashSet<>();
 
     private final SimulatedFabric fabric;
@@ -49,13 +49,13 @@ final class SimulatedTransport implements Domain {
     /** By rank, then by kind of context row. */
     private List<Region> regions = List.of();
 
-    /** Theirs, also where the engine takes it for a device's. */
+    /** The memory of the regions, even if the engine takes it for a device's. */
     private List<MemorySegment> memories = List.of();
 
-    /** By window, for the mutant that shows it: what peers have posted for it, at whichever worker. */
+    /** For a mutant: by window, the weight that peers have posted for it, at any worker. */
     private final Map<Integer, Long> postedWeights = new LinkedHashMap<>();
 
-    /** One for each worker of its engine. The first is found at the location. */
+    /** One for each worker of its engine. Peers address the first. */
     private List<SimulatedTransport> ofEngine = List.of(this);
 
     private boolean closed;
@@ -81,7 +81,7 @@ final class SimulatedTransport implements Domain {
         }
     }
 
-    /** Those of all workers, itself the first of them. */
+    /** Sets the transports of all workers, of which this is the first. */
     void leads(List<SimulatedTransport> all) {
         all.forEach(transport -> transport.ofEngine = List.copyOf(all));
     }
@@ -94,7 +94,7 @@ final class SimulatedTransport implements Domain {
         return ofEngine;
     }
 
-    /** That of the worker whose admission has this key; the first, when none has it. */
+    /** The transport of the worker whose admission has this key; the first if none has it. */
     SimulatedTransport admitting(byte[] key) {
         return ofEngine.stream()
                 .filter(transport -> transport.port.admissionOf(KeyProof.nameOf(key)) != null)
@@ -123,7 +123,7 @@ final class SimulatedTransport implements Domain {
         return memories.get(rankOf(regionId));
     }
 
-    /** In a coming duty cycle of the worker; never, when the process dies before. */
+    /** Runs in a later duty cycle of the worker; never, if the process dies before. */
     void run(Runnable task) {
         if (node.alive()) {
             tasks.add(task);
@@ -135,7 +135,7 @@ final class SimulatedTransport implements Domain {
         worker.wake();
     }
 
-    /** A message of the peer with this key; false when there is no room for it now. One of an unproven peer is dropped. */
+    /** Takes a message of the peer with this key; false without room for it now. An unproven peer's is dropped. */
     boolean take(byte[] key, MemorySegment message) {
         InboundAdmission from = port.admissionOf(KeyProof.nameOf(key));
         return from == null || port.onMessage(from, message);
@@ -180,13 +180,13 @@ final class SimulatedTransport implements Domain {
         return paths;
     }
 
-    /** The fabric itself lets peers in: there is no control socket to ask by. */
+    /** Not called: the fabric itself accepts peers, as there is no control socket. */
     @Override
     public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
         throw new AssertionError("no peer asks for simulated paths");
     }
 
-    /** A broken lane comes back as long as its link lives; where there is another domain, perhaps too late. */
+    /** A broken lane is reopened as long as its link exists; with a second domain, possibly too late. */
     @Override
     public long repairLimitNs() {
         return fabric.shape().fall().repairLimitNs();

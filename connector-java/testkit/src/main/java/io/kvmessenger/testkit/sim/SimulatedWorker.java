@@ -5,11 +5,11 @@ import io.kvmessenger.transfer.spi.Poller;
 import java.util.SplittableRandom;
 
 /**
- * One worker of a process's transfer engine, as a thread beside that of its messenger: it runs the engine's duty cycle when
- * it was woken, in its own time.
+ * One worker of a process's transfer engine, as a thread besides that of its messenger: it runs the engine's duty cycle
+ * when woken, at its own times.
  */
 final class SimulatedWorker implements Poller {
-    /** Where there are time limits to keep, they are looked at as often. */
+    /** Interval for checking time limits, if there are any. */
     private static final long PARK_NS = Scenario.MILLI;
 
     private final SimulatedNode node;
@@ -18,7 +18,7 @@ final class SimulatedWorker implements Poller {
     private final int index;
     private InvokedEngine engine;
 
-    /** @param index its place among those of its engine */
+    /** @param index its index among the engine's workers */
     SimulatedWorker(
             SimulatedClock clock, SplittableRandom random, SimulatedNode node, SimulatedFabric fabric, int index) {
         this.index = index;
@@ -51,7 +51,7 @@ final class SimulatedWorker implements Poller {
         return node.nowNs();
     }
 
-    /** There are no descriptors: what comes in is work of the transport. */
+    /** There are no descriptors: input arrives through the transport. */
     @Override
     public int poll(int timeoutMillis) {
         if (timeoutMillis > 0) {

@@ -16,8 +16,8 @@ import java.util.SplittableRandom;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * One run: the world of a seed, from the first request to rest. Two phases: with faults, nothing wrong may happen; then
- * everything heals, and everything must end.
+ * One run: the world of a seed, from the first request until everything has ended. Two phases: with faults, nothing
+ * wrong may happen; then everything heals, and everything must end.
  *
  * <p>One thread. The same seed gives the same run, event for event.
  */
@@ -42,7 +42,7 @@ public final class Simulation {
     private boolean healed;
 
     /**
-     * How a run ended.
+     * The result of a run.
      *
      * @param violation null when there was none
      */
@@ -57,7 +57,7 @@ public final class Simulation {
             return violation == null;
         }
 
-        /** What a person needs: the seed, the checker, its sentence and what happened before. */
+        /** For a developer: the seed, the checker, its sentence and the preceding events. */
         public String report() {
             return passed()
                     ? "seed " + seed + " passed: " + eventCount + " events, trace " + Long.toHexString(traceHash)
@@ -94,14 +94,14 @@ public final class Simulation {
         return run(Scenario.draw(seed, weather), weather, mutation, SimulatedEngine::new);
     }
 
-    /** A run in a world that no seed need draw. */
+    /** A run in a given world, which need not be drawn from a seed. */
     static Result run(Weather weather, Scenario scenario, Mutation mutation) {
         return weather == Weather.QUIET
                 ? runQuietly(scenario, mutation, SimulatedEngine::new)
                 : run(scenario, weather, mutation, SimulatedEngine::new);
     }
 
-    /** A run with the bug in it, of the kind that can show it. */
+    /** A run with the bug, in conditions that can expose it. */
     static Result runMutant(long seed, Mutation mutation) {
         return mutation.weather == Weather.QUIET
                 ? runQuietly(Scenario.draw(seed, Weather.QUIET), mutation, SimulatedEngine::new)
@@ -109,8 +109,8 @@ public final class Simulation {
     }
 
     /**
-     * A run in which network, fabric and processes are sound, and requests are given up, preempted, sent to one side only or
-     * wrong: each end comes soon after its cause.
+     * A run in which network, fabric and processes are sound, while requests are abandoned, preempted, sent to one side
+     * only or invalid: each end must come soon after its cause.
      */
     public static Result runSoundly(long seed, Mutation mutation) {
         return run(Weather.SOUND, seed, mutation);
@@ -120,7 +120,7 @@ public final class Simulation {
         return run(Scenario.drawAlone(seed, Weather.SOUND), Weather.SOUND, Mutation.NONE, engines);
     }
 
-    /** The same as the first, with all pages that arrive compared with their source. */
+    /** The same as the first, with all arriving pages compared with their source. */
     static Result runComparing(long seed, Mutation mutation) {
         return run(
                 Scenario.draw(seed, Weather.FAULTY).with(ChecksumMode.FULL),
@@ -129,12 +129,12 @@ public final class Simulation {
                 SimulatedEngine::new);
     }
 
-    /** The same world with the real Python connector beside each messenger. */
+    /** The same world with the real Python connector at each messenger. */
     public static Result run(long seed, PythonEngines engines) {
         return run(Scenario.drawAlone(seed, Weather.FAULTY), Weather.FAULTY, Mutation.NONE, engines);
     }
 
-    /** A run in which nothing goes wrong: every request has to arrive. */
+    /** A run without faults: every request has to arrive. */
     public static Result runQuietly(long seed) {
         return runQuietly(Scenario.draw(seed, Weather.QUIET), Mutation.NONE, SimulatedEngine::new);
     }
@@ -186,15 +186,15 @@ public final class Simulation {
         heal();
         awaitEnds();
         advanceTo(clock.nowNs()
-                + 2 * (DRAIN_LIMIT_NS + LEAVE_LIMIT_NS)); // a process that was told to end before the heal is dead then
+                + 2 * (DRAIN_LIMIT_NS + LEAVE_LIMIT_NS)); // a process that was told to end earlier is dead by then
         List.copyOf(processes.keySet()).forEach(this::restart);
         advanceTo(clock.nowNs()
                 + 2 * (scenario.limits().grantWaitNs() + scenario.limits().silenceLimitNs()));
-        if (mutation != Mutation.PAYLOAD_DAMAGED) { // whose damage must fail a request, also now
+        if (mutation != Mutation.PAYLOAD_DAMAGED) { // this damage must fail a request in this phase too
             router.sendBetweenAll();
         }
         awaitEnds();
-        advanceTo(clock.nowNs() + CHECK_PERIOD_NS); // an engine tells its workers in one step more that a request ended
+        advanceTo(clock.nowNs() + CHECK_PERIOD_NS); // an engine tells its workers of a request's end one step later
         checkAtRest();
     }
 
@@ -312,7 +312,7 @@ public final class Simulation {
         }
     }
 
-    /** A prompt for all of an engine's messengers that live. */
+    /** Passes a prompt to all live messengers of an engine. */
     void enqueue(String engine, TransferKey transfer, int tokenCount) {
         for (String name : scenario.messengersOf(engine)) {
             SimulatedProcess process = process(name);
@@ -328,7 +328,7 @@ public final class Simulation {
         return processes.values().stream().filter(p -> p.node.alive()).toList();
     }
 
-    /** The living process of a node, or null. */
+    /** The live process of a node, or null. */
     SimulatedProcess process(String name) {
         SimulatedProcess process = processes.get(name);
         return process.node.alive() ? process : null;

@@ -10,16 +10,16 @@ import java.util.function.LongFunction;
 import java.util.stream.LongStream;
 
 /**
- * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range, {@code --weather quiet} without faults,
- * so that everything has to arrive, {@code --weather sound} with those of engines, clients and routers alone,
- * {@code --mutation M} with a bug put in, {@code --fabric F} over this one and not over the one that the seed draws (with Java's
- * engine), {@code --sources device|host} with prefillers' pages there. Ends with status 1 when a seed fails.
+ * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range, {@code --weather quiet} without
+ * faults, so that everything has to arrive, {@code --weather sound} with faults of engines, clients and routers only,
+ * {@code --mutation M} with a bug injected, {@code --fabric F} over this fabric instead of the one that the seed draws
+ * (with the Java engine), {@code --sources device|host} with prefillers' pages there. Exit status 1 if a seed fails.
  */
 public final class SimulationMain {
-    /** Seeds 1 to this are run by default, here and by the tests: about 10 s of two cores, with Python a minute of one. */
+    /** Seeds 1 to this run by default, here and in the tests: about 10 s on two cores, with Python a minute on one. */
     public static final long SEEDS = 1000;
 
-    /** What the command line asks for. */
+    /** The command line's request. */
     private record Asked(long from, long to, Weather weather, String mutation, String fabric, String sources) {
         private static final String DRAWN = "";
 
@@ -67,7 +67,7 @@ public final class SimulationMain {
         System.exit(run(args));
     }
 
-    /** With Java's model of an engine, on all cores; the exit status. */
+    /** With the Java model of an engine, on all cores; returns the exit status. */
     public static int run(String[] args) {
         Asked asked = Asked.read(args);
         Mutation mutation = Mutation.valueOf(asked.mutation);
@@ -91,7 +91,7 @@ public final class SimulationMain {
         return seed -> Simulation.run(asked.weather, asked.scenario(seed), mutation);
     }
 
-    /** With the real connector in Python, in this thread; the exit status. */
+    /** With the real connector in Python, in this thread; returns the exit status. */
     public static int run(String[] args, PythonEngines engines) {
         Asked asked = Asked.read(args);
         PythonEngines mutated = engines.with(PythonMutation.valueOf(asked.mutation));

@@ -3,7 +3,7 @@ package io.kvmessenger.testkit.sim;
 import java.util.random.RandomGenerator;
 
 /**
- * Which faults a run has and how often, drawn from the seed. Most are off altogether in a given run: a run with few kinds
+ * The kinds of faults of a run and their rates, drawn from the seed. Most are off in a given run: a run with few kinds
  * of faults gets deeper than one with all of them.
  */
 record Swarm(
@@ -31,7 +31,7 @@ record Swarm(
         double wrongPrompt,
         double forgottenMessenger) {
 
-    /** No faults; the counter still jumps, and prompts still come to the decoder first, for those are none. */
+    /** No faults; the counter still jumps, and prompts still come to the decoder first, which are not faults. */
     static Swarm quiet(RandomGenerator random) {
         Swarm drawn = draw(random);
         return new Swarm(
@@ -60,7 +60,7 @@ record Swarm(
                 0);
     }
 
-    /** What engines, clients and routers do to each other; network, fabric and processes are sound, and nothing is slow. */
+    /** Faults of engines, clients and routers only; network, fabric and processes are sound, and nothing is slow. */
     static Swarm sound(RandomGenerator random) {
         Swarm drawn = draw(random);
         return new Swarm(

@@ -4,7 +4,7 @@ import java.util.ArrayDeque;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** What happened, in order: a hash over everything, and the last events to be read by people, heartbeats left out. */
+/** The events in order: a hash over all of them, and the last ones as text, without heartbeats. */
 final class Trace {
     private static final int EVENTS_KEPT = Integer.getInteger("kvmessenger.sim.events", 200);
 
@@ -44,12 +44,12 @@ final class Trace {
         return hash;
     }
 
-    /** How often each kind of event happened: shows which branches a set of seeds has reached. */
+    /** Number of events by kind: shows which branches a set of seeds has reached. */
     Map<String, Integer> countByKind() {
         return countByKind;
     }
 
-    /** Frames and failures are told apart by their first words. */
+    /** Distinguishes frames and failures by their first words. */
     private static String mark(String kind, String detail) {
         return switch (kind) {
             case "send" ->

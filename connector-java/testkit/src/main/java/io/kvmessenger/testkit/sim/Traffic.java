@@ -3,18 +3,19 @@ package io.kvmessenger.testkit.sim;
 import java.util.SplittableRandom;
 
 /**
- * What clients and routers do that is no fault: which ids they choose, whether they ask again, and what the engines around the
- * messengers tell of it. Drawn from the seed apart from all else. A value.
+ * What clients and routers do that is not a fault: which ids they choose, whether they repeat requests, and what the
+ * engines tell their messengers about it. Drawn from the seed independently of everything else. A value.
  *
- * @param digests whether engines make digests of their prompts; without, each prompt has an id of its own
- * @param idsTaken how many requests have the id of an earlier one, with another prompt
- * @param askedAgain how many requests ask for an earlier prompt under its id once more
- * @param rejected how many decode legs are rejected by the API server of their engine
- * @param expects whether decoders tell of a request that they have queued
+ * @param digests whether engines compute digests of their prompts; if not, each prompt has an id of its own
+ * @param idsTaken share of requests with the id of an earlier one and another prompt
+ * @param askedAgain share of requests that repeat an earlier prompt under its id
+ * @param rejected share of decode legs that the API server of their engine rejects
+ * @param expects whether decoders announce requests that they have queued
  * @param announces whether prefillers do, and compute without waiting for a grant
- * @param contextKinds kinds of rows that go with transfers beside their KV
- * @param contextOnRequest how many of them go with those only whose fetch asks for them
- * @param timed whether each end is held to a bound after its cause, so that a request must not be ended by another's words
+ * @param contextKinds number of kinds of rows that transfers carry besides their KV
+ * @param contextOnRequest how many of these go only on request of a fetch
+ * @param timed whether each end must come soon after its cause, so that a request must not be ended by another one's
+ *     frames
  */
 record Traffic(
         boolean digests,
@@ -40,7 +41,7 @@ record Traffic(
         return new Traffic(
                 digests,
                 digests ? idsTaken : 0,
-                again ? askedAgain : 0, // rows are one request's, and where ends are timed each has one cause
+                again ? askedAgain : 0, // rows belong to one request, and timed ends have a single cause
                 rejected,
                 expects,
                 announced,

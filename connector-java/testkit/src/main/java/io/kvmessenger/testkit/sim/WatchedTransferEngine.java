@@ -18,7 +18,7 @@ import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 
-/** A production engine whose holdings are counted from outside, and whose refusals are told. */
+/** A production engine whose resources are counted from outside, and whose refusals are reported. */
 final class WatchedTransferEngine extends PassingTransferEngine {
     private final String process;
     private final WorldListener listener;

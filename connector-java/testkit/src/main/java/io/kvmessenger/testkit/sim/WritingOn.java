@@ -10,7 +10,7 @@ import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Mutant: what was allowed stays so after its end, and the last write goes out once more then; its completion is not told. */
+/** Mutant: an allowance outlives its end, and the last write is then sent once more; its completion is not reported. */
 final class WritingOn extends PassingTransferEngine {
     private final Map<RemoteWindow, PagedWrites> lastByWindow = new HashMap<>();
 

@@ -25,8 +25,7 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
 /**
- * The real C library, which knows the internet sockets that were connected or accepted through it and breaks them when it is
- * told to.
+ * The real C library, which tracks the internet sockets that were connected or accepted through it and can break them.
  * Any thread.
  */
 final class BreakingLibC {
@@ -35,12 +34,12 @@ final class BreakingLibC {
     private static final int ADDRESS_BYTES = 16;
 
     private final LibC real = new FfmLibC();
-    /** In the order of connecting. */
+    /** In order of connecting. */
     private final List<Integer> connected = new ArrayList<>();
 
     private final Set<Integer> swallowed = new HashSet<>();
     private boolean refusing;
-    /** By socket, where it was connected to. */
+    /** By socket: the address that it was connected to. */
     private final Map<Integer, String> targets = new HashMap<>();
 
     private final Set<String> cutAddresses = new HashSet<>();
@@ -53,7 +52,7 @@ final class BreakingLibC {
         return breaking;
     }
 
-    /** Takes sockets out of those that are broken, by the order of connecting. */
+    /** Exempts sockets from being broken, by order of connecting. */
     synchronized List<Integer> spare(int from, int count) {
         List<Integer> some = connected.subList(from, from + count);
         List<Integer> spared = List.copyOf(some);
@@ -61,18 +60,18 @@ final class BreakingLibC {
         return spared;
     }
 
-    /** How many sockets could be broken now. */
+    /** Number of sockets that could be broken now. */
     synchronized int count() {
         return connected.size();
     }
 
-    /** How many of these lead to an address. */
+    /** Number of these that are connected to an address. */
     synchronized int countTowards(String address) {
         return (int)
                 connected.stream().filter(fd -> address.equals(targets.get(fd))).count();
     }
 
-    /** Breaks all sockets that lead to an address, and says how many; from now on none can be connected there. */
+    /** Breaks all sockets connected to an address and returns their number; further connects to it fail. */
     synchronized int cut(String address) {
         int count = countTowards(address);
         cutAddresses.add(address);
@@ -89,7 +88,7 @@ final class BreakingLibC {
         cutAddresses.remove(address);
     }
 
-    /** Breaks one socket in one of two ways; false when there is none. */
+    /** Breaks one socket in one of two manners; false when there is none. */
     synchronized boolean breakOne(Random random) {
         if (connected.isEmpty()) {
             return false;
@@ -105,27 +104,27 @@ final class BreakingLibC {
         return count;
     }
 
-    /** From now on nothing that is sent on the socket connected first arrives, and nothing says so. */
+    /** From now on everything sent on the socket that was connected first is silently lost. */
     synchronized void swallowOne() {
         swallowed.add(connected.getFirst());
     }
 
-    /** Breaks a socket that was spared and is still open. */
+    /** Breaks an exempt socket that is still open. */
     synchronized void breakSpared(int fd) {
         destroy(fd, true);
     }
 
-    /** Breaks a socket that a library opened by itself, in one of two ways. */
+    /** Breaks a socket that a library opened by itself, in one of two manners. */
     synchronized void breakForeign(int fd, Random random) {
         destroy(fd, random.nextBoolean());
     }
 
-    /** Whether the socket was connected or accepted through this, and is open. */
+    /** Whether the socket was connected or accepted through this object, and is open. */
     synchronized boolean has(int fd) {
         return connected.contains(fd);
     }
 
-    /** From now on nothing can be connected. */
+    /** From now on every connect fails. */
     synchronized void refuseConnects() {
         refusing = true;
     }
@@ -134,7 +133,7 @@ final class BreakingLibC {
         refusing = false;
     }
 
-    /** @param abruptly what was not sent or not read is thrown away, and the peer gets a reset; else it is sent before the end */
+    /** @param abruptly discards unsent and unread data and resets the peer; otherwise data is sent before the end */
     private void destroy(int fd, boolean abruptly) {
         if (!abruptly) {
             real.shutdown(fd, SHUT_BOTH);
@@ -183,7 +182,7 @@ final class BreakingLibC {
         return result;
     }
 
-    /** Of an IPv4 address, as it is written; else empty. */
+    /** The text form of an IPv4 address; empty for others. */
     private static String target(MemorySegment address) {
         if (address.get(ValueLayout.JAVA_SHORT, 0) != SocketApi.AF_INET) {
             return "";

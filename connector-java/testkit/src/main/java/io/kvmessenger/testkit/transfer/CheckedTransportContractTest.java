@@ -11,7 +11,7 @@ import java.util.Random;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
-/** What a transport must do besides whose target looks at each write before a byte of it lands. */
+/** Additional requirements on transports whose target checks each write before a byte of it lands. */
 public abstract class CheckedTransportContractTest extends TransportContractTest {
     @Test
     void shouldLetNothingLandAfterAWindowIsClosed() {

@@ -4,7 +4,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 
-/** How a test starts a class of the test's own class path in a process of its own. Pure functions. */
+/** Starts a class of the test's class path in a process of its own. Pure functions. */
 final class ChildJvm {
     private ChildJvm() {}
 

@@ -27,14 +27,14 @@ import java.util.function.BooleanSupplier;
 /**
  * An engine with one region, driven by a test: records every completion and waits for conditions.
  *
- * <p>One thread. An engine without a thread of its own moves only while it is polled: where one engine waits for another,
- * it takes it {@link #alongside}.
+ * <p>One thread. An engine without a thread of its own makes progress only while it is polled: if one engine waits for
+ * another, the other has to run {@link #alongside}.
  */
 public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     private static final long AWAIT_LIMIT_NS = TimeUnit.SECONDS.toNanos(60);
-    /** Conditions that nothing announces, like a process's end, are checked at this interval. */
+    /** Interval for checking conditions that no event signals, like a process's end. */
     private static final long LOOK_NS = TimeUnit.MILLISECONDS.toNanos(20);
-    /** With a second engine that moves only while it is polled. */
+    /** The same with a second engine that makes progress only while it is polled. */
     private static final long CYCLE_NS = TimeUnit.MICROSECONDS.toNanos(100);
 
     private static final int POLL_LIMIT = 64;
@@ -42,7 +42,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     /** A write that failed. */
     public record Failure(TransferFault fault, String detail) {}
 
-    /** A window that got too much. */
+    /** A window that received too much. */
     public record Overshoot(long arrivedWeight, long expectedWeight) {}
 
     private final TransferOptions options;
@@ -50,12 +50,12 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     private final EngineMemory memory;
     private final Region region;
 
-    /** How often each cookie completed, in whichever way. */
+    /** Number of completions of each cookie, of any kind. */
     public final Map<Long, Integer> endings = new HashMap<>();
 
     public final List<Long> completed = new ArrayList<>();
     public final Map<Long, Failure> failed = new HashMap<>();
-    /** Of requests to groups, by cookie. */
+    /** Failed members of requests to groups, by cookie. */
     public final Map<Long, Map<Peer, Failure>> failedMembers = new HashMap<>();
 
     public final List<Long> filled = new ArrayList<>();
@@ -108,7 +108,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         return memory.bytes();
     }
 
-    /** Runs inside {@code onWindowFilled} and {@code onReadCompleted}: what is visible at that moment. */
+    /** Runs inside {@code onWindowFilled} and {@code onReadCompleted}, to check what is visible at that moment. */
     public void onFilled(Runnable action) {
         onFilled = action;
     }
@@ -133,7 +133,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         awaitBoth(what, this, this, condition);
     }
 
-    /** Polls two engines until the condition holds, which is asked once a round: it may try something. */
+    /** Polls two engines until the condition holds, which is evaluated once per round and may have effects. */
     public static void awaitBoth(String what, DrivenEngine first, DrivenEngine second, BooleanSupplier condition) {
         long beganNs = System.nanoTime();
         while (!condition.getAsBoolean()) {
@@ -150,7 +150,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         }
     }
 
-    /** Hands out what waits. */
+    /** Hands out waiting completions. */
     public int poll() {
         return engine.poll(this, POLL_LIMIT);
     }
@@ -163,7 +163,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         return companion != null && companion.options.threading() == ThreadingMode.CALLER;
     }
 
-    /** Lets another engine get on whenever this one waits; nothing that has come there is handed out. */
+    /** Lets another engine make progress whenever this one waits; its completions are not handed out. */
     public void alongside(DrivenEngine other) {
         companion = other;
     }

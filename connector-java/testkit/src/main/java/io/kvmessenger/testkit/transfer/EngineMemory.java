@@ -6,25 +6,25 @@ import io.kvmessenger.transfer.TransferOptions;
 import java.lang.foreign.MemorySegment;
 import java.util.ServiceLoader;
 
-/** What a driven engine registers, and how a test sees its bytes. */
+/** Memory that a driven engine registers, with access to its bytes for the test. */
 public interface EngineMemory extends AutoCloseable {
-    /** What to register. */
+    /** The memory to register. */
     Memory memory();
 
-    /** What lies there at this moment; written to, it changes at once. */
+    /** The present content; writing to it takes effect at once. */
     MemorySegment bytes();
 
     @Override
     void close();
 
-    /** Finds memory of devices, where one can be had: by the {@link ServiceLoader}, since this module calls no driver. */
+    /** Provides device memory, if available; found by the {@link ServiceLoader}, since this module calls no driver. */
     interface OfDevices {
         /** The options of an engine that uses them. */
         TransferOptions prepare(TransferOptions options);
 
         EngineMemory allocate(long lengthBytes);
 
-        /** Null where the engine's first transport is for host memory. */
+        /** Null if the engine's first transport is for host memory. */
         static OfDevices wantedBy(TransferOptions options) {
             return options.transports().getFirst().equals(TransferOptions.CUDA)
                     ? ServiceLoader.load(OfDevices.class)

@@ -10,7 +10,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.stream.Stream;
 
-/** The connected internet sockets of this process, as the kernel lists them: those that a library opened by itself too. */
+/** The connected internet sockets of this process, from the kernel's list: also those that a library opened. */
 final class FabricSockets {
     private static final String ESTABLISHED = "01";
     private static final int STATE_FIELD = 3;

@@ -20,16 +20,17 @@ import java.util.Map;
 import java.util.Random;
 
 /**
- * A provider of libfabric's within this process, reached by tables of operations as the library's are: it delivers in any order, and
- * does wrong what it is told to.
+ * A libfabric provider within this process, called through tables of operations like the library's. It delivers in any
+ * order, and injects the faults that it is told to.
  *
- * <p>It asks for all that a NIC may ask for: both sides' memory is registered, targets are named by their address and a key of
- * its own, an immediate has 4 bytes, a write may not be long and an endpoint may have few under way. Completed is not delivered.
- * What an engine does against these rules is kept in {@link #violations}. Any thread.
+ * <p>It makes every demand that a NIC may make: both sides' memory must be registered, targets are named by their
+ * address and a key of its own, an immediate has 4 bytes, a write has a maximum length and an endpoint a small limit on
+ * operations in flight. Completed does not imply delivered. An engine's violations of these rules are recorded in
+ * {@link #violations}. Any thread.
  */
 final class FaultyProvider {
     static final String NAME = "faulty";
-    /** More than the longest single write of the contract tests, less than what an engine would like to send at once. */
+    /** More than the longest single write of the contract tests, less than an engine's preferred length of a write. */
     static final long WRITE_MAX_BYTES = 512 << 10;
 
     static final int DEPTH = 16;
@@ -113,12 +114,12 @@ final class FaultyProvider {
         tablesByKind.get(kind).put(at, tables.table(operations));
     }
 
-    /** As an engine loads it, whatever name it says. */
+    /** Loads it as an engine does, whatever the name. */
     LibFabric library(String ignored) {
         return new FfmLibFabric(exports::get);
     }
 
-    /** From now on so many calls of a function are refused, after those that are skipped. */
+    /** Makes {@code count} calls of a function fail, after those that are skipped. */
     synchronized void refuse(String function, int errno, int skipped, int count) {
         refusals.put(function, new Refusal(errno, skipped, count));
     }
@@ -127,17 +128,17 @@ final class FaultyProvider {
         refusals.remove(function);
     }
 
-    /** Whether every refusal that was asked for has happened. */
+    /** Whether every requested failure has happened. */
     synchronized boolean hasRefused() {
         return refusals.isEmpty();
     }
 
-    /** What its wires do wrong, for a caller that holds no lock. */
+    /** Injects a fault into its wires, for a caller that holds no lock. */
     synchronized void make(ProviderWires.Fault fault) {
         wires.make(fault);
     }
 
-    /** Of a fault that lasts. */
+    /** Ends a lasting fault. */
     synchronized void stop(ProviderWires.Fault fault) {
         wires.stop(fault);
     }
@@ -151,7 +152,7 @@ final class FaultyProvider {
         return List.copyOf(violations);
     }
 
-    /** Kinds of what is open. */
+    /** Kinds of the objects that are open. */
     synchronized List<String> held() {
         return live.values().stream().map(Kind::name).sorted().toList();
     }
@@ -206,7 +207,7 @@ final class FaultyProvider {
         return ForeignMemory.at(address, Long.BYTES).get(JAVA_LONG, 0);
     }
 
-    // What the library exports.
+    // exported functions of the library
 
     int version() {
         return FabricApi.VERSION;
@@ -271,7 +272,7 @@ final class FaultyProvider {
         return reason.address();
     }
 
-    // What its objects' tables have.
+    // functions in its objects' tables
 
     synchronized int close(long object) {
         int errno = refused("close");

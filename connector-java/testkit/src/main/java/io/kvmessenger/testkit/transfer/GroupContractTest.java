@@ -32,7 +32,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** What every transport must do with requests to several peers. A transport's test inherits all of it. */
+/** Requirements on every transport for requests to several peers. A transport's test inherits all of it. */
 @Timeout(120)
 public abstract class GroupContractTest {
     private static final int MEMBERS = 3;
@@ -40,7 +40,7 @@ public abstract class GroupContractTest {
     private static final byte GUARD = 0x5A;
     private static final int ROUNDS = 100;
 
-    /** One peer that is written to, and what the writer knows of it. */
+    /** One target peer, and the writer's data about it. */
     private static final class Member {
         final DrivenEngine engine;
         final Admission admission;
@@ -89,7 +89,7 @@ public abstract class GroupContractTest {
         members.forEach(member -> member.engine.close());
     }
 
-    /** Lets all engines get on until it holds. */
+    /** Lets all engines make progress until the condition holds. */
     private void await(String what, BooleanSupplier condition) {
         writer.await(what, () -> {
             for (Member member : members) {
@@ -156,7 +156,7 @@ public abstract class GroupContractTest {
         assertThat(writer.endings).containsOnly(Map.entry(1L, 1));
     }
 
-    /** What a member waits for does not depend on how many bytes there are for it. */
+    /** A member's expectation does not depend on how many bytes there are for it. */
     @Test
     void shouldCountASliceWithoutBytes() {
         grant(2);
@@ -200,7 +200,7 @@ public abstract class GroupContractTest {
         assertThat(writer.endings).containsOnly(Map.entry(1L, 1), Map.entry(2L, 1));
     }
 
-    /** Nothing is known of the loss when they are submitted: they fail on their way, or afterwards. */
+    /** The loss is unknown when they are submitted: they fail in flight, or afterwards. */
     @Test
     void shouldEndEveryRequestOnceWhileMembersAreLost() {
         grant(Long.MAX_VALUE);

@@ -28,7 +28,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** What every socket-based transport must survive, and what it must give back when it is closed. */
+/** What every socket-based transport must survive, and what it must release when it is closed. */
 @Timeout(120)
 public abstract class HostilePeerContractTest {
     private static final LibC LIB_C = new FfmLibC();
@@ -74,7 +74,7 @@ public abstract class HostilePeerContractTest {
         }
     }
 
-    /** What a writer with this key answers to the challenge that it reads from the socket. */
+    /** The answer of a writer with this key to the challenge read from the socket. */
     protected byte[] hello(int fd, int role, byte[] key) {
         return encoded(Hello.answer(challenge(fd), location(), role, 1, key));
     }
@@ -143,7 +143,7 @@ public abstract class HostilePeerContractTest {
         }
         awaitRejected(8);
         shouldStillAdmitAPeer();
-        // The rest goes when its time is over.
+        // The others are closed at their time limit.
         awaitRejected(Listener.PENDING_MAX + 8);
     }
 
@@ -157,7 +157,7 @@ public abstract class HostilePeerContractTest {
         shouldStillAdmitAPeer();
     }
 
-    /** A listener on the wire that is faster than the writer, and one that comes later. */
+    /** An eavesdropper that is faster than the writer, and one that comes later. */
     @Test
     void shouldTakeNoHelloThatWasRecordedOnAnotherSocket() {
         Admission admission = target.engine().admit("writer");
@@ -178,7 +178,7 @@ public abstract class HostilePeerContractTest {
         send(fd, hello);
     }
 
-    /** Each of two admitted writers opens what is its own, and cannot speak in the other's name. */
+    /** Each of two admitted writers opens its own paths, and cannot act in the other's name. */
     @Test
     void shouldKeepTwoAdmittedWritersApart() {
         Admission first = target.engine().admit("first");
@@ -218,7 +218,7 @@ public abstract class HostilePeerContractTest {
         open();
     }
 
-    /** Descriptors by kind, worker threads, and mappings of ours. */
+    /** Descriptors by kind, worker threads, and mappings of this project. */
     private static List<String> held() throws IOException {
         List<String> held = new ArrayList<>();
         try (Stream<Path> fds = Files.list(Path.of("/proc/self/fd"))) {

@@ -12,7 +12,7 @@ import org.junit.jupiter.api.Assumptions;
 public final class InstalledFabric {
     private InstalledFabric() {}
 
-    /** Skips the test where there is none. */
+    /** Skips the test if there is none. */
     public static void assume() {
         try {
             new FfmLibFabric(FfmLibFabric.DEFAULT_NAME);
@@ -22,7 +22,7 @@ public final class InstalledFabric {
         }
     }
 
-    /** The library's file; skips the test where only the loader knows it. */
+    /** The library's file; skips the test if only the loader knows it. */
     static Path file() {
         Path file = Path.of(System.getProperty("kvmessenger.libfabric", ""), "lib", FfmLibFabric.DEFAULT_NAME);
         Assumptions.assumeTrue(
@@ -31,7 +31,7 @@ public final class InstalledFabric {
         return file;
     }
 
-    /** The same by libfabric over tcp, and nothing else. */
+    /** Restricts the options to libfabric over tcp. */
     public static TransferOptions byTcp(TransferOptions options) {
         boolean renamed = new FfmLibFabric(FfmLibFabric.DEFAULT_NAME).fi_version() > FabricApi.VERSION;
         return options.withTransports(TransferOptions.LIBFABRIC)

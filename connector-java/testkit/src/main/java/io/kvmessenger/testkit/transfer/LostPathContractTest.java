@@ -29,10 +29,11 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /**
- * What a transport with sockets of its own for data must do when they break: a broken one costs time and nothing else.
+ * Requirements on a transport with data sockets of its own when they break: a broken socket costs time and nothing
+ * else.
  *
- * <p>Run at length by {@code make lost-paths}: then a socket breaks every 100 ms in every other second, and the speed of a
- * second peer is compared between these seconds and the others.
+ * <p>Run at length by {@code make lost-paths}: then a socket breaks every 100 ms in every other second, and the speed
+ * of a second peer is compared between these seconds and the others.
  */
 @Timeout(300)
 public abstract class LostPathContractTest {
@@ -41,11 +42,11 @@ public abstract class LostPathContractTest {
     protected static final long MEMORY_BYTES = (long) PAGE_BYTES * PAGE_COUNT;
     private static final byte GUARD = 0x5A;
     private static final int STREAMS = 2;
-    /** Of the writer to one peer: the control stream and the data paths. */
+    /** The writer's sockets to one peer: the control stream and the data paths. */
     private static final int SOCKETS = 1 + STREAMS;
 
     private static final int BREAKS_MIN = 60;
-    /** One in so many looks breaks a socket. */
+    /** One in this many checks breaks a socket. */
     private static final int BREAK_ODDS = 20;
 
     private static final long BREAK_INTERVAL_NS = 100_000_000L;
@@ -62,7 +63,7 @@ public abstract class LostPathContractTest {
     private DrivenEngine target;
     private Admission admission;
     private Peer peer;
-    /** The window that was granted last, as the writer names it. */
+    /** The writer's handle of the last granted window. */
     private RemoteWindow remote;
 
     private List<Integer> controlSocket;
@@ -115,13 +116,13 @@ public abstract class LostPathContractTest {
         return writer;
     }
 
-    /** Both anew, with these options at the writer. */
+    /** Opens both engines anew, with these options at the writer. */
     void reconnect(TransferOptions options) {
         close();
         connect(options);
     }
 
-    /** More of them, while {@code meanwhile} happens. */
+    /** Several rounds, while {@code meanwhile} happens. */
     void rounds(int count, Runnable meanwhile) {
         for (int i = 0; i < count; i++) {
             round(PAGE_COUNT * roundsRun++, meanwhile);
@@ -148,7 +149,7 @@ public abstract class LostPathContractTest {
         return Arrays.copyOf(indices, count);
     }
 
-    /** Some pages into a window of their own, while {@code meanwhile} happens; then every byte of the target is looked at. */
+    /** Writes some pages into a window of their own, while {@code meanwhile} happens; then verifies the target. */
     private void round(long cookie, Runnable meanwhile) {
         byte[] bytes = new byte[(int) MEMORY_BYTES];
         random.nextBytes(bytes);
@@ -222,17 +223,17 @@ public abstract class LostPathContractTest {
         }
     }
 
-    /** At either end: at the writer's what was not sent is gone, at the target's what was not read. */
+    /** Breaks a socket at either end: unsent data is lost at the writer's, unread data at the target's. */
     private void breakOne() {
         breaks += (random.nextBoolean() ? breaking : breakingTarget).breakOne(random) ? 1 : 0;
     }
 
-    /** What disturbs a peer each {@link #BREAK_INTERVAL_NS} of every other second. */
+    /** The disturbance of a peer, each {@link #BREAK_INTERVAL_NS} in every other second. */
     protected void disturb() {
         breakOne();
     }
 
-    /** What the seconds between begin with, and may do again. */
+    /** Called at the start of the undisturbed seconds, possibly repeatedly. */
     protected void calm() {}
 
     /** Counts what {@link #disturb} has broken. */
@@ -240,7 +241,7 @@ public abstract class LostPathContractTest {
         breaks += count;
     }
 
-    /** Where opening a socket takes longer than the interval, none would ever be open, and the peer be lost by right. */
+    /** If opening a socket took longer than the interval, none would be open, and losing the peer be correct. */
     private boolean hasPath() {
         TransferCounters counters = target.engine().counters();
         return counters.of(TransferCounter.PATHS_OPENED) > counters.of(TransferCounter.PATHS_LOST);
@@ -296,7 +297,7 @@ public abstract class LostPathContractTest {
         target.await("the end of the admission", () -> target.closedAdmissions.containsKey(admission.id()));
     }
 
-    /** Nothing tells of it but that the target says nothing. */
+    /** The only sign is that the target reports nothing. */
     @Test
     void shouldRepeatWhatADataSocketSwallows() {
         close();
@@ -330,7 +331,7 @@ public abstract class LostPathContractTest {
         assertThat(writer.lost.get(peer.id()).fault()).isEqualTo(TransferFault.PEER_CLOSED);
     }
 
-    /** Without the long run it is one second of each, and the speeds are told only. */
+    /** Without the long run there is one second of each, and the speeds are only reported. */
     @Test
     void shouldLeaveOtherPeersTheirSpeedWhileOnesSocketsBreak() {
         try (DrivenEngine other = new DrivenEngine(options(), "other", MEMORY_BYTES)) {

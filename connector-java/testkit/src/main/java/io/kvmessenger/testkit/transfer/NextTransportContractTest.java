@@ -17,8 +17,8 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /**
- * What happens when a peer has no path of the preferred transport left: its writes take the next that both have, none is lost,
- * doubled or delayed for ever, and the preferred one is taken again when it is back.
+ * Requirements when a peer has no path of the preferred transport left: its writes take the next transport of both,
+ * none is lost, duplicated or delayed forever, and the preferred one is used again when it is back.
  */
 @Timeout(120)
 public abstract class NextTransportContractTest extends RoundsOfPages {
@@ -62,7 +62,7 @@ public abstract class NextTransportContractTest extends RoundsOfPages {
         assertNothingLost();
     }
 
-    /** What cannot be mapped can be sent. */
+    /** Memory that cannot be mapped can still be sent. */
     @Test
     void shouldGoOnOverTcpWhenARegionCannotBeMappedAndTakeShmAgainWhenAllCan() {
         connect(TransferOptions.SHM, TransferOptions.TCP);

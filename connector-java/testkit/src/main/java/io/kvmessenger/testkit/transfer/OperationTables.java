@@ -19,9 +19,11 @@ import java.util.Map;
 import java.util.function.Consumer;
 
 /**
- * Functions of C that call methods of one Java object, by name, alone and in tables as libfabric's objects point to.
+ * C functions that call methods of one Java object by name, individually and in tables like those that libfabric's
+ * objects point to.
  *
- * <p>An exception of a method is handed to the object's owner, and the function returns {@code -EIO}: it must not leave an upcall.
+ * <p>An exception of a method is passed to the object's owner, and the function returns {@code -EIO}: it must not leave
+ * an upcall.
  */
 final class OperationTables {
     /** Longer than any table that is read. */
@@ -41,7 +43,7 @@ final class OperationTables {
         this.arena = arena;
     }
 
-    /** @param operations names of methods, by where the table has them */
+    /** @param operations method names by offset in the table */
     MemorySegment table(Map<Long, String> operations) {
         MemorySegment table = arena.allocate(TABLE_BYTES, Long.BYTES);
         table.set(JAVA_LONG, FabricLayout.OPS_SIZE, TABLE_BYTES);
@@ -50,7 +52,7 @@ final class OperationTables {
         return table;
     }
 
-    /** The method's parameters and result are int or long; it may return nothing. */
+    /** The method's parameters and result must be int or long; the result may be void. */
     MemorySegment function(String name) {
         Method method = Arrays.stream(methods.getClass().getDeclaredMethods())
                 .filter(one -> one.getName().equals(name))

@@ -24,7 +24,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** What every transport must do when a peer's process dies or stops: real processes, real signals. */
+/** Requirements on every transport when a peer's process dies or is stopped: real processes, real signals. */
 @Timeout(180)
 public abstract class PeerDeathContractTest {
     private static final int PAGE_BYTES = 65536;
@@ -51,7 +51,7 @@ public abstract class PeerDeathContractTest {
         return TransferOptions.defaults().withTransports(transport()).withRequestsPerPeerMax(REQUESTS_MAX);
     }
 
-    /** A healthy peer, which moves whatever this test waits for. */
+    /** A healthy peer, which makes progress while this test waits. */
     private DrivenEngine bystander() {
         return new DrivenEngine(options().withThreading(ThreadingMode.OWN_THREAD), "bystander", MEMORY_BYTES);
     }
@@ -119,7 +119,7 @@ public abstract class PeerDeathContractTest {
         }
     }
 
-    /** Connects to another engine and sees one write arrive there. */
+    /** Connects to another engine and waits until one write has arrived there. */
     private void writeTo(DrivenEngine other, long cookie) {
         Admission admission = other.engine().admit("parent");
         ImmWindow window = other.openWindow(admission, everything(), 1, cookie);

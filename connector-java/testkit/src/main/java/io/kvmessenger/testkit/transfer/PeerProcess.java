@@ -23,7 +23,7 @@ import java.util.stream.IntStream;
 /**
  * An engine in a process of its own, to be stopped and killed: a target that never polls, or a writer that never ends.
  *
- * <p>One line of words tells how to reach a target: location, key, region id, length, imm.
+ * <p>The target prints one line with its address: location, key, region id, length, imm.
  */
 final class PeerProcess implements AutoCloseable {
     private final Process process;
@@ -46,7 +46,7 @@ final class PeerProcess implements AutoCloseable {
         return new PeerProcess("target", transport, Long.toString(memoryBytes));
     }
 
-    /** Starts a writer that fills the window with whole pages for as long as it lives. */
+    /** Starts a writer that fills the window with whole pages until it is killed. */
     static PeerProcess writer(String transport, DrivenEngine target, Admission admission, int imm, int pageBytes)
             throws IOException {
         RegionDescriptor region = target.region().descriptor();
@@ -137,7 +137,7 @@ final class PeerProcess implements AutoCloseable {
             int imm = Integer.parseInt(words[6]);
             WindowArea area = WindowArea.of(target, WindowRanges.ofEqual(new long[] {0}, memoryBytes));
             RemoteWindow window = engine.engine().allow(peer, imm, area);
-            // Before the parent has accepted: it may do so only once it has heard this.
+            // Before the parent has accepted, which it does only after reading this.
             System.out.println("connecting");
             engine.await("the parent", () -> engine.ready.contains(peer));
             int count = (int) (memoryBytes / pageBytes);

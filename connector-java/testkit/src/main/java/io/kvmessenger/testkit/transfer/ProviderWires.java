@@ -22,13 +22,13 @@ import java.util.Set;
 import java.util.function.Consumer;
 
 /**
- * What a {@link FaultyProvider}'s endpoints have under way. A write is sent, then completed, and arrives whenever it likes once it
- * is sent: nothing moves but while a queue is read. For one thread at a time.
+ * The operations in flight of a {@link FaultyProvider}'s endpoints. A write is sent, then completed, and arrives at any
+ * time after it is sent: progress happens only while a queue is read. For one thread at a time.
  */
 final class ProviderWires {
-    /** What can be done wrong, once each time that it is asked for; but for the two last, which stay. */
+    /** Faults, injected once per request; the last two last until they are ended. */
     enum Fault {
-        /** A write fails, and its error says which. */
+        /** A write fails, and its error identifies it. */
         FAILED_WRITE,
         /** An error without a context, as of a connection. */
         ERROR_OF_NOTHING,
@@ -131,7 +131,7 @@ final class ProviderWires {
         endpoints.put(endpoint, new Endpoint());
     }
 
-    /** Returns its key. */
+    /** Adds a region and returns its key. */
     long addRegion(long region, long address, long lengthBytes) {
         Memory memory = new Memory(address, lengthBytes, Integer.toUnsignedLong(random.nextInt()));
         regions.put(region, memory);
@@ -152,7 +152,7 @@ final class ProviderWires {
         }
     }
 
-    /** Whether an endpoint is open that needs it. */
+    /** Whether an open endpoint depends on the object. */
     boolean isBound(long object) {
         return endpoints.values().stream().anyMatch(one -> one.queue == object || one.vector == object);
     }
@@ -161,7 +161,7 @@ final class ProviderWires {
         return endpoints.get(endpoint).vector;
     }
 
-    /** What is on its way from a closed endpoint may still arrive; to one it may not. */
+    /** Writes in flight from a closed endpoint may still arrive; those to a closed endpoint may not. */
     void remove(long object) {
         endpoints.remove(object);
         queues.remove(object);
@@ -261,7 +261,7 @@ final class ProviderWires {
         }
     }
 
-    /** Lets everything get on that reports to the queue; returns how many completions it wrote, or {@code -errno}. */
+    /** Advances all operations that report to the queue; returns the completions written, or {@code -errno}. */
     long read(long queue, long entries, long count) {
         for (Endpoint endpoint : List.copyOf(endpoints.values())) {
             if (endpoint.queue == queue) {
@@ -280,14 +280,14 @@ final class ProviderWires {
                     ForeignMemory.at(entries + i * FabricLayout.CQ_ENTRY_SIZE_BYTES, FabricLayout.CQ_ENTRY_SIZE_BYTES);
             entry.set(JAVA_LONG, FabricLayout.CQ_ENTRY_CONTEXT, completion.context);
             entry.set(JAVA_LONG, FabricLayout.CQ_ENTRY_FLAGS, completion.flags);
-            // A provider may say more than the 4 bytes that were sent.
+            // A provider may deliver more than the 4 bytes that were sent.
             long above = (long) random.nextInt() << Integer.SIZE;
             entry.set(JAVA_LONG, FabricLayout.CQ_ENTRY_DATA, above | Integer.toUnsignedLong(completion.imm));
         }
         return take == 0 ? -Errno.EAGAIN : take;
     }
 
-    /** Returns 1 when it has written an error, or {@code -errno}. */
+    /** Returns 1 after writing an error, or {@code -errno}. */
     long readError(long queue, long entry) {
         Failure failure = queues.get(queue).failures.poll();
         if (failure == null) {

@@ -5,26 +5,26 @@ import java.util.List;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Assumptions;
 
-/** The RDMA devices that tests may use: those of the test bed, which {@code make test-rdma} starts. Pure functions. */
+/** The RDMA devices available to tests: those of the test bed, which {@code make test-rdma} starts. Pure functions. */
 public final class RdmaDevices {
-    /** System property: two devices with a wire between them, with a comma between them. */
+    /** System property: the names of two connected devices, separated by a comma. */
     private static final String PROPERTY = "kvmessenger.rdma";
 
     private RdmaDevices() {}
 
-    /** Skips the test where there is none. */
+    /** Skips the test if there are none. */
     public static void assume() {
         Assumptions.assumeFalse(
                 devices().isEmpty(),
                 "no RDMA device: -D" + PROPERTY + " names none, make test-rdma runs where there are");
     }
 
-    /** Engines of a name that begins with "target" at one end of the wire, all others at the other one. */
+    /** Assigns engines whose name begins with "target" to one end of the wire, all others to the other end. */
     public static TransferOptions by(TransferOptions options, String engine) {
         return options.withTransports(TransferOptions.VERBS).withVerbsDevices(deviceOf(engine));
     }
 
-    /** Engines with so many devices each: every one of the writer's at the other end of a wire from one of the target's. */
+    /** Assigns {@code count} devices to each engine, each of the writer's connected to one of the target's. */
     public static TransferOptions byPairs(TransferOptions options, String engine, int count) {
         String[] devices = IntStream.range(0, count)
                 .mapToObj(pair -> deviceOfPair(engine, pair))
@@ -32,12 +32,12 @@ public final class RdmaDevices {
         return options.withTransports(TransferOptions.VERBS).withVerbsDevices(devices);
     }
 
-    /** The device of an engine at one of the bed's pairs, as {@code examples/setup/rdma-bed} calls it. */
+    /** The device of an engine in one of the bed's pairs, as {@code examples/setup/rdma-bed} names it. */
     public static String deviceOfPair(String engine, int pair) {
         return (engine.startsWith("target") ? "rxp" : "rxe") + pair;
     }
 
-    /** Those of the bed's switch from one number on, so many. */
+    /** Assigns {@code count} devices of the bed's switch, from one number on. */
     public static TransferOptions bySwitched(TransferOptions options, int first, int count) {
         String[] devices =
                 IntStream.range(first, first + count).mapToObj(i -> "rxs" + i).toArray(String[]::new);
@@ -51,7 +51,7 @@ public final class RdmaDevices {
                 : devices().substring(0, comma);
     }
 
-    /** By which a JVM that a test starts has the same devices. */
+    /** Arguments that give the same devices to a JVM that a test starts. */
     public static List<String> arguments() {
         return devices().isEmpty() ? List.of() : List.of("-D" + PROPERTY + "=" + devices());
     }

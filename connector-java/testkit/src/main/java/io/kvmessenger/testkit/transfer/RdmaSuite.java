@@ -18,7 +18,7 @@ import org.junit.platform.launcher.listeners.TestExecutionSummary;
 /**
  * Runs the tests that need RDMA devices, all in this process: {@code make test-rdma} starts it where there are some.
  *
- * <p>A test that is skipped counts as failed here: the devices are what it runs for.
+ * <p>A skipped test counts as failed, as the devices are the purpose of the run.
  */
 public final class RdmaSuite {
     private static final String CLASSES = ".*\\.Verbs\\w*Test";
@@ -61,7 +61,7 @@ public final class RdmaSuite {
         public void executionFinished(TestIdentifier test, TestExecutionResult result) {
             if (test.isTest() || result.getStatus() != TestExecutionResult.Status.SUCCESSFUL) {
                 System.out.println(result.getStatus() + " " + nameOf(test));
-                // At once: a run that is ended by its limit says nothing at its end.
+                // Printed at once: a run that is killed at its time limit prints no summary.
                 result.getThrowable().ifPresent(thrown -> System.out.println(thrown.getMessage()));
             }
         }

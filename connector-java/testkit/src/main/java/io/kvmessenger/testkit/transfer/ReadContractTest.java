@@ -24,13 +24,13 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /**
- * What every transport must do with reads: {@code target} reads pages of {@code writer}, over the link by which that writes. A
- * transport's test inherits all of it.
+ * Requirements on every transport for reads: {@code target} reads pages of {@code writer}, over the link by which that
+ * writes. A transport's test inherits all of it.
  */
 @Timeout(120)
 public abstract class ReadContractTest extends WriterAndTarget {
     private static final int ROUNDS = 40;
-    /** What the owner's pages hold once they are used for something else. */
+    /** The content of the owner's pages after they are reused. */
     private static final byte REUSED = 0x77;
 
     private ReadWindow open(WindowRanges ranges, long cookie) {
@@ -105,7 +105,7 @@ public abstract class ReadContractTest extends WriterAndTarget {
         assertNothingIsHeld();
     }
 
-    /** Far more than an owner is asked for at once, and several reads at a time. */
+    /** Far more than is requested from an owner at a time, in several concurrent reads. */
     @Test
     void shouldReadMoreThanIsAskedForAtOnce() {
         fillSource(new Random(2));
@@ -126,7 +126,7 @@ public abstract class ReadContractTest extends WriterAndTarget {
         assertNothingIsHeld();
     }
 
-    /** A page of one side holds several of the other's, and what is asked for begins within one. */
+    /** A page of one side holds several of the other's, and the requested range begins within one. */
     @Test
     void shouldReadPartsOfPages() {
         fillSource(new Random(3));
@@ -196,7 +196,7 @@ public abstract class ReadContractTest extends WriterAndTarget {
         }
     }
 
-    /** One part is granted, the next is not: what was granted lands before the end, and nothing after it. */
+    /** One part is granted, the next is not: granted pages land before the end of the read, and nothing after it. */
     @Test
     void shouldLetNothingLandAfterAReadHasFailed() {
         fillSource(new Random(5));
@@ -216,7 +216,7 @@ public abstract class ReadContractTest extends WriterAndTarget {
         }
     }
 
-    /** Behind everything that the owner has sent. */
+    /** Sent after everything else from the owner. */
     private void marker(long cookie) {
         var window = grant(everything(), 1, cookie);
         RemoteWindow remote = remote(window);
@@ -226,7 +226,7 @@ public abstract class ReadContractTest extends WriterAndTarget {
         window.close(true);
     }
 
-    /** The owner uses its pages for something else as soon as it may. */
+    /** The owner reuses its pages as soon as it may. */
     @Test
     void shouldReadNothingOfAClosedWindow() {
         Random random = new Random(6);
@@ -236,7 +236,7 @@ public abstract class ReadContractTest extends WriterAndTarget {
         for (int round = 0; round < ROUNDS; round++) {
             random.nextBytes(original);
             for (int i = 0; i < original.length; i++) {
-                original[i] = (byte) (original[i] & 0x3f); // never what pages hold afterwards
+                original[i] = (byte) (original[i] & 0x3f); // differs from the content of reused pages
             }
             MemorySegment.copy(original, 0, writer.memory(), ValueLayout.JAVA_BYTE, 0, original.length);
             target.memory().fill((byte) 0);

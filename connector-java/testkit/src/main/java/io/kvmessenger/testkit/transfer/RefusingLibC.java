@@ -11,15 +11,15 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
- * The real C library, which refuses the next call of one function when it is told to. Any thread.
+ * The real C library, which can fail the next call of a function. Any thread.
  *
- * <p>Of what moves bytes the first call on a descriptor is refused: connections that stand are not what is meant, and their
- * worker may be about to look at its sockets again.
+ * <p>Of functions that move bytes, only the first call on a descriptor fails: established connections are not meant,
+ * and their worker may be about to poll its sockets again.
  */
 final class RefusingLibC {
     private static final Set<String> MOVING_BYTES = Set.of("recvmsg", "sendmsg", "readv");
 
-    /** A descriptor that a function has been called on. */
+    /** A descriptor on which a function has been called. */
     private record Use(String function, Object fd) {}
 
     private record Refusal(String function, int errno) {}
@@ -36,7 +36,7 @@ final class RefusingLibC {
         return refusing;
     }
 
-    /** Of epoll_ctl only additions are refused, as the kernel does. */
+    /** Of epoll_ctl only additions fail, as in the kernel. */
     void refuseNext(String function, int errno) {
         next.set(new Refusal(function, errno));
     }

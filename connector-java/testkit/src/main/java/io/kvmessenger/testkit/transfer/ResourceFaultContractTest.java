@@ -11,11 +11,11 @@ import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** What an engine must bear when the operating system has nothing left to give: one peer is lost, not the worker. */
+/** Requirements on an engine when the operating system is out of resources: one peer is lost, not the worker. */
 @Timeout(180)
 public abstract class ResourceFaultContractTest {
     private static final String FEW_DESCRIPTORS = "ulimit -n 256";
-    /** In units of 512 or 1,024 bytes, as the shell has it: either way less than a ring of immediates. */
+    /** In units of 512 or 1,024 bytes, depending on the shell: in both cases less than a ring of immediates. */
     private static final String SMALL_FILES = "ulimit -f 32";
 
     protected abstract String transport();

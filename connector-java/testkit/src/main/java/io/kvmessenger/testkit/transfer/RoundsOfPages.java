@@ -8,7 +8,7 @@ import java.util.Arrays;
 import java.util.Random;
 import org.junit.jupiter.api.BeforeEach;
 
-/** Rounds of pages while something happens to a path, and what may not come of it. */
+/** Rounds of pages while something happens to a path, and checks of the consequences that are forbidden. */
 abstract class RoundsOfPages extends WriterAndTarget {
     static final int WRITES = 40;
 
@@ -16,14 +16,14 @@ abstract class RoundsOfPages extends WriterAndTarget {
     final Random random = new Random(seed);
     long lastCookie;
 
-    /** Not yet: each test says by what. */
+    /** Does not connect yet: each test selects the transport. */
     @Override
     @BeforeEach
     void connect() {
         System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
     }
 
-    /** @param transport what their peers are to meet by */
+    /** @param transport the transport by which their peers should connect */
     void connect(DrivenEngine newWriter, DrivenEngine newTarget, String transport) {
         writer = newWriter;
         target = newTarget;
@@ -37,7 +37,7 @@ abstract class RoundsOfPages extends WriterAndTarget {
         target.memory().fill(GUARD);
     }
 
-    /** Random pages into a window of their own, while something happens at its middle; then each is looked at. */
+    /** Writes random pages into a window of their own, while something happens in the middle; then verifies each. */
     void round(Runnable inTheMiddle) {
         fillSource(random);
         int[] from = shuffled(PAGE_COUNT, random);

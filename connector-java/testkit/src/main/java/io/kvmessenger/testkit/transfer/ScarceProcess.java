@@ -31,8 +31,8 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
 
 /**
- * A process that the operating system refuses descriptors or files, as its first argument says: what its engines do then.
- * It ends with an exception when they do something else. One thread beside those of its engines.
+ * A process in which the operating system refuses descriptors or files, according to its first argument, to test its
+ * engines' behaviour. An exception ends it if they behave otherwise. One thread in addition to those of its engines.
  */
 final class ScarceProcess {
     private static final LibC LIB_C = new FfmLibC();
@@ -42,12 +42,12 @@ final class ScarceProcess {
     static final String OPENING = "opening";
     static final String FALLING_BACK = "fallingBack";
 
-    /** Small: where files are limited, it has to be below the limit. */
+    /** Small: if file sizes are limited, it has to be below the limit. */
     private static final long MEMORY_BYTES = 4096;
-    /** More than two engines that meet need, in whichever order they ask. */
+    /** More than two connecting engines need, in whatever order they ask. */
     private static final int ENOUGH = 24;
 
-    /** Where an accept is refused, the peer waits so long. */
+    /** How long the peer waits when an accept is refused. */
     private static final long CONNECT_LIMIT_NS = 1_000_000_000L;
 
     private final Deque<Integer> ballast = new ArrayDeque<>();
@@ -74,7 +74,7 @@ final class ScarceProcess {
         System.out.println("done");
     }
 
-    /** A class that is loaded from a folder when it is needed needs a descriptor. */
+    /** Loading a class from a folder on demand would need a descriptor. */
     private static void loadAllClasses() throws IOException, ClassNotFoundException {
         for (String entry : System.getProperty("java.class.path").split(File.pathSeparator, -1)) {
             Path folder = Path.of(entry);
@@ -97,7 +97,7 @@ final class ScarceProcess {
         }
     }
 
-    /** Whichever descriptor is the first that is refused, only the peer that needs it is lost. */
+    /** Whichever descriptor is the first to be refused, only the peer that needs it is lost. */
     private void connecting() throws IOException {
         try (DrivenEngine writer = new DrivenEngine(options, "writer", MEMORY_BYTES);
                 DrivenEngine target = new DrivenEngine(options, "target", MEMORY_BYTES)) {
@@ -150,13 +150,13 @@ final class ScarceProcess {
                 "the end of the admission", target, writer, () -> target.closedAdmissions.containsKey(admission.id()));
     }
 
-    /** Rejected sockets live for a second at most. */
+    /** Rejected sockets exist for a second at most. */
     private static void awaitQuiet(DrivenEngine writer, DrivenEngine target) {
         long beganNs = System.nanoTime();
         DrivenEngine.awaitBoth("farewells", target, writer, () -> System.nanoTime() - beganNs > 1_500_000_000L);
     }
 
-    /** An accept that is refused is not tried again and again. */
+    /** A refused accept is not retried in a busy loop. */
     private void accepting() {
         AtomicLong nowNs = new AtomicLong();
         EventLoop loop = new EventLoop(LIB_C, nowNs::get);
@@ -205,7 +205,7 @@ final class ScarceProcess {
         require(failed > 0 && failed <= ENOUGH, failed + " engines of " + (ENOUGH + 1) + " failed to open");
     }
 
-    /** Files are limited to less than a ring: shared memory cannot be offered, so that sockets must do. */
+    /** Files are limited to less than a ring: shared memory cannot be offered, so sockets must do. */
     private void fallingBack() {
         try (DrivenEngine writer = new DrivenEngine(options, "writer", MEMORY_BYTES);
                 DrivenEngine target = new DrivenEngine(options, "target", MEMORY_BYTES)) {
@@ -218,7 +218,7 @@ final class ScarceProcess {
         }
     }
 
-    /** Takes all descriptors that the process may still have, but for so many. */
+    /** Opens descriptors until only {@code free} are left to the process. */
     private void leave(int free) {
         for (int fd = take(); fd >= 0; fd = take()) {
             ballast.push(fd);

@@ -26,14 +26,12 @@ import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/**
- * What every transport must do, whatever it is made of. A transport's test inherits all of it and names the transport.
- */
+/** Requirements on every transport. A transport's test inherits all of it and names the transport. */
 @Timeout(120)
 public abstract class TransportContractTest extends WriterAndTarget {
     private static final int ROUNDS = 200;
 
-    /** A wake-up that is lost shows as a test that does not end. */
+    /** A lost wake-up shows as a test that does not end. */
     @Test
     void shouldEndAWaitWhenAnotherThreadSaysSo() throws InterruptedException {
         for (int round = 0; round < ROUNDS; round++) {
@@ -221,7 +219,7 @@ public abstract class TransportContractTest extends WriterAndTarget {
         assertThat(target.filled).isEmpty();
     }
 
-    /** Its target could not count it, so nothing would say that it is over. */
+    /** Its target could not count it, so nothing would prove its end. */
     @Test
     void shouldRefuseAWriteWithoutWeight() {
         ImmWindow window = grant(pages(7), 1, 8);
@@ -257,7 +255,7 @@ public abstract class TransportContractTest extends WriterAndTarget {
         assertThat(target.closedAdmissions).as("a late write is no fault").isEmpty();
     }
 
-    /** A window that is granted anew after a preemption has the cookie of the first one. */
+    /** A window that is granted again after a preemption has the cookie of the first one. */
     @Test
     void shouldNotTellThatAClosedWindowWasFilled() {
         ImmWindow first = grant(everything(), 1, 9);
@@ -280,7 +278,7 @@ public abstract class TransportContractTest extends WriterAndTarget {
         assertThat(target.filled).containsExactly(10L, 9L);
     }
 
-    /** Opens and closes windows until the slot comes round again. */
+    /** Opens and closes windows until the slot is reused. */
     private ImmWindow reopen(int slot) {
         for (int i = 0; i < Imm.SLOT_COUNT_MAX; i++) {
             ImmWindow window = target.openWindow(admission, everything(), 1, 100 + i);
@@ -335,7 +333,7 @@ public abstract class TransportContractTest extends WriterAndTarget {
         assertThat(writer.engine().refusal()).contains(why);
     }
 
-    /** More than one immediate can carry, over one batch and over a request. */
+    /** More than one immediate can carry, in one batch and in one request. */
     @Test
     void shouldCountPagesOfAnyWeight() {
         fillSource(new Random(13));
@@ -383,7 +381,7 @@ public abstract class TransportContractTest extends WriterAndTarget {
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(8L));
     }
 
-    /** What a writer without the key is told. */
+    /** The fault that a writer without the key gets. */
     protected TransferFault faultOfAWrongKey() {
         return TransferFault.NOT_ADMITTED;
     }

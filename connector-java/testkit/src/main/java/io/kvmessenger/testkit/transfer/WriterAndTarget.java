@@ -22,8 +22,8 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 
 /**
- * What the contract tests of transports stand on: {@code writer} writes into {@code target}. Both live in this process, on
- * their own workers.
+ * The fixture of the transports' contract tests: {@code writer} writes into {@code target}. Both run in this process,
+ * on their own workers.
  */
 public abstract class WriterAndTarget {
     protected static final int PAGE_BYTES = 4096;
@@ -36,7 +36,7 @@ public abstract class WriterAndTarget {
     protected Admission admission;
     protected Peer peer;
     private final Map<ImmWindow, RemoteWindow> remotes = new HashMap<>();
-    /** The window that {@link #secondWriter} was told of, as that writer names it. */
+    /** The second writer's handle of the window that {@link #secondWriter} was told of. */
     protected RemoteWindow remoteOfSecond;
 
     /** The transport's name. */
@@ -95,7 +95,7 @@ public abstract class WriterAndTarget {
         remotes.put(window, writer.engine().allow(peer, window.imm(), area));
     }
 
-    /** A window of the target, as the writer names it. */
+    /** The writer's handle of a window of the target. */
     protected RemoteWindow remote(ImmWindow window) {
         return remotes.get(window);
     }
@@ -162,7 +162,7 @@ public abstract class WriterAndTarget {
         return true;
     }
 
-    /** Another admitted writer, which was told of a window that is not its own. */
+    /** Another admitted writer, which was told of a window that does not belong to it. */
     protected Peer secondWriter(DrivenEngine other, ImmWindow window) {
         other.alongside(target);
         target.alongside(other);

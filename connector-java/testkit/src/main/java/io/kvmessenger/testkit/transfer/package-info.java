@@ -1,2 +1,2 @@
-/** The contract of the TransferEngine as a suite that every transport inherits. */
+/** The contract of the TransferEngine as a test suite that every transport inherits. */
 package io.kvmessenger.testkit.transfer;

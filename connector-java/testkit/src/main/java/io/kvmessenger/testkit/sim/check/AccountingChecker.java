@@ -11,14 +11,14 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * Pages come back once for each time they were held; a prompt that was taken is enqueued once, until its pages have come back or
- * it was given up; at rest nothing is held anywhere.
+ * Pages are returned exactly once for each time they were held; an accepted prompt is enqueued once, until its pages
+ * are returned or it is given up; at rest nothing is held anywhere.
  */
 final class AccountingChecker implements WorldListener {
     private final Set<String> awaitingRelease = new HashSet<>();
     private final Set<String> awaitingEnd = new HashSet<>();
     private final Set<String> enqueued = new HashSet<>();
-    /** By held request, as it was enqueued. */
+    /** By held request, the transfer as it was enqueued. */
     private final Map<String, String> transfers = new HashMap<>();
 
     @Override
@@ -33,7 +33,7 @@ final class AccountingChecker implements WorldListener {
         enqueued.remove(process + " " + transferId);
     }
 
-    /** It may still stand in the engine's queue. That it was asked for is forgotten, and another rank's grant asks again. */
+    /** It may still be in the engine's queue. The enqueuing is forgotten, so another rank's grant enqueues it again. */
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
         CannotDeliver answer = frame.getCannotDeliver();

@@ -12,9 +12,9 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * Which ends of the two sides may meet: the table of docs/protocol.md as data. A test holds the two together.
+ * Which ends of the two sides are compatible: the table of docs/protocol.md as data. A test compares the two.
  *
- * <p>A transfer whose prefill had several attempts is judged by the attempt that allows most.
+ * <p>A transfer whose prefill had several attempts is judged by the most permissive attempt.
  */
 public final class AllowedEnds {
     private static final Map<PrefillEnd, Set<FetchEnd>> ALLOWED = new EnumMap<>(PrefillEnd.class);

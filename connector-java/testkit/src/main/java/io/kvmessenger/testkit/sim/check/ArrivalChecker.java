@@ -6,7 +6,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** What must arrive does: after all faults, a request between each two engines. */
+/** What must arrive does arrive: after all faults, a request between each pair of engines. */
 final class ArrivalChecker implements WorldListener {
     /** By transfer, the decoders' nodes at which it has not arrived, each as often as it was sent there. */
     private final Map<String, List<String>> missing = new LinkedHashMap<>();

@@ -16,27 +16,30 @@ import java.util.Set;
 import java.util.function.LongSupplier;
 
 /**
- * On a sound network every end comes soon after its cause, and no control link is closed: a fetch's after the engine gave
- * it up, its limit, or the ends of its prefills; a prefill's release after its end and what its decoders said of it.
+ * On a sound network every end comes soon after its cause, and no control link is closed: the end of a fetch after the
+ * engine abandoned it, its limit, or the ends of its prefills; the release of a prefill after its end and its decoders'
+ * answers.
  *
- * <p>A limit is the cause of an end only where the other side has nothing to say: one leg only, or one that is too late.
+ * <p>A limit counts as the cause of an end only if the other side has no answer to give: with one leg only, or with one
+ * that is too late.
  */
 public final class BoundChecker implements WorldListener {
     /**
-     * From a cause to its end: some messages one after the other, a handshake among them, and the writes of all requests
-     * (of 20,000 seeds the slowest took 13 ms for 2,900 of them). The shortest limit is 60 ms.
+     * From a cause to its end: some messages in sequence, a handshake among them, and the writes of all requests (of
+     * 20,000 seeds the slowest took 13 ms for 2,900 of them). The shortest limit is 60 ms.
      *
-     * <p>Where a device has the pages, the writes wait for slabs as well. A slab is held while it is gathered, behind the 23 others
-     * on its stream at most (24 copies, two halves of 10 us each: 0.5 ms), and until its path has told it as sent (it is read, lands, is
-     * taken and told: four hops of 0.3 ms at most, each noticed within 20 us: 1.4 ms). So at least 24 slabs in 1.9 ms leave, 12 in
-     * each ms and twice as many on average; the writes of one end are some hundred slabs. Copies that take a hop each, one after
-     * the other, let 2 or 3 leave in each ms, and some ends are late: so a device of a sound world is as fast as that.
+     * <p>If a device has the pages, the writes wait for slabs as well. A slab is held while it is gathered, behind at
+     * most 23 others on its stream (24 copies, two halves of 10 us each: 0.5 ms), and until its path has reported it as
+     * sent (it is read, lands, is taken and reported: four hops of at most 0.3 ms, each noticed within 20 us: 1.4 ms).
+     * So at least 24 slabs leave in 1.9 ms, 12 in each ms and twice as many on average; the writes of one end are some
+     * hundred slabs. With sequential copies of a hop each only 2 or 3 would leave in each ms, and some ends would be
+     * late: so a device of a sound world is that fast.
      */
     public static final long BOUND_NS = 20_000_000;
 
     private static final long NEVER = Long.MAX_VALUE / 2;
 
-    /** What one node's engine has done with the prompt of a transfer. */
+    /** The state of a transfer's prompt at one node's engine. */
     private static final class Prompt {
         /** Since when it has no pages; NEVER while it has some. */
         long goneNs;
@@ -46,17 +49,17 @@ public final class BoundChecker implements WorldListener {
         boolean finished;
     }
 
-    /** What one decoder's node has done with a transfer. */
+    /** The state of a transfer at one decoder's node. */
     private static final class Wanted {
         FetchFacts fetch;
         long askedNs = NEVER;
         long abandonedNs = NEVER;
-        /** The fetch ended, or there will be none. */
+        /** The fetch has ended, or there will be none. */
         long overNs = NEVER;
         /** It was for another prompt than the prefiller's: the right one may still come. */
         boolean unfit;
 
-        /** The prefillers' nodes that are told of it; a router may have forgotten one. */
+        /** The prefillers' nodes that are told about it; a router may have forgotten one. */
         List<String> named = List.of();
         /** Those of them that send it nothing: they were declined, and had no grant before. */
         final Set<String> notNeeded = new HashSet<>();
@@ -73,7 +76,7 @@ public final class BoundChecker implements WorldListener {
     private final Map<String, String> transferByPrefill = new HashMap<>();
     private final Map<String, Wanted> wanted = new HashMap<>();
     private final Map<String, Wanted> byFetch = new HashMap<>();
-    /** By prefiller and id, which is one prompt's alone where any of its requests was rejected. */
+    /** By prefiller and id; an id with a rejected request belongs to one prompt only. */
     private final Map<String, Long> rejections = new HashMap<>();
 
     public BoundChecker(LongSupplier clock, ProtocolLimits limits) {
@@ -218,7 +221,7 @@ public final class BoundChecker implements WorldListener {
         return by.askedNs + (by.fetch.limitNs() > 0 ? by.fetch.limitNs() : limits.fetchLimitNs());
     }
 
-    /** When it was clear what the prefillers would do: all had finished, or one of them would not deliver. */
+    /** When the prefillers' part was determined: all had finished, or one of them would not deliver. */
     private long sourcesNs(Wanted by) {
         long allFinishedNs = by.askedNs;
         long oneFailsNs = NEVER;

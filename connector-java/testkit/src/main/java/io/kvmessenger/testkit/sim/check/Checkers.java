@@ -10,7 +10,7 @@ import java.util.List;
 import java.util.function.Consumer;
 
 /**
- * All checkers that watch a run, as one listener. They know nothing of each other. The first violation is the run's: it is
+ * All checkers of a run, as one listener. They are independent of each other. The first violation is the run's: it is
  * thrown again at each later event, since the code under test may catch it and end a link.
  */
 public final class Checkers implements WorldListener {
@@ -21,12 +21,12 @@ public final class Checkers implements WorldListener {
         this.all = all;
     }
 
-    /** @param immsRepeat whether generations are so few that they come again within a fetch */
+    /** @param immsRepeat whether there are so few generations that they repeat within a fetch */
     public static WorldListener all(boolean immsRepeat) {
         return new Checkers(always(immsRepeat));
     }
 
-    /** With the one more that judges a run on a sound network. */
+    /** With the additional one for runs on a sound network. */
     public static WorldListener allAnd(BoundChecker bounds, boolean immsRepeat) {
         List<WorldListener> all = always(immsRepeat);
         all.add(bounds);

@@ -12,7 +12,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** A fetch reported arrived holds, in every granted byte of every rank, what the prompt's KV is there. */
+/** When a fetch is reported as arrived, every granted byte of every rank has the content of the prompt's KV. */
 final class ContentChecker implements WorldListener {
     /** The pages of one layer of one rank. */
     private record LayerPages(int rankIndex, LayerGeometry layer, PageContent content, MemorySegment bytes) {}

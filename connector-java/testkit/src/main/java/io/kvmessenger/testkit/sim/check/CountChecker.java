@@ -15,12 +15,12 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Each granted byte of each rank is counted once for a fetch, whichever grant it was written for, never for another grant
- * than that one, and an arrival is reported with all of them counted. No imm is given out again while writes that carry it
- * are under way.
+ * Each granted byte of each rank is counted once for a fetch, whichever grant it was written for, never for another
+ * grant than that, and an arrival is reported with all of them counted. No imm is assigned again while writes that
+ * carry it are in flight.
  */
 final class CountChecker implements WorldListener {
-    /** @param use 0 for the grant that has the imm now; another for one before it that its fetch still counts on */
+    /** @param use 0 for the grant that has the imm now; others for earlier grants that their fetches still count on */
     private record Key(String process, int imm, long use) {}
 
     /** What has been counted for one grant. */
@@ -40,7 +40,7 @@ final class CountChecker implements WorldListener {
     }
 
     private final Map<String, KvGeometry> geometries = new HashMap<>();
-    /** By process, of ranks and kinds of context rows. */
+    /** By process: number of ranks and kinds of context rows. */
     private final Map<String, Integer> memoryCounts = new HashMap<>();
 
     private final Map<Key, Counted> live = new HashMap<>();

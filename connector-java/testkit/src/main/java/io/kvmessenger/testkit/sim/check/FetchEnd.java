@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim.check;
 
-/** How a fetch ended, as seen from outside. */
+/** How a fetch ended, as observed from outside. */
 public enum FetchEnd {
     /** All pages hold their KV. */
     ARRIVED,

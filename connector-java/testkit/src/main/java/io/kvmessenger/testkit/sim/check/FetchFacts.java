@@ -7,13 +7,13 @@ import java.util.List;
 import java.util.stream.IntStream;
 
 /**
- * What a decoder's engine asked for. A value.
+ * What a decoder's engine requested. A value.
  *
  * @param transferId name of the prompt ({@link PromptName})
  * @param prefillers names of the nodes that are asked
  * @param pages by group
  * @param contextSlot of its context rows, or {@link io.kvmessenger.specdecode.ContextSlots#NO_SLOT}
- * @param context which kinds of rows are to come
+ * @param context kinds of rows to expect
  * @param limitNs its own limit, 0 for the messenger's
  */
 public record FetchFacts(
@@ -32,7 +32,7 @@ public record FetchFacts(
         pages = pages.stream().map(List::copyOf).toList();
     }
 
-    /** Of all groups. */
+    /** Number of pages of all groups. */
     int pageCount() {
         return pages.stream().mapToInt(List::size).sum();
     }
@@ -42,12 +42,12 @@ public record FetchFacts(
         return prefillers.stream().map(EngineCommand.PrefillerAddress::host).toList();
     }
 
-    /** What the command says, of a fetch without context rows. */
+    /** From a command for a fetch without context rows. */
     public static FetchFacts of(String process, EngineCommand.Fetch fetch) {
         return of(process, fetch, ContextChoice.NONE);
     }
 
-    /** What the command says, which means these rows. */
+    /** From a command for a fetch with these rows. */
     public static FetchFacts of(String process, EngineCommand.Fetch fetch, ContextChoice context) {
         return new FetchFacts(
                 process,

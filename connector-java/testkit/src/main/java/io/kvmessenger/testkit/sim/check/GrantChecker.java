@@ -12,8 +12,9 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * No byte lands in a page without a live grant of that generation, given to the process that writes. A grant lives from
- * its message until the decoder's engine is told the end, or until pages of the same fetch are granted to that process again.
+ * No byte lands in a page without a valid grant of that generation to the process that writes. A grant is valid from
+ * its frame until the decoder's engine receives the end, or until pages of the same fetch are granted to that process
+ * again.
  */
 final class GrantChecker implements WorldListener {
     private record Key(String process, int imm) {}
@@ -23,7 +24,7 @@ final class GrantChecker implements WorldListener {
             return fetch.request();
         }
 
-        /** @param rankCount kinds of context rows follow after the ranks */
+        /** @param rankCount kinds of context rows are numbered after the ranks */
         boolean covers(PageMap.Place place, int rankCount) {
             return place.groupIndex() == PageMap.CONTEXT
                     ? place.page() == contextSlot && fetch.context().has(place.rankIndex() - rankCount)
@@ -31,7 +32,7 @@ final class GrantChecker implements WorldListener {
         }
     }
 
-    /** Whether a slot has so few generations that one comes again while its first transfer waits for its other sources. */
+    /** Whether slots have so few generations that one repeats while its first transfer waits for its other sources. */
     private final boolean immsRepeat;
 
     private final Map<String, PageMap> maps = new HashMap<>();

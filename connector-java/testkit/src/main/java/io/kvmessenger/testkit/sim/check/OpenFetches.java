@@ -4,7 +4,7 @@ import io.kvmessenger.messenger.wire.Grant;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** The fetches that have not ended, and which of them a grant is for: the one whose pages it names, as ids are used twice. */
+/** The fetches that have not ended; finds the one that a grant is for by its pages, as ids may be reused. */
 final class OpenFetches {
     private final Map<String, Map<String, FetchFacts>> byProcess = new LinkedHashMap<>();
 
@@ -20,7 +20,7 @@ final class OpenFetches {
         return byProcess.computeIfAbsent(process, p -> new LinkedHashMap<>());
     }
 
-    /** The fetch that a process grants pages of; or its context slot. */
+    /** The fetch that a grant's pages, or its context slot, belong to. */
     FetchFacts grantedBy(String process, Grant grant) {
         return of(process).values().stream()
                 .filter(fetch -> grants(grant, fetch))

@@ -6,9 +6,9 @@ import io.kvmessenger.testkit.sim.ContextPool;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Finds the page of a layer at an offset, by looking at every layer: slow, and obviously right. */
+/** Finds the page of a layer at an offset by searching every layer: slow, and obviously correct. */
 final class PageMap {
-    /** In the place of a group: where the page is a slot of context rows, whose kinds follow after the ranks. */
+    /** Instead of a group: the page is a slot of context rows, whose kinds are numbered after the ranks. */
     static final int CONTEXT = -1;
 
     /** Bytes {@code [fromByte, toByte)} of a page of a layer of a rank. */
@@ -24,12 +24,12 @@ final class PageMap {
         return geometry;
     }
 
-    /** Layers of all ranks. */
+    /** Number of layers of all ranks. */
     int layerCount() {
         return geometry.ranks().stream().mapToInt(rank -> rank.layers().size()).sum();
     }
 
-    /** The pages that a range lies in: one, or several that follow each other; empty when a byte of it is in none. */
+    /** The pages that a range covers: one, or several adjacent ones; empty when a byte of it is in none. */
     List<Place> cover(int rankIndex, long offset, int lengthBytes) {
         List<Place> places = new ArrayList<>();
         long at = offset;
@@ -44,7 +44,7 @@ final class PageMap {
         return places;
     }
 
-    /** What one page holds of the range, from its first byte on; null when no page holds that. */
+    /** The part of the range in the page of its first byte; null if no page contains that byte. */
     private Place find(int rankIndex, long offset, long endOffset) {
         if (rankIndex >= geometry.ranks().size()) {
             return findRow(rankIndex, offset, endOffset);

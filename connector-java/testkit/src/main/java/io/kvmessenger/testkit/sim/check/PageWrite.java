@@ -1,7 +1,8 @@
 package io.kvmessenger.testkit.sim.check;
 
 /**
- * One page of one layer, a part of one, or pages of several layers side by side, on its way from a prefiller's memory to a decoder's. A value.
+ * A page of one layer, a part of one, or adjacent pages of several layers, in flight from a prefiller's memory to a
+ * decoder's. A value.
  *
  * @param source process that writes: name and incarnation
  * @param target process that is written to

@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim.check;
 
-/** How one attempt of a prefill ended, as seen from outside. */
+/** How one attempt of a prefill ended, as observed from outside. */
 public enum PrefillEnd {
     /** Everything has left. */
     SENT,

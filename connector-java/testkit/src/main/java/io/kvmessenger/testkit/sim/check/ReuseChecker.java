@@ -11,7 +11,7 @@ import java.util.Set;
 
 /**
  * No page is written by its next owner while the messenger may still read or write it: a prefill's pages from their
- * chunk until they are released or fenced, a fetch's until its end was told.
+ * chunk until they are released or fenced, a fetch's until its end was reported.
  */
 final class ReuseChecker implements WorldListener {
     private final Map<String, Map<Integer, Set<String>>> touchableByProcess = new HashMap<>();

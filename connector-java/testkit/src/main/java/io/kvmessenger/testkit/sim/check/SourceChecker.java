@@ -14,9 +14,9 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * No page of a layer is read before all its tokens are computed in that layer, and none after its owners gave it up. A shared
- * page is computed when it is for one of them. Where context rows make a transfer complete, what a preempted prompt was granted
- * may be read late: no fetch arrives by it, which the other checkers see.
+ * No page of a layer is read before all its tokens are computed in that layer, and none after its owners gave it up. A
+ * shared page is computed when it is computed for one of them. If transfers include context rows, granted pages of a
+ * preempted prompt may be read late: no fetch arrives by that, which the other checkers verify.
  */
 final class SourceChecker implements WorldListener {
     private static final class Prompt {
@@ -58,13 +58,13 @@ final class SourceChecker implements WorldListener {
         }
     }
 
-    /** What a prefiller was granted with an immediate. */
+    /** A prefiller's grant with an immediate. */
     private static final class Granted {
         final String prefiller;
         final String name;
-        /** Its KV is taken with its context rows only. */
+        /** Its KV is accepted only with its context rows. */
         final boolean rowsFollow;
-        /** The prompt was preempted, and its pages are others'. */
+        /** The prompt was preempted, and its pages belong to others. */
         boolean takenBack;
 
         Granted(String prefiller, String name, boolean rowsFollow) {
@@ -172,7 +172,7 @@ final class SourceChecker implements WorldListener {
         places.forEach(place -> checkComputed(write.toString(), cache, place));
     }
 
-    /** As little as a write may a device read pages that have another owner, or none; which grant it reads them for is not known. */
+    /** Like a write, a device must not read pages of another owner or of none; for which grant it reads is unknown. */
     @Override
     public void deviceRead(String process, int rankIndex, long offset, int lengthBytes) {
         Cache cache = caches.get(process);

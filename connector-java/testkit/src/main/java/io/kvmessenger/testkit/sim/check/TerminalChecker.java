@@ -13,9 +13,9 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Set;
 
-/** Every request ends once on each side, and the two ends stand in {@link AllowedEnds}. */
+/** Every request ends once on each side, and the pair of ends is in {@link AllowedEnds}. */
 final class TerminalChecker implements WorldListener {
-    /** What has been seen of one prefill's present attempt. */
+    /** Observations of a prefill's present attempt. */
     private static final class Attempt {
         final String transferId;
         boolean sent;
@@ -25,13 +25,13 @@ final class TerminalChecker implements WorldListener {
         }
     }
 
-    /** What a prefiller process has said to, or heard from, one of a decoder's messengers of a transfer. */
+    /** Frames about a transfer between a prefiller process and one of a decoder's messengers. */
     private static final class Said {
         boolean granted;
         boolean undelivered;
         boolean cancelConfirmed;
 
-        /** How a prefill has ended for that messenger when not all has left. */
+        /** How a prefill has ended for that messenger if not everything has left. */
         PrefillEnd end() {
             if (cancelConfirmed) {
                 return PrefillEnd.CANCELLED;
@@ -56,7 +56,7 @@ final class TerminalChecker implements WorldListener {
 
     private final Map<String, Attempt> attempts = new LinkedHashMap<>();
     private final Map<String, Said> said = new HashMap<>();
-    /** By prefiller, decoder and id of the grant: the transfer that was granted. */
+    /** The granted transfer, by prefiller, decoder and id of the grant. */
     private final Map<String, String> granted = new HashMap<>();
 
     private final Map<String, Fetch> fetches = new LinkedHashMap<>();

@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim.check;
 
-/** A checker saw what must never happen. Ends the run; the seed says how to see it again. */
+/** A checker has observed something that must never happen. Ends the run; the seed reproduces it. */
 public final class Violation extends RuntimeException {
     private static final long serialVersionUID = 1L;
 

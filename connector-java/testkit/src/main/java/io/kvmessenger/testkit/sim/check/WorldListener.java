@@ -8,9 +8,9 @@ import java.lang.foreign.MemorySegment;
 import java.util.List;
 
 /**
- * Everything that can be seen of the simulated world from outside the messengers, when it happens. A process is named by
- * its node and incarnation, so that a restarted one has another name. A transfer is named by its prompt, since several may
- * have one id: see {@link io.kvmessenger.testkit.sim.PromptName}.
+ * All observable events of the simulated world outside the messengers, at the time they happen. A process is named by
+ * its node and incarnation, so that a restarted one has another name. A transfer is named by its prompt, since several
+ * may have one id: see {@link io.kvmessenger.testkit.sim.PromptName}.
  */
 public interface WorldListener {
     /** @param memories by rank, then by kind of context row */
@@ -23,15 +23,15 @@ public interface WorldListener {
     /**
      * A request is on its way to engines.
      *
-     * @param prefillers nodes that get the prompt, those that hear of it from the decoder included
+     * @param prefillers nodes that get the prompt, including those that get it from the decoder
      * @param decoders nodes that will be asked to fetch it
-     * @param mustArrive whether nothing can keep its KV from arriving
+     * @param mustArrive whether nothing can prevent the arrival of its KV
      */
     default void requestRouted(String transferId, List<String> prefillers, List<String> decoders, boolean mustArrive) {}
 
     // ---- control network
 
-    /** A process closed its end of a link, or was told that the link is closed. */
+    /** A process closed its end of a link, or learned that the link is closed. */
     default void linkClosed(String process, String peer, String reason) {}
 
     default void frameSent(String from, String to, ControlFrame frame) {}
@@ -42,19 +42,19 @@ public interface WorldListener {
 
     default void writeSubmitted(PageWrite write) {}
 
-    /** The source's bytes were read now. */
+    /** The source's bytes have just been read. */
     default void sourceRead(PageWrite write) {}
 
-    /** A device copies bytes of a rank's memory now, to where a transport will read them. */
+    /** A device has just copied bytes of a rank's memory to where a transport will read them. */
     default void deviceRead(String process, int rankIndex, long offset, int lengthBytes) {}
 
-    /** Bytes {@code [fromByte, toByte)} of the write are in the target's memory now. */
+    /** Bytes {@code [fromByte, toByte)} of the write have just landed in the target's memory. */
     default void landed(PageWrite write, int fromByte, int toByte) {}
 
-    /** The write's immediate was seen by an open window. */
+    /** An open window has counted the write's immediate. */
     default void counted(PageWrite write) {}
 
-    /** Nothing of the write will land any more. Once for each write, last. */
+    /** Nothing of the write will land any more. Called once for each write, last. */
     default void writeGone(PageWrite write) {}
 
     /** A write was refused, at the writer or at the target. */
@@ -65,22 +65,22 @@ public interface WorldListener {
     /** The messenger asked its engine to compute a prompt that only the decoder got. */
     default void promptEnqueued(String process, String transferId) {}
 
-    /** The engine did not take the prompt; the messenger may ask again. */
+    /** The engine rejected the prompt; the messenger may ask again. */
     default void promptRefused(String process, String transferId) {}
 
-    /** The messenger is told of a request's first chunk, also of its first after a preemption. */
+    /** The messenger is told of a request's first chunk, including its first after a preemption. */
     default void prefillBegun(String process, String request, String transferId) {}
 
     /** The request's page list grew by these pages. */
     default void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {}
 
-    /** The request's page list begins with these pages, which other requests have too: they begin with the same text. */
+    /** The request's page list begins with these pages, shared with other requests that have the same beginning. */
     default void prefillPagesShared(String process, String request, int promptTokens, List<Integer> pages) {}
 
     /** In this layer of this rank the KV of all tokens before {@code endToken} is in the request's pages. */
     default void layerComputed(String process, String request, int rankIndex, int layerIndex, int endToken) {}
 
-    /** A preemption has been fenced: the engine has the pages back, and the request starts again. */
+    /** A preemption has been fenced: the engine has the pages back, and the request restarts. */
     default void prefillPagesTakenBack(String process, String request, String transferId) {}
 
     default void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {}
@@ -88,10 +88,10 @@ public interface WorldListener {
     /** The request's context rows are in this slot until it is released. */
     default void contextLeft(String process, String request, int slot) {}
 
-    /** The messenger gave the pages of an ended prefill back. */
+    /** The messenger has released the pages of an ended prefill. */
     default void prefillReleased(String process, String request) {}
 
-    /** The messenger said that everything has left. */
+    /** The messenger has reported that everything has left. */
     default void prefillSent(String process, String request, String transferId) {}
 
     // ---- decoder's engine
@@ -101,36 +101,36 @@ public interface WorldListener {
     /** There will be no fetch. */
     default void transferDeclined(String process, String transferId, List<String> prefillers) {}
 
-    /** A request under this id never reached the engine, which said so. */
+    /** A request under this id never reached the engine, which reported that. */
     default void transferRejected(String process, String transferId, List<String> prefillers) {}
 
     default void fetchAbandoned(String process, String request) {}
 
     default void fetchArrived(String process, String request, int pageCount) {}
 
-    /** The messenger said that the fetch is over, and that its pages must wait. */
+    /** The messenger has reported that the fetch is over, and that its pages must wait. */
     default void fetchQuarantined(String process, String request) {}
 
     default void fetchFailed(String process, String request, String reason) {}
 
-    /** The decoder reads the pages of an arrived fetch for the last time. */
+    /** The decoder has read the pages of an arrived fetch for the last time. */
     default void decodeEnded(String process, String request) {}
 
     // ---- either engine
 
-    /** These pages have a new owner, which writes into them now. */
+    /** These pages have a new owner, which has just written into them. */
     default void pagesOverwritten(String process, List<Integer> pages) {}
 
     // ---- the end
 
-    /** A living process at the end of the liveness phase. */
+    /** A live process at the end of the liveness phase. */
     default void processAtRest(String process, HeldCounts held, int freePages, int pages, FabricHoldings fabric) {}
 
     /** Everything that could end has ended. */
     default void worldAtRest() {}
 
     /**
-     * What a process's transfer engine still has.
+     * The resources that a process's transfer engine still holds.
      *
      * @param liveAdmissions admissions not closed
      * @param livePeers peers not lost or disconnected
