@@ -14,26 +14,26 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What the two processes tell each other besides writes: the part that a messenger's control channel has in production.
- * Runs over the target's standard streams, or a connection between two hosts; both ends are of the same build.
+ * Carries what the two processes exchange besides writes: the role of a messenger's control link in production. Runs
+ * over the target's standard streams, or over a connection between two hosts; both ends must be of the same build.
  *
  * <p>For one thread.
  */
 final class ControlPipe {
-    /** What one side must know of the other before it can write. */
+    /** What one side must know about the other before it can write. */
     record Hello(EngineAddress address, byte[] admissionKey, RegionDescriptor region) {}
 
     /**
-     * What the target measured in a round.
+     * The target's measurements of a round.
      *
-     * @param compiledMillis what its JVM has spent compiling since it began
+     * @param compiledMillis time that its JVM has spent compiling since it began
      */
     record RoundOutcome(long filledNs, long cpuNs, long compiledMillis) {}
 
-    /** Where the conversation begins: a JVM may say something of its own on standard output before. */
+    /** Marks the beginning: a JVM may print text of its own on standard output before. */
     private static final long BEGIN = 0x6b76_7065_7266_3a0aL;
 
-    /** The longest that one side lets the other wait: it looks at every byte of a round. */
+    /** Longest wait of one side for the other, which verifies every byte of a round. */
     private static final long WAIT_LIMIT_NS = 120_000_000_000L;
 
     private final DataInputStream in;
@@ -45,7 +45,7 @@ final class ControlPipe {
         this.out = new DataOutputStream(new BufferedOutputStream(out));
     }
 
-    /** What a side does over and over while it waits for the other: an engine may move bytes only then. */
+    /** Sets the work to run repeatedly while waiting for the other side: an engine may move bytes only then. */
     void meanwhile(Runnable dutyCycle) {
         meanwhile = dutyCycle;
     }
@@ -66,7 +66,7 @@ final class ControlPipe {
         out.flush();
     }
 
-    /** Drops what comes before the other side's {@link #sendBegin}. */
+    /** Drops all input before the other side's {@link #sendBegin}. */
     void awaitBegin() throws IOException {
         for (long seen = 0; seen != BEGIN; ) {
             seen = seen << Byte.SIZE | in.readUnsignedByte();
@@ -126,7 +126,7 @@ final class ControlPipe {
         return new RoundOutcome(in.readLong(), in.readLong(), in.readLong());
     }
 
-    /** What a look at the round's target pages found. */
+    /** Sends the result of verifying the round's target pages. */
     void sendBadBytes(long count) throws IOException {
         out.writeLong(count);
         out.flush();
@@ -154,7 +154,7 @@ final class ControlPipe {
         return values;
     }
 
-    /** Whether another round follows. */
+    /** Tells whether another round follows. */
     void sendNextRound(boolean follows) throws IOException {
         out.writeBoolean(follows);
         out.flush();

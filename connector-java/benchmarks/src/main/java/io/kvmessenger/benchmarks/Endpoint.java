@@ -21,18 +21,19 @@ import java.util.List;
 import java.util.stream.Stream;
 
 /**
- * One side of the benchmark: an engine with one pool and a peer, or the same one several times, and the record of what it has completed.
+ * One side of the benchmark: an engine with one pool and a peer (or the same peer several times), and the completions
+ * that it has recorded.
  *
- * <p>For one thread, which must be the one that opened it. A fault ends the run: there is nothing to measure then.
+ * <p>For one thread, which must be the one that opened it. A fault ends the run, as there is nothing to measure then.
  */
 final class Endpoint implements CompletionHandler, AutoCloseable {
-    /** Nothing here takes that long; beyond it something hangs. */
+    /** Far more than any step takes; beyond it something hangs. */
     private static final long WAIT_LIMIT_NS = 120_000_000_000L;
 
     private static final int POLL_LIMIT = 256;
-    /** A wait ends by itself after this, so that limits are looked at. */
+    /** Longest single wait, so that limits are checked. */
     private static final long AWAIT_NS = 100_000_000;
-    /** How late something may be noticed that the engine does not know of. */
+    /** Longest delay until events from outside the engine are noticed. */
     private static final long OTHER_WAIT_NS = 1_000_000;
 
     private final TransferEngine engine;
@@ -51,7 +52,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     private int filledCount;
     private long lastFilledNs;
 
-    /** @param hosts this side's */
+    /** @param hosts of this side */
     Endpoint(KvPerfOptions options, List<String> hosts, String peerName) {
         this.peerName = peerName;
         engine = TransferEngines.open(engineOptions(options, hosts));
@@ -73,7 +74,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
                 .withWorkers(options.workers());
     }
 
-    /** One for each time that the other side is to connect. */
+    /** One for each connection that the other side is to open. */
     List<Hello> hellos() {
         return admissions.stream()
                 .map(admission -> new Hello(engine.address(), admission.key(), region.descriptor()))
@@ -132,7 +133,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
         engine.disallow(peers.get(peer), window);
     }
 
-    /** Submits to the peer whose turn it is, unless its queue is full; the latency of the request runs from here. */
+    /** Submits to the next peer in rotation, unless its queue is full; the request's latency is measured from here. */
     boolean submit(TransferRequest request, int requestIndex) {
         submittedNs[requestIndex] = System.nanoTime();
         int result = engine.submit(peers.get(requestIndex % peers.size()), request, requestIndex);
@@ -144,7 +145,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
         };
     }
 
-    /** Submits, however long the queue stays full. */
+    /** Submits, retrying while the queue is full. */
     void submitSurely(TransferRequest request, int requestIndex) {
         long startedNs = System.nanoTime();
         while (!submit(request, requestIndex)) {
@@ -170,12 +171,12 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
         return completedCount;
     }
 
-    /** When the last window filled, on the clock that both processes share. */
+    /** When the last window was filled, on the clock that both processes share. */
     long lastFilledNs() {
         return lastFilledNs;
     }
 
-    /** Submit to local completion, by request index. */
+    /** Time from submit to local completion, by request index. */
     long[] latenciesNs() {
         return latenciesNs;
     }
@@ -187,7 +188,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
         requireNoFault();
     }
 
-    /** Lets the engine get on while this thread has to wait for something else, for a moment. */
+    /** Lets the engine make progress while this thread waits for something else, briefly. */
     void doWork() {
         engine.poll(this, POLL_LIMIT);
         engine.await(OTHER_WAIT_NS);

@@ -19,10 +19,12 @@ import java.util.Locale;
 import java.util.stream.IntStream;
 
 /**
- * How fast pages go over shm into a pool that was never written to by this peer, as a share of the speed of later passes over
- * it: at once after the peers have met, and after a rest, as it is until a first prompt is computed. Prints a JSON line for each.
+ * Measures the speed of writing pages over shm into a pool that this peer has never written to, relative to later
+ * passes over the same pool: immediately after the peers have connected, and after an idle time like that before a
+ * first prompt is computed. Prints a JSON line for each.
  *
- * <p>Both engines move by the one thread that calls. Its owner has touched the pool, as an engine that zeroes its KV memory.
+ * <p>Both engines run on the calling thread. The pool's owner has touched it, as an engine that zeroes its KV memory
+ * does.
  */
 public final class FreshPool {
     private static final long POOL_BYTES = 64L << 20;
@@ -70,7 +72,7 @@ public final class FreshPool {
         }
     }
 
-    /** Two engines, and a pool at each. For one thread. */
+    /** Two engines with a pool each. For one thread. */
     private static final class Pool implements AutoCloseable {
         private final HostMemory sourceMemory = HostMemory.allocate("source", POOL_BYTES);
         private final HostMemory targetMemory = HostMemory.allocate("target", POOL_BYTES);

@@ -11,14 +11,14 @@ import java.io.IOException;
 /** The measuring side: runs one round at a time. For one thread. */
 final class Initiator {
     /**
-     * What one round took.
+     * The measurements of one round.
      *
-     * @param durationNs first submit until the target had counted every page, or its word of it was here, where it is on
-     *     another host; of op pingpong, all pings to and fro
+     * @param durationNs from the first submit until the target had counted every page, or, if it is on another host,
+     *     until its report arrived; for op pingpong, until all pings were back
      * @param cpuNs CPU time of both processes in that time
-     * @param othersShare of all cores, that other programmes had in that time
-     * @param compiledMillis what both JVMs have spent compiling since they began
-     * @param latenciesNs one for each request; of op pingpong half the way to and fro
+     * @param othersShare share of all cores that other programs used in that time
+     * @param compiledMillis time that both JVMs have spent compiling since they began
+     * @param latenciesNs one for each request; for op pingpong half a round trip
      */
     record Round(
             long durationNs, long cpuNs, double othersShare, long compiledMillis, long badBytes, long[] latenciesNs) {}
@@ -153,7 +153,7 @@ final class Initiator {
         control.sendNextRound(false);
     }
 
-    /** The value that {@code share} of the sorted values do not exceed. */
+    /** The smallest value that at least {@code share} of the sorted values do not exceed. */
     static long percentile(long[] sorted, double share) {
         return sorted[Math.clamp((int) Math.ceil(sorted.length * share) - 1, 0, sorted.length - 1)];
     }

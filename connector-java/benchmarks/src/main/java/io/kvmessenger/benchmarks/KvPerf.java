@@ -14,10 +14,10 @@ import java.util.concurrent.TimeUnit;
 /** The two-process benchmark of the TransferEngine: this process writes into {@link KvPerfTarget}, which it starts. */
 public final class KvPerf {
     private static final int EXIT_USAGE = 2;
-    /** Rounds that other programmes disturbed are repeated, up to so many for each that was asked for. */
+    /** Limit on tries per requested round: rounds that other programs disturbed are repeated. */
     private static final int ROUND_TRIES_MAX = 3;
 
-    /** The JVMs have settled after so many rounds with nearly nothing compiled: a long compilation counts at its end. */
+    /** Consecutive rounds with hardly any compilation before the JVMs count as warm; it is counted at its end. */
     private static final int SETTLED_ROUNDS = 4;
 
     private static final int COMPILED_MILLIS_MAX = 3;
@@ -91,7 +91,7 @@ public final class KvPerf {
         }
     }
 
-    /** The same Java, class path and flags as this process has. */
+    /** Starts it with the Java, class path and flags of this process. */
     private static Process startTarget(String[] args, List<String> prefix) throws IOException {
         List<String> command = new ArrayList<>(prefix);
         command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
@@ -113,7 +113,7 @@ public final class KvPerf {
         return report;
     }
 
-    /** A B A B: both see the machine at the same times. */
+    /** Alternates the two (A B A B), so that both are measured under the same conditions. */
     private static Report measureInterleaved(KvPerfOptions options, Initiator initiator)
             throws IOException, InterruptedException {
         try (Yardstick yardstick = Yardstick.start(options)) {
@@ -128,7 +128,7 @@ public final class KvPerf {
         }
     }
 
-    /** A round for each line of standard input, answered by a line: how another build is measured interleaved with ours. */
+    /** Runs a round for each line of standard input, and answers with a line: to interleave with another build. */
     private static void runWhenAsked(KvPerfOptions options, Initiator initiator) throws IOException {
         warmUp(options, initiator);
         System.out.println("ready");
@@ -139,8 +139,8 @@ public final class KvPerf {
     }
 
     /**
-     * Engines run for days, so what the JVMs still compile is no part of the figure; on few cores the compiler would take
-     * the cores of what is measured.
+     * Runs until the JVMs are warm: engines run for days, so compilation must not be part of the result, and on few
+     * cores the compiler would compete with the measured threads.
      */
     private static void warmUp(KvPerfOptions options, Initiator initiator) throws IOException {
         long compiledMillis = 0;

@@ -10,13 +10,13 @@ import java.util.Map;
 /**
  * What a run measures. A value; both processes parse the same arguments.
  *
- * @param provider of libfabric's; empty for its first
+ * @param provider of libfabric; empty for its first
  * @param batchPages pages in one request of op paged
- * @param seconds rounds go on for that long; 0 = {@code rounds} decide
- * @param hosts addresses of this process: it listens on the first, and all are its data hosts where there are several
- * @param targetHosts the same of the target
- * @param dial HOST:PORT where the target listens on another host; empty where it is a process that this one starts
- * @param targetPrefix words that the target's command line begins with
+ * @param seconds duration of the measurement; 0 = {@code rounds} decide
+ * @param hosts addresses of this process: it listens on the first, and if there are several all are its data hosts
+ * @param targetHosts the same for the target
+ * @param dial HOST:PORT where the target listens on another host; empty if this process starts the target
+ * @param targetPrefix prefix of the target's command line
  */
 record KvPerfOptions(
         String transport,
@@ -45,11 +45,11 @@ record KvPerfOptions(
 
     /** What is timed. */
     enum Op {
-        /** One write for each page. */
+        /** One write per page. */
         SINGLE("single"),
         /** Paged writes of {@code batchPages} pages. */
         PAGED("paged"),
-        /** Single writes to and fro, one at a time: how long until the target has seen one. */
+        /** Single writes back and forth, one at a time: the time until the target has seen one. */
         PINGPONG("pingpong");
 
         final String word;
@@ -59,7 +59,7 @@ record KvPerfOptions(
         }
     }
 
-    /** The most pings of a round: each has a window of its own. */
+    /** Largest number of pings in a round: each has a window of its own. */
     static final int PING_COUNT_MAX = 2048;
 
     private static final int PEERS_MAX = 64;
@@ -108,7 +108,7 @@ record KvPerfOptions(
 
     private static final List<String> FLAGS = List.of("--check", "--yardstick", "--turns");
 
-    /** @throws IllegalArgumentException one sentence, for the user */
+    /** @throws IllegalArgumentException with one sentence for the user */
     static KvPerfOptions parse(String[] args) {
         Map<String, String> given = collect(args);
         Op op = parseOp(given.getOrDefault("--op", "paged"));
@@ -171,12 +171,12 @@ record KvPerfOptions(
         return op == Op.SINGLE ? 1 : batchPages;
     }
 
-    /** Of a round, but for op pingpong. */
+    /** Requests of a round, except for op pingpong. */
     int requestCount() {
         return Math.ceilDiv(pageCount, requestPages());
     }
 
-    /** How many pages of a round go to one of the peers: each gets every so manieth request. */
+    /** Number of a round's pages that go to one of the peers, which are served in rotation. */
     long pagesOf(int peer) {
         long pages = 0;
         for (int request = peer; request < requestCount(); request += peers) {
@@ -189,7 +189,7 @@ record KvPerfOptions(
         return (long) pageCount * pageBytes;
     }
 
-    /** The fewest rounds that touch every page of both pools once, so that no page fault is timed. */
+    /** Smallest number of rounds that touch every page of both pools once, so that no page fault is measured. */
     int warmUpRounds() {
         return Math.ceilDiv(poolPages(), pageCount) + (op == Op.PINGPONG ? 0 : 1);
     }

@@ -8,8 +8,9 @@ import java.util.List;
 import java.util.stream.IntStream;
 
 /**
- * The second process: opens a window for each round, waits until it is filled, and looks at what has arrived. Started by
- * {@link KvPerf} with its own arguments; talks to it over its standard streams, or over a connection of {@link TargetHost}.
+ * The second process: opens a window for each round, waits until it is filled, and verifies what has arrived. Started
+ * by {@link KvPerf} with its own arguments; communicates with it over its standard streams, or over a connection of
+ * {@link TargetHost}.
  */
 public final class KvPerfTarget {
     private final KvPerfOptions options;
@@ -30,7 +31,7 @@ public final class KvPerfTarget {
         run(KvPerfOptions.parse(args), new ControlPipe(System.in, pipe));
     }
 
-    /** A whole run. */
+    /** Runs the target's side of a whole run. */
     static void run(KvPerfOptions options, ControlPipe control) throws IOException {
         try (Endpoint endpoint = new Endpoint(options, options.targetHosts(), "initiator")) {
             control.sendBegin();
@@ -67,7 +68,7 @@ public final class KvPerfTarget {
         control.sendBadBytes(countBadBytes(pages));
     }
 
-    /** What came goes back from where it landed to where it came from. */
+    /** Writes received pages back from where they landed to where they came from. */
     private void echoPings() throws IOException {
         RoundPages pages = dealer.next();
         PingSide side = PingSide.open(endpoint, control, pages, pages.target(), pages.source());

@@ -9,18 +9,18 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 
 /**
- * CPU time of this process and of the whole machine. A round during which other programmes had the cores says little, so
- * every round is told how much of them others had.
+ * CPU time of this process and of the whole machine. A round is meaningless if other programs occupied the cores, so
+ * each round records their share.
  */
 final class MachineLoad {
     private static final OperatingSystemMXBean SYSTEM =
             (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
     private static final CompilationMXBean COMPILER = ManagementFactory.getCompilationMXBean();
     private static final Path STAT = Path.of("/proc/stat");
-    /** The first line of /proc/stat counts in this unit, whatever the kernel's own tick is. */
+    /** Unit of the first line of /proc/stat, independent of the kernel's own tick. */
     private static final long TICK_NS = 10_000_000;
 
-    /** User and system time are counted in whole ticks, each: so much more than what was used may be read. */
+    /** Rounding error: user and system time are each counted in whole ticks. */
     private static final long ROUNDING_NS = 2 * TICK_NS;
 
     private static final int IDLE = 4;
@@ -29,17 +29,17 @@ final class MachineLoad {
 
     private MachineLoad() {}
 
-    /** CPU time of this process, all threads, user and system. */
+    /** CPU time of this process: all threads, user and system. */
     static long processNs() {
         return SYSTEM.getProcessCpuTime();
     }
 
-    /** What this JVM has spent compiling since it began; counted when a method is done. */
+    /** Time that this JVM has spent compiling since it began; counted at the end of each compilation. */
     static long compiledMillis() {
         return COMPILER.getTotalCompilationTime();
     }
 
-    /** CPU time of all processes and what the host took away. */
+    /** CPU time of all processes, plus stolen time. */
     static long machineNs() {
         try {
             String[] fields =
@@ -54,7 +54,7 @@ final class MachineLoad {
         }
     }
 
-    /** The share of all cores that other processes used, from the time of all processes and our own. */
+    /** Share of all cores that other processes used, from the time of all processes and that of this benchmark. */
     static double othersShare(long machineNs, long ownNs, long durationNs) {
         long capacityNs = durationNs * Runtime.getRuntime().availableProcessors();
         return Math.max(0, (double) (machineNs - ownNs - ROUNDING_NS) / capacityNs);

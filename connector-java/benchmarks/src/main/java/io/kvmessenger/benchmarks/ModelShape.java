@@ -10,13 +10,13 @@ import io.kvmessenger.kvlayout.Sharding;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Public models as their KV caches look in bfloat16; how they are sharded and laid out is the caller's choice. */
+/** The KV cache shapes of public models in bfloat16; sharding and layout are up to the caller. */
 enum ModelShape {
     DEEPSEEK_R1("DeepSeek-R1", 61, 1, 576 * 2, 64),
     QWEN3_CODER_480B("Qwen3-Coder-480B", 62, 8, 2 * 128 * 2, 16),
     LLAMA_70B("Llama-70B", 80, 8, 2 * 128 * 2, 16);
 
-    /** Where the layers of a rank lie. */
+    /** How the layers of a rank are arranged in memory. */
     enum MemoryOrder {
         /** One layer's pages, then the next layer's. */
         LAYERS_OUTERMOST,

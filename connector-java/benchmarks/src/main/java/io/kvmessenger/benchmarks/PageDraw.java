@@ -4,8 +4,8 @@ import java.util.random.RandomGenerator;
 import java.util.random.RandomGeneratorFactory;
 
 /**
- * Draws the pages of each round: a random order of the whole pool is dealt out, then shuffled anew, so that as many
- * rounds as the pool needs touch all of it. Equal seeds draw equal pages, in any process.
+ * Selects the pages of each round at random: a random permutation of the whole pool is used up, then shuffled anew, so
+ * that as few rounds as possible touch all of it. Equal seeds give equal pages, in any process.
  *
  * <p>For one thread.
  */

@@ -6,8 +6,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * The memory that pages are drawn from: a memfd, as an engine that can share its KV memory has it. Every word of a page
- * tells its round, its source page and its place.
+ * The memory that pages are drawn from: a memfd, like shareable KV memory of an engine. Every word of a page encodes
+ * its round, source page and position.
  *
  * <p>For one thread. It is unmapped when the process ends.
  */
@@ -26,7 +26,7 @@ final class PagePool {
         this.pageBytes = pageBytes;
     }
 
-    /** All of its memory is present: no page fault on this side is timed later. */
+    /** All of its memory is touched here, so that no page fault on this side is measured later. */
     static PagePool allocate(long lengthBytes, int pageBytes) {
         PagePool pool = new PagePool(HostMemory.allocate("kvperf", lengthBytes), pageBytes);
         pool.memory.fill((byte) 0);
@@ -45,7 +45,7 @@ final class PagePool {
         return round * ROUND_FACTOR ^ sourcePage * PAGE_FACTOR;
     }
 
-    /** Writes what the round's source pages hold. */
+    /** Writes the content of the round's source pages. */
     void fill(long round, int[] sourcePages) {
         for (int page : sourcePages) {
             long word = firstWord(round, page);
@@ -57,7 +57,7 @@ final class PagePool {
         }
     }
 
-    /** How many bytes of the target pages are not those of the source pages, counted in whole words. */
+    /** Number of bytes in the target pages that differ from the source pages, counted in whole words. */
     long countBadBytes(long round, int[] sourcePages, int[] targetPages) {
         long badWords = 0;
         for (int i = 0; i < targetPages.length; i++) {

@@ -7,8 +7,8 @@ import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import java.io.IOException;
 
 /**
- * One side of a round of op pingpong: a window for each ping it will receive, a write for each it will send. Both sides
- * use the round's pages alike, so page {@code i} goes over and comes back by write {@code i}.
+ * One side of a round of op pingpong: a window for each ping to receive, and a write for each to send. Both sides use
+ * the round's pages in the same order, so page {@code i} goes back and forth by write {@code i}.
  *
  * <p>For one thread.
  */
@@ -25,7 +25,7 @@ final class PingSide {
         this.writes = writes;
     }
 
-    /** Opens this side's windows and learns of the other's. When both have, pings may start. */
+    /** Opens this side's windows and receives the other's. Pings may start when both have returned. */
     static PingSide open(Endpoint endpoint, ControlPipe control, RoundPages pages, int[] sendFrom, int[] sendTo)
             throws IOException {
         int pingCount = pages.target().length;

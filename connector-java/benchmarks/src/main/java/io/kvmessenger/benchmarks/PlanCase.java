@@ -4,7 +4,7 @@ import io.kvmessenger.benchmarks.ModelShape.MemoryOrder;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 
-/** A model on its way from one sharding to another: what writes and planning costs are told for. */
+/** A transfer of a model between two shardings, for which the cost of planning and writing is reported. */
 @SuppressWarnings("ImmutableEnumChecker") // layouts are values; kvlayout has no annotations to say so
 public enum PlanCase {
     DEEPSEEK_R1_TP8_TO_TP8(ModelShape.DEEPSEEK_R1, PageLayout.LATENT, 8, 8),

@@ -9,7 +9,7 @@ import io.kvmessenger.kvlayout.TransferPlan;
 import java.util.Locale;
 import java.util.stream.IntStream;
 
-/** How many writes a request needs, by model, sharding and layout: the table of docs/sharding.md. Pure. */
+/** Number of writes that a request needs, by model, sharding and layout: the table of docs/sharding.md. Pure. */
 public final class PlanCounts {
     static final int TOKEN_COUNT = 4096;
 
@@ -59,7 +59,7 @@ public final class PlanCounts {
                 .sum();
     }
 
-    /** @param pageStep 1: pages follow each other on both sides; 2: no two are neighbours */
+    /** @param pageStep 1: pages are consecutive on both sides; 2: no two are adjacent */
     private static long writes(PlanCase planCase, MemoryOrder order, int pageStep) {
         KvGeometry source = planCase.source(order);
         KvGeometry target = planCase.target(order);

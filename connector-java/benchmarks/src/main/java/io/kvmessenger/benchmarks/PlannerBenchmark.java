@@ -19,8 +19,8 @@ import org.openjdk.jmh.annotations.State;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What planning costs: the plan once for two peers, the rest once for each request. No two pages are neighbours, so that
- * every page is looked at and none is saved. {@link PlannerCost} runs it.
+ * Cost of planning: the plan once per pair of peers, the rest once per request. No two pages are adjacent, so that
+ * every page is processed and none is merged. {@link PlannerCost} runs it.
  */
 @State(Scope.Benchmark)
 @BenchmarkMode(Mode.AverageTime)
@@ -54,7 +54,7 @@ public class PlannerBenchmark {
         return LayoutPlanner.plan(source, target);
     }
 
-    /** The decoder's part, of all its ranks. */
+    /** The decoder's part, for all its ranks. */
     @Benchmark
     public long expectedPieces() {
         long pieces = 0;
@@ -64,13 +64,13 @@ public class PlannerBenchmark {
         return pieces;
     }
 
-    /** The prefiller's part, of all its ranks. */
+    /** The prefiller's part, for all its ranks. */
     @Benchmark
     public long cutIntoWrites() {
         return writes.count(pages, pages, TOKEN_COUNT);
     }
 
-    /** The same for twice the tokens: what it allocates more, it allocates for each page. */
+    /** The same for twice the tokens: the difference in allocation is the allocation per page. */
     @Benchmark
     public long cutTwiceIntoWrites() {
         return writes.count(pagesOfTwice, pagesOfTwice, 2 * TOKEN_COUNT);

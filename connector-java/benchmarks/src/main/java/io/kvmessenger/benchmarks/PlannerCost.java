@@ -11,9 +11,9 @@ import org.openjdk.jmh.runner.Runner;
 import org.openjdk.jmh.runner.RunnerException;
 import org.openjdk.jmh.runner.options.OptionsBuilder;
 
-/** Runs {@link PlannerBenchmark} with JMH's profiler of allocation, and prints one JSON line for each case. */
+/** Runs {@link PlannerBenchmark} with JMH's allocation profiler, and prints one JSON line for each case. */
 public final class PlannerCost {
-    /** 400 Gb/s, one network card. */
+    /** 400 Gb/s, as of one NIC. */
     private static final double LINK_BYTES_PER_NS = 50.0;
 
     private record Score(double ns, double allocatedBytes) {}

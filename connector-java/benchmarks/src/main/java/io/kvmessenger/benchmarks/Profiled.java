@@ -2,13 +2,13 @@ package io.kvmessenger.benchmarks;
 
 import org.openjdk.jmh.results.RunResult;
 
-/** Reads what JMH's profiler of allocation found. */
+/** Reads the results of JMH's allocation profiler. */
 final class Profiled {
     private Profiled() {}
 
     private static final double MEDIAN = 50;
 
-    /** For each operation, the median of the iterations: some have JMH's own work in them. */
+    /** Bytes per operation, the median of the iterations, since some include JMH's own work. */
     @SuppressWarnings("rawtypes") // JMH gives its results so
     static double allocatedBytes(RunResult result) {
         return result.getSecondaryResults().entrySet().stream()

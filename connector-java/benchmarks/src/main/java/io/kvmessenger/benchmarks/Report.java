@@ -11,16 +11,16 @@ import java.util.Map;
 import java.util.stream.Collectors;
 
 /**
- * Gathers the measured rounds and says what they come to: medians over the clean ones, those in which other programmes
- * left us the cores; over all when too few were clean. For one thread.
+ * Collects the measured rounds and summarises them: medians over the clean ones, in which other programs used few of
+ * the cores; over all rounds if too few were clean. For one thread.
  */
 final class Report {
-    /** Others may have that share of the cores in a clean round. */
+    /** Largest share of the cores that other programs may have used in a clean round. */
     static final double OTHERS_SHARE_MAX = 0.1;
-    /** With fewer clean rounds than this all rounds count, and the figures say so. */
+    /** With fewer clean rounds than this all rounds count, and the report says so. */
     static final int CLEAN_ROUNDS_MIN = 3;
 
-    /** A round of ours and the yardstick's next to it, if there is one. */
+    /** A round of this project and the yardstick's next to it, if there is one. */
     private record Pair(Initiator.Round ours, Yardstick.Round yardstick) {
         boolean isClean() {
             return ours.othersShare() <= OTHERS_SHARE_MAX
@@ -35,7 +35,7 @@ final class Report {
         this.options = options;
     }
 
-    /** The two were run one after the other. */
+    /** Adds two rounds that were run one after the other. */
     void add(Initiator.Round round, Yardstick.Round yardstickRound) {
         pairs.add(new Pair(round, yardstickRound));
     }
@@ -58,7 +58,7 @@ final class Report {
                 : pairs.stream().filter(Pair::isClean).toList();
     }
 
-    /** Of op pingpong every byte goes over and back. */
+    /** Directions in which each byte travels: two for op pingpong. */
     private int waysPerRound() {
         return options.op() == KvPerfOptions.Op.PINGPONG ? 2 : 1;
     }
@@ -67,7 +67,7 @@ final class Report {
         return (double) waysPerRound() * options.roundBytes() / durationNs;
     }
 
-    /** The keys every run has, then those that some have. */
+    /** The keys that every run has, then those that only some have. */
     Map<String, Object> figures() {
         List<Pair> counted = counted();
         long[] durations = counted.stream()
@@ -145,7 +145,7 @@ final class Report {
                 .collect(Collectors.joining(", ", "{", "}"));
     }
 
-    /** All texts here are words of {@link KvPerfOptions}: nothing to escape. */
+    /** All strings here are values of {@link KvPerfOptions}, which need no escaping. */
     private static String jsonValue(Object value) {
         return value instanceof String text ? "\"" + text + "\"" : value.toString();
     }

@@ -12,12 +12,13 @@ import java.util.BitSet;
 import java.util.List;
 
 /**
- * Cuts requests between two peers into writes, as a prefiller does when everything is released at once, and counts them.
+ * Divides requests between two peers into writes, as a prefiller does when everything is released at once, and counts
+ * them.
  *
  * <p>Immutable; safe from any thread. It submits nothing.
  */
 final class RequestWrites {
-    /** Pieces that lie side by side in every page, as one. */
+    /** Pieces that are adjacent in every page, as one. */
     private record Route(
             Piece first,
             int pieceCount,
@@ -62,7 +63,7 @@ final class RequestWrites {
                 to.offsetBytes() + piece.target().byteInPage());
     }
 
-    /** Writes for the first {@code tokenCount} tokens of a request with these pages. */
+    /** Number of writes for the first {@code tokenCount} tokens of a request with these pages. */
     long count(int[] sourcePages, int[] targetPages, int tokenCount) {
         long writes = 0;
         for (int r = 0; r < routes.size(); r++) {

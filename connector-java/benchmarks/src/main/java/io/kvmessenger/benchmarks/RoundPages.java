@@ -30,9 +30,9 @@ record RoundPages(int number, int[] source, int[] target, int pageBytes) {
         return WindowRanges.ofEqual(new long[] {targetOffset(i)}, pageBytes);
     }
 
-    /** Deals the rounds' pages, in order. */
+    /** Draws the rounds' pages, in order. */
     static final class Dealer {
-        /** Keeps the two draws apart. */
+        /** Makes the target's draw independent of the source's. */
         private static final long TARGET_SALT = 0x5eed;
 
         private final PageDraw sources;

@@ -12,13 +12,13 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The target on another host: a connection takes the place of the standard streams of a process that {@link KvPerf} starts.
+ * The target on another host: a connection replaces the standard streams of a process that {@link KvPerf} starts.
  *
- * <p>The side that dials sends its arguments, so that both parse the same. What dials is not asked for a secret: the port is for
- * the time of a measurement on a trusted network, and takes one connection at a time.
+ * <p>The dialling side sends its arguments, so that both parse the same. The dialling side is not authenticated: the
+ * port is meant for the time of a measurement on a trusted network, and accepts one connection at a time.
  */
 final class TargetHost implements AutoCloseable {
-    /** Before the arguments: another service's port, or another build, is told apart at once. */
+    /** Sent before the arguments, so that another service or another build is detected at once. */
     private static final int GREETING = 0x6b76_7031;
 
     private static final int ARGUMENTS_MAX = 64;
@@ -32,7 +32,7 @@ final class TargetHost implements AutoCloseable {
         this.arguments = arguments;
     }
 
-    /** @throws IllegalStateException one sentence: nothing answers there, or it is no target */
+    /** @throws IllegalStateException with one sentence: nothing answers there, or it is not a target */
     static TargetHost dial(String place, String[] given) throws IOException {
         InetSocketAddress address = address("--dial", place);
         Socket socket = new Socket();
@@ -56,7 +56,7 @@ final class TargetHost implements AutoCloseable {
         }
     }
 
-    /** Addresses that the user has not given are those of the connection. */
+    /** Fills in the connection's addresses for those that the user has not given. */
     private static String[] withHosts(String[] given, Socket socket) {
         List<String> arguments = new ArrayList<>(List.of(given));
         if (!arguments.contains("--hosts")) {
@@ -68,7 +68,7 @@ final class TargetHost implements AutoCloseable {
         return arguments.toArray(String[]::new);
     }
 
-    /** What both sides parse. */
+    /** The arguments that both sides parse. */
     String[] arguments() {
         return arguments;
     }
@@ -82,7 +82,7 @@ final class TargetHost implements AutoCloseable {
         socket.close();
     }
 
-    /** One run after the other, until the process is ended. */
+    /** Serves one run after the other, until the process is ended. */
     static void serve(String place, PrintStream log) throws IOException {
         try (ServerSocket door = new ServerSocket()) {
             door.bind(address("--listen", place));

@@ -16,8 +16,8 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What a paged write costs from its submit to its completion, both engines' work together, once they are warm. {@link WriteCost}
- * runs it, for what it allocates.
+ * Cost of a paged write from submit to completion, for both engines together, once they are warm. {@link WriteCost}
+ * runs it for its allocation.
  */
 @State(Scope.Benchmark)
 @BenchmarkMode(Mode.AverageTime)

@@ -9,7 +9,7 @@ import org.openjdk.jmh.runner.Runner;
 import org.openjdk.jmh.runner.RunnerException;
 import org.openjdk.jmh.runner.options.OptionsBuilder;
 
-/** Runs {@link WriteBenchmark} with JMH's profiler of allocation, and prints one JSON line for each transport. */
+/** Runs {@link WriteBenchmark} with JMH's allocation profiler, and prints one JSON line for each transport. */
 public final class WriteCost {
     private WriteCost() {}
 

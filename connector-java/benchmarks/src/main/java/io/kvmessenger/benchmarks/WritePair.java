@@ -26,8 +26,8 @@ import java.util.List;
 import java.util.stream.IntStream;
 
 /**
- * Two engines that move by the one thread that calls, so that all a write allocates on its way can be counted for that thread:
- * submitted, posted, copied or sent, received, counted, completed and polled.
+ * Two engines that run on the calling thread, so that everything a write allocates can be counted for that thread:
+ * submitting, posting, copying or sending, receiving, counting, completing and polling.
  *
  * <p>For one thread. A fault ends the run.
  */
@@ -79,7 +79,7 @@ final class WritePair implements AutoCloseable {
                 to, target.openWindow(admission, area, Long.MAX_VALUE, 0).imm(), area);
     }
 
-    /** From now on there is a group of two peers. */
+    /** Creates a group of two peers. */
     void formGroup() {
         List<Peer> members = new ArrayList<>();
         List<Slice> slices = new ArrayList<>();
@@ -93,7 +93,7 @@ final class WritePair implements AutoCloseable {
         scatter = new Scatter(source, slices);
     }
 
-    /** Scatters a page to each member of the group so many times, and waits until each is completed. */
+    /** Scatters a page to each member of the group this many times, waiting for each completion. */
     void scatter(int times) {
         long end = atWriter.completed + times;
         int submitted = 0;
@@ -105,7 +105,7 @@ final class WritePair implements AutoCloseable {
         }
     }
 
-    /** Writes {@link #PAGES} pages so many times, and waits until each is completed. */
+    /** Writes {@link #PAGES} pages this many times, waiting for each completion. */
     void write(int times) {
         long end = atWriter.completed + times;
         int submitted = 0;

@@ -11,14 +11,14 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 
 /**
- * A C program that does the round's work with the least that the machine can do it with: for shm a memcpy into a mapping
- * that a second process shares, for tcp a header and a page to a blocking socket, for libfabric one call a page. Compiled
- * here, so that it is measured where we are.
+ * A C program that does the round's work with the least overhead that the machine allows: for shm a memcpy into a
+ * mapping that a second process shares, for tcp a header and a page to a blocking socket, for libfabric one call per
+ * page. Compiled on this machine, so that it is measured under the same conditions.
  *
  * <p>For one thread.
  */
 final class Yardstick implements AutoCloseable {
-    /** What one round took, CPU time of both its processes, and the share of all cores that others had. */
+    /** Duration of a round, CPU time of both its processes, and the share of all cores that other programs used. */
     record Round(long durationNs, long cpuNs, double othersShare) {}
 
     private static final String HEADER = "yardstick.h";
