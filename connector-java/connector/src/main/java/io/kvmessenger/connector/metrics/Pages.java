@@ -24,6 +24,6 @@ record Pages(
     Optional<String> reasonNotReady() {
         return healthProblem
                 .get()
-                .or(() -> draining.get() ? Optional.of("draining, for the engine is to end") : Optional.empty());
+                .or(() -> draining.get() ? Optional.of("draining: the engine is about to end") : Optional.empty());
     }
 }

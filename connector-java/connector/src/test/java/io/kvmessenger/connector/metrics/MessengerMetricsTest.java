@@ -269,7 +269,7 @@ class MessengerMetricsTest {
         assertThat(get("/ready").statusCode()).isEqualTo(200);
         assertThat(raw("POST /drain HTTP/1.1\r\nContent-Length: 0\r\n\r\n")).startsWith("HTTP/1.1 200");
         assertThat(get("/ready").statusCode()).isEqualTo(503);
-        assertThat(get("/ready").body()).isEqualTo("draining, for the engine is to end\n");
+        assertThat(get("/ready").body()).isEqualTo("draining: the engine is about to end\n");
         assertThat(get("/health").statusCode())
                 .as("what is open goes on to its end")
                 .isEqualTo(200);
