@@ -101,8 +101,7 @@ record Scenario(
         SplittableRandom traffic = new SplittableRandom(seed * 0xE7037ED1A0B428DBL + 1);
         SplittableRandom devices = new SplittableRandom(seed * 0xF1357AEA2E62A9C5L + 1);
         SplittableRandom workers = new SplittableRandom(seed * 0xC2B2AE3D27D4EB4FL + 1);
-        boolean announces =
-                seed % 3 == 0 && weather != Weather.SOUND; // the wait of an announced prompt is unbounded
+        boolean announces = seed % 3 == 0 && weather != Weather.SOUND; // the wait of an announced prompt is unbounded
         ModelShape model = drawModel(random, seed, shardable);
         boolean sharded = shards.nextBoolean() && shardable;
         boolean bothRoles = shards.nextInt(4) == 0 && weather != Weather.QUIET && shardable;
