@@ -19,6 +19,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import runpy
 import selectors
 import signal
@@ -163,12 +164,21 @@ def become_server(request: Request) -> None:
     for output in (1, 2):
         os.dup2(request.log, output)
     os.close(request.log)
+    draw_anew()
     be_in(request.environment)
     if request.network:
         enter(request.network)
     sys.argv = [request.module, *request.arguments]
     start_nursery()
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+
+
+def draw_anew() -> None:
+    """Gives this fork random numbers of its own. Engines draw ports and seeds; NumPy's state is copied by a fork."""
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
 
 
 def enter(network: str) -> None:
@@ -247,6 +257,7 @@ def tell_environment() -> None:
         return {**data_of(name), "environment": dict(os.environ)}
 
     def prepare_in_environment(data: dict[str, Any]) -> None:
+        draw_anew()
         be_in(data.pop("environment"))
         prepare(data)
 

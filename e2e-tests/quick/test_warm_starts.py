@@ -46,6 +46,37 @@ if __name__ == "__main__":
     print(json.dumps({**found, "status": child.exitcode}), flush=True)
     http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 """
+NUMPY = """
+import os
+
+class random:
+    state = "as it was imported"
+
+    @staticmethod
+    def seed():
+        random.state = os.urandom(8).hex()
+"""
+DRAWS = """
+import json, multiprocessing, random, sys, tempfile, time, uuid
+
+def drawn():
+    file = tempfile.NamedTemporaryFile()
+    return {
+        "random": random.random(), "sample": random.sample(range(1 << 40), 3), "numpy": sys.modules["numpy"].random.state,
+        "uuid1": str(uuid.uuid1()), "uuid4": str(uuid.uuid4()), "file": file.name, "loaded": LOADED_NS,
+    }
+
+def spawned(say):
+    say.send(drawn())
+
+LOADED_NS = time.perf_counter_ns()
+if __name__ == "__main__":
+    hear, say = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    child = multiprocessing.get_context("spawn").Process(target=spawned, args=(say,))
+    child.start()
+    print(json.dumps([drawn(), hear.recv()]), flush=True)
+    child.join()
+"""
 RUN = """
 import pathlib, sys, test_warm_starts, warm_starts
 folder = pathlib.Path(sys.argv[1])
@@ -87,6 +118,25 @@ def test_server_and_what_it_spawns_have_the_imports_and_the_environment(launcher
     assert child not in (server.pid, launcher.pid)
     assert environment == "by the test and by the server"
     assert said["status"] == 0
+
+
+def test_twenty_pairs_at_once_share_no_drawn_value(tmp_path: Path) -> None:
+    """Ports, seeds and file names that engines draw: two servers that draw the same port cannot both bind it."""
+    (tmp_path / "numpy.py").write_text(NUMPY)
+    (tmp_path / "draws.py").write_text(DRAWS)
+    launcher = WarmLauncher(["random", "numpy", "tempfile", "uuid"], lambda: {"PYTHONPATH": str(tmp_path)})
+    servers = [WarmServer(f"draws-{n}", [sys.executable, "-m", "draws"], 1, tmp_path, {}) for n in range(40)]
+    try:
+        for server in servers:
+            server.launcher = launcher
+            server.start()
+        assert [server.wait_ended() for server in servers] == [0] * len(servers), servers[0].log()
+    finally:
+        launcher.stop()
+    logs = [server.log().splitlines() for server in servers]
+    drawn = [values for log in logs for values in json.loads(next(line for line in log if line.startswith("[")))]
+    for what in drawn[0]:
+        assert len({str(values[what]) for values in drawn}) == 2 * len(servers), f"two processes share {what}"
 
 
 def test_server_runs_in_the_network_that_it_was_started_in(launcher: WarmLauncher, tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def engine(
         *("--context-length", str(CONTEXT_TOKENS), "--max-total-tokens", str(POOL_TOKENS)),
         *("--max-running-requests", str(REQUESTS_MAX), "--enable-metrics", "--enable-cache-report"),
         *("--tp-size", str(options.tp_size), "--pp-size", str(options.pp_size)),
+        *("--nccl-port", str(free_port())),  # SGLang would draw one long before a scheduler binds it
         *role_arguments(options),
         *options.arguments,
     ]
