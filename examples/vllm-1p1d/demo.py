@@ -1,8 +1,9 @@
 """One prefiller, one decoder and the stock router on this machine; prints whether the tokens are those of one vLLM.
 
 For each prompt it prints whether the tokens are those of a single vLLM, the bytes moved, how many layers left before
-the forward pass that computed them ended, and the time from the last layer to ready. The last line is the total; the
-status is 0 when all are the same.
+the forward pass that computed them ended, and the time from the last layer to ready. Then `kv-messenger compare` holds
+the pair against its decoder alone, as one would without a third engine. The last line is the total; the status is 0
+when all are the same.
 
     make demo            or, with a wheel at hand:
     examples/setup/environment run engine --wheel python/dist/<wheel> -- examples/vllm-1p1d/demo.py
@@ -10,6 +11,7 @@ status is 0 when all are the same.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -28,6 +30,7 @@ from servers import EngineOptions, engine, router
 
 PROMPT_TOKENS = (2, 20, 127, 128, 129, 200, 700, 1500)
 ANSWER_TOKENS = 16
+COMPARED_LENGTHS = "2,127,129,700"
 SEED = 1
 TIMELINE_LIMIT_SECONDS = 30.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,6 +103,12 @@ def attribute(bed: Bed) -> None:
     say(f"the decoder's own metrics: {external:.0f} prompt tokens by KV transfer, {computed:.0f} computed by itself")
 
 
+def compare_with_decoder_alone(bed: Bed) -> bool:
+    say(f"kv-messenger compare {bed.router.url} {bed.decoder.url} --lengths {COMPARED_LENGTHS}")
+    command = [sys.executable, "-m", "kv_connector", "compare", bed.router.url, bed.decoder.url]
+    return subprocess.run([*command, "--lengths", COMPARED_LENGTHS], check=False).returncode == 0
+
+
 def main() -> int:
     unwind_on_sigterm()
     folder = ROOT / "build" / "demo" / time.strftime("%Y%m%d-%H%M%S")
@@ -110,9 +119,10 @@ def main() -> int:
         bed = start(stack, model, folder)
         same_count = ask(bed, prompts, expected)
         attribute(bed)
+        compared = compare_with_decoder_alone(bed)
         say("stopping")
     print(f"{same_count} of {len(prompts)} prompts: same tokens")
-    return 0 if same_count == len(prompts) else 1
+    return 0 if compared and same_count == len(prompts) else 1
 
 
 if __name__ == "__main__":

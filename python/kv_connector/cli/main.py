@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kv_connector import _preflight
 from kv_connector._version import __version__
-from kv_connector.cli import bench, doctor, ping, said_options, timeline
+from kv_connector.cli import bench, compare, doctor, ping, said_options, timeline
 from kv_connector.cli.idle import drain, wait_idle
 from kv_connector.exceptions import OptionError, PreflightError
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, Options
@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return timeline.tell(said.logs, wanted, sys.stdout.write, sys.stderr.write)
     if said.command == "ping":
         return ping_of(said)
+    if said.command == "compare":
+        return compare.run(comparison(said), say_at_once)
     return doctor.report(options_reader(said), sys.stdout.write)
 
 
@@ -89,6 +91,15 @@ def parser() -> argparse.ArgumentParser:
     side.add_argument("--answer", action="store_true", help="answer as a prefiller would, until interrupted")
     side.add_argument("prefiller", metavar="HOST:PORT", nargs="?", help="where the other side answers")
     add_engine(pings)
+    add_comparison(
+        commands.add_parser(
+            "compare",
+            help="compare a pair's answers with those of its decoder alone",
+            description="Sends prompts of several lengths through the router to the pair, then to the decoder alone,"
+            " and compares tokens and log-probabilities. The status is 0 if all are the same, 1 if a length differs,"
+            " 2 if a server cannot be asked. Use it after a change of options, and before a pair gets requests.",
+        )
+    )
     commands.add_parser("bench", add_help=False, help="measure how fast pages move: kvperf, see bench --help")
     return made
 
@@ -103,6 +114,46 @@ def add_pages(command: argparse.ArgumentParser) -> None:
         help="a messenger's metrics page; may be repeated",
     )
     command.add_argument("--limit-seconds", type=float, default=120.0, help="stop waiting after this time (120)")
+
+
+def add_comparison(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``compare``."""
+    command.add_argument("router", metavar="ROUTER", help="the router's address, such as http://127.0.0.1:8000")
+    command.add_argument("decoder", metavar="DECODER", help="the address of the decoder's own API server")
+    command.add_argument("--model", default="", help="the model's name (the first that the decoder serves)")
+    command.add_argument(
+        "--lengths",
+        metavar="N,N,…",
+        type=numbers,
+        default=(),
+        help="prompt lengths in tokens (around the borders of pages and forward passes)",
+    )
+    command.add_argument("--answer-tokens", type=int, default=8, help="tokens of each answer (8)")
+    command.add_argument(
+        "--tolerance", type=float, default=0.25, help="how far log-probabilities may differ, for unequal kernels (0.25)"
+    )
+    command.add_argument("--limit-seconds", type=float, default=300.0, help="time for one answer (300)")
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Numbers with commas between them."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"is {text!r}, expected numbers with commas between them, such as 20,128,1500")
+    return tuple(int(word) for word in words)
+
+
+def comparison(said: argparse.Namespace) -> compare.Comparison:
+    """What ``compare`` is asked."""
+    return compare.Comparison(
+        said.router,
+        said.decoder,
+        said.model,
+        said.lengths,
+        said.answer_tokens,
+        said.tolerance,
+        limit_seconds=said.limit_seconds,
+    )
 
 
 def add_engine(command: argparse.ArgumentParser) -> None:
