@@ -10,7 +10,7 @@ JAR := python/kv_connector/_jar/kv-messenger.jar
 WHEEL_MARK := python/dist/.wheel
 JAVA_SOURCES := $(shell find kvlayout spec-decode engine-hooks connector-java -path '*/src/main/*' -type f) \
     $(shell find . -name pom.xml -not -path './build/*') LICENSE NOTICE $(wildcard licenses/*)
-PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -path '*/tests/*' 2>/dev/null) \
+PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -path '*/build/*' -not -path '*/tests/*' 2>/dev/null) \
     python/pyproject.toml python/README.md
 ARGS ?=
 

@@ -139,7 +139,14 @@ def style() -> list[Suite]:
         Suite("python lint", in_tools("-m", "ruff", "check", *PYTHON_FOLDERS), beside=True),
         Suite(
             "python types",
-            in_tools("-m", "mypy", "--config-file", "python/pyproject.toml", "python/kv_connector"),
+            in_tools(
+                "-m",
+                "mypy",
+                "--config-file",
+                "python/pyproject.toml",
+                "python/kv_connector",
+                "python/kv_connector_door.py",
+            ),
             beside=True,
         ),
         Suite(

@@ -13,6 +13,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.errors import SetupError
 
+DOOR = Path(__file__).parent / "kv-connector.pth"
+"""Beside the package: what Python runs when it starts, see kv_connector_door.py."""
 JAR = Path(__file__).parent / "kv_connector" / "_jar" / "kv-messenger.jar"
 BILL_OF_MATERIALS = "META-INF/sbom/kv-messenger.cdx.json"
 """In the jar, by whose build it was made: of all that the wheel has inside and that is not its own."""
@@ -34,6 +36,8 @@ class BuildWithJar(build_py):
                 " build it first with make wheel, or with mvn -DskipTests package in the folder above"
             )
         super().run()
+        if not self.editable_mode:
+            self.copy_file(str(DOOR), str(Path(self.build_lib) / DOOR.name))
 
 
 class WheelForOneMachine(bdist_wheel):

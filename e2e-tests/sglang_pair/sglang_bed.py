@@ -192,6 +192,7 @@ class Kind:
     """KV Messenger's own."""
     tp_size: int = 1
     pp_size: int = 1
+    tokenizer_workers: int = 1
     page_tokens: int = PAGE_TOKENS
     overlap: bool = False
     """The prefiller's passes overlap with its scheduling."""
@@ -240,6 +241,7 @@ class Ground:
             core=0 if role == "prefill" else 1,
             tp_size=kind.tp_size,
             pp_size=kind.pp_size,
+            tokenizer_workers=kind.tokenizer_workers,
             page_tokens=kind.page_tokens,
             overlap=kind.overlap,
             environment=environment,

@@ -47,6 +47,7 @@ class EngineOptions:
     core: int = 0
     tp_size: int = 1
     pp_size: int = 1
+    tokenizer_workers: int = 1
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
     page_tokens: int = PAGE_TOKENS
@@ -87,6 +88,7 @@ def engine(
         *("--context-length", str(CONTEXT_TOKENS), "--max-total-tokens", str(POOL_TOKENS)),
         *("--max-running-requests", str(REQUESTS_MAX), "--enable-metrics", "--enable-cache-report"),
         *("--tp-size", str(options.tp_size), "--pp-size", str(options.pp_size)),
+        *("--tokenizer-worker-num", str(options.tokenizer_workers)),
         *("--nccl-port", str(free_port())),  # SGLang would draw one long before a scheduler binds it
         *role_arguments(options),
         *options.arguments,

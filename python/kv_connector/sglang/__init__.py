@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-BACKEND_NAME = "kv_messenger"
-"""The value of ``--disaggregation-transfer-backend``."""
+from kv_connector_door import BACKEND_NAME
+
+__all__ = ["BACKEND_NAME", "register"]
 
 
 def register() -> None:

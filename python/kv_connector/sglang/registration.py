@@ -8,11 +8,11 @@ requested, where an exception ends the start.
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Callable
 from typing import Any
 
+import kv_connector_door
 from kv_connector.sglang import (
     BACKEND_NAME,
     layerwise,
@@ -25,7 +25,6 @@ from kv_connector.sglang import (
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
-_MEMBER = "KV_MESSENGER"
 _LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 _ALLOCATE_POOLS = "sglang.srt.model_executor.model_runner.ModelRunner.alloc_memory_pool"
 _ALLOCATE_METADATA = "sglang.srt.disaggregation.utils.MetadataBuffers.__init__"
@@ -41,14 +40,14 @@ def register_backend() -> None:
     from sglang.srt.disaggregation import utils
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    if BACKEND_NAME not in choices.DISAGG_TRANSFER_BACKEND_CHOICES:
-        choices.add_disagg_transfer_backend_choices([BACKEND_NAME])
-    if hasattr(utils.TransferBackend, _MEMBER):
+    kv_connector_door.add_choice(choices)
+    looked_up = f"{utils.__name__}.get_kv_class"
+    if any(hook is kv_class for _kind, hook, _source in HookRegistry._hooks[looked_up]):
         return
-    members = {member.name: member.value for member in utils.TransferBackend} | {_MEMBER: BACKEND_NAME}
-    backends = enum.Enum("TransferBackend", members, module=utils.__name__)  # type: ignore[misc]
-    HookRegistry.register(f"{utils.__name__}.TransferBackend", backends, HookType.REPLACE)
-    HookRegistry.register(f"{utils.__name__}.get_kv_class", kv_class, HookType.AROUND)
+    backends = kv_connector_door.backends_with_this(utils)
+    if backends is not utils.TransferBackend:
+        HookRegistry.register(f"{utils.__name__}.TransferBackend", backends, HookType.REPLACE)
+    HookRegistry.register(looked_up, kv_class, HookType.AROUND)
     for allocating in (_ALLOCATE_POOLS, _ALLOCATE_METADATA):
         HookRegistry.register(allocating, allocate_shared, HookType.AROUND)
     HookRegistry.register(_ALLOCATE_POOLS, layerwise.count_into_graphs, HookType.AFTER)
