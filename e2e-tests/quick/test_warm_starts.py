@@ -62,7 +62,8 @@ import json, multiprocessing, random, sys, tempfile, time, uuid
 def drawn():
     file = tempfile.NamedTemporaryFile()
     return {
-        "random": random.random(), "sample": random.sample(range(1 << 40), 3), "numpy": sys.modules["numpy"].random.state,
+        "random": random.random(), "sample": random.sample(range(1 << 40), 3),
+        "numpy": sys.modules["numpy"].random.state,
         "uuid1": str(uuid.uuid1()), "uuid4": str(uuid.uuid4()), "file": file.name, "loaded": LOADED_NS,
     }
 
