@@ -82,6 +82,10 @@ class Geometry(TypedDict):
     model: str
     weightsDigest: NotRequired[str]
     """Distinguishes two trainings of one model; "" or absent if unknown."""
+    settings: NotRequired[Mapping[str, str]]
+    """What else decides which KV the engine computes, by name; absent if unknown."""
+    settingsMayDiffer: NotRequired[Sequence[str]]
+    """Names of settings that this side excuses."""
     tpSize: int
     ppSize: int
     groups: list[Group]

@@ -294,6 +294,12 @@ class Options:
         "",
         default_said="the last part of the model's name",
     )
+    settings_may_differ: tuple[str, ...] = _texts(
+        "Fields of the model's configuration and options of the engine that may differ between the two sides, by the"
+        " names in the refusal, although the KV may then be that of another computation; must be named on both sides.",
+        (),
+        default_said="none",
+    )
     java_home: str = _text(
         "Java runtime to load, version 25 or newer.",
         "",

@@ -154,6 +154,8 @@ class TransferEndpoint(CommonEndpoint):
             device=self._device,
         )
         described["weightsDigest"] = facts.weights_digest
+        described["settings"] = facts.settings
+        described["settingsMayDiffer"] = facts.options.settings_may_differ
         WEIGHTS.started_with(facts.loaded_digest)
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
         self._exit_when_lost = facts.options.on_messenger_lost == "exit"

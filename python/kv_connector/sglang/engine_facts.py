@@ -15,6 +15,7 @@ from kv_connector.exceptions import OptionError
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.option_variables import variable_of
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
+from kv_connector.sglang import kv_settings
 from kv_connector.weights_digest import digest_of_weights
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
@@ -52,6 +53,8 @@ class EngineFacts:
     weights_digest: str
     """The digest that peers compare; "" with a ``model_id``, by which the user vouches for equal weights."""
     loaded_digest: str
+    settings: Mapping[str, str]
+    """What else decides which KV the engine computes; peers compare it."""
     dtype: str
     element_bytes: int
     kv_head_count: int
@@ -77,6 +80,7 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
         model=options.model_id or fingerprint(server_args.model_path, model.hf_text_config, ""),
         weights_digest="" if options.model_id else loaded_digest,
         loaded_digest=loaded_digest,
+        settings=kv_settings.compared(server_args, model, model_id=options.model_id, logger=logger),
         dtype=dtype,
         element_bytes=_element_bytes(dtype),
         kv_head_count=model.get_total_num_kv_heads(),

@@ -23,7 +23,7 @@ from kv_connector.handover import Follower, Lead, Votes, meeting_place
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.options import Options
-from kv_connector.vllm import geometry
+from kv_connector.vllm import geometry, kv_settings
 from kv_connector.vllm.drafts import draft_with_kv, named_with
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.engine_facts import EngineFacts, digest_of_model, options_of_messenger
@@ -188,12 +188,13 @@ class RankStart:
                     memory["handleKind"] = self.allocation.handle_kind_of(*place)
         return described, pages
 
-    def _model_name(self) -> str:
-        facts, model = self._facts, self._config.model_config
+    def _packing(self) -> str:
         attention_layers = self._config.compilation_config.static_forward_context
-        packing = f"{attention_packing(attention_layers, facts.layer_names)}/{own_page_format()}"
-        model_id = facts.options.model_id
-        named = fingerprint(model.model, model.hf_text_config, packing, model_id=model_id)
+        return f"{attention_packing(attention_layers, self._facts.layer_names)}/{own_page_format()}"
+
+    def _model_name(self) -> str:
+        model, model_id = self._config.model_config, self._facts.options.model_id
+        named = fingerprint(model.model, model.hf_text_config, self._packing(), model_id=model_id)
         return named_with(named, getattr(self._config, "speculative_config", None), model_id=model_id)
 
     def _weights_digest(self) -> str:
@@ -216,6 +217,14 @@ class RankStart:
         facts = self._facts
         counting = self._counting()
         described["weightsDigest"] = self._weights_digest()
+        described["settings"] = kv_settings.compared(
+            self._config,
+            self._packing(),
+            model_id=facts.options.model_id,
+            stage=(group.lead[0], facts.groups.pp_size),
+            logger=self._logger,
+        )
+        described["settingsMayDiffer"] = facts.options.settings_may_differ
         messenger = self._open_messenger(
             options_of_messenger(facts.options, facts.first_messenger_index + group.index),
             described,

@@ -41,7 +41,7 @@ public final class Compatibility {
     }
 
     private Optional<Mismatch> checkFields() {
-        Optional<Mismatch> found = differing("model", source.model(), target.model())
+        Optional<Mismatch> found = checkModel()
                 .or(this::checkWeights)
                 .or(() -> differing(
                         "count of KV groups",
@@ -51,6 +51,13 @@ public final class Compatibility {
             found = checkGroup(group);
         }
         return found;
+    }
+
+    /** If a side's settings are unknown, as in earlier builds, the model's fingerprint is compared, which covers some. */
+    private Optional<Mismatch> checkModel() {
+        return source.settings().known() && target.settings().known()
+                ? ModelSettings.check(source.settings(), target.settings())
+                : differing("model", source.model(), target.model());
     }
 
     /** If a side's digest is unknown, as in earlier builds, only the model's fingerprint is compared. */

@@ -12,18 +12,31 @@ import java.util.TreeMap;
  * @param model fingerprint of the model; sides with different ones never exchange pages
  * @param weightsDigest digest of the files that the weights were loaded from, "" if unknown; sides with different known
  *     digests never exchange pages
+ * @param settings what else decides which KV the engine computes; where both sides know theirs, they take the place of
+ *     {@code model} in the comparison
  * @param groups of the whole engine, including groups without a layer in {@code ranks}; both sides list the same ones
  *     in the same order
  * @param ranks those that one messenger serves: all of the engine's, or some
  */
 public record KvGeometry(
-        String model, String weightsDigest, Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
+        String model,
+        String weightsDigest,
+        ModelSettings settings,
+        Sharding sharding,
+        List<KvGroup> groups,
+        List<RankGeometry> ranks) {
     /** More than models have; bounds the cost of malformed input. */
     public static final int GROUP_COUNT_MAX = 64;
 
     /** For a model whose weights are unknown. */
     public KvGeometry(String model, Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
         this(model, "", sharding, groups, ranks);
+    }
+
+    /** For an engine whose settings are unknown. */
+    public KvGeometry(
+            String model, String weightsDigest, Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
+        this(model, weightsDigest, ModelSettings.UNKNOWN, sharding, groups, ranks);
     }
 
     public KvGeometry {

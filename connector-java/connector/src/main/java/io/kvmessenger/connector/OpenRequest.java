@@ -4,6 +4,7 @@ import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.ModelSettings;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
@@ -14,8 +15,11 @@ import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.Memory;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -165,9 +169,20 @@ record OpenRequest(
         return new KvGeometry(
                 wire.text("model"),
                 wire.textIfSaid("weightsDigest"),
+                settings(wire),
                 sharding,
                 wire.objects("groups").stream().map(OpenRequest::group).toList(),
                 wire.objects("ranks").stream().map(OpenRequest::rank).toList());
+    }
+
+    private static ModelSettings settings(Fields wire) {
+        Map<String, String> values = new LinkedHashMap<>();
+        if (wire.has("settings")) {
+            Fields settings = wire.object("settings");
+            settings.values().keySet().forEach(name -> values.put(name, settings.text(name)));
+        }
+        return new ModelSettings(
+                values, wire.has("settingsMayDiffer") ? Set.copyOf(wire.texts("settingsMayDiffer")) : Set.of());
     }
 
     private static KvGroup group(Fields wire) {

@@ -2,6 +2,7 @@ package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.decode.Decoder;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ContextRow;
@@ -22,6 +23,7 @@ import io.kvmessenger.messenger.prefill.LayerWriter;
 import io.kvmessenger.messenger.prefill.Prefiller;
 import io.kvmessenger.messenger.session.ControlNetwork;
 import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
@@ -423,6 +425,9 @@ public final class Messenger {
 
         @Override
         public void onReady(Session session) {
+            for (String excused : KvPeer.of(session).excusedSettings(session.inbound)) {
+                engine.log(EngineEvents.Level.WARNING, session.peerName() + ": " + PeerText.oneLine(excused));
+            }
             if (!session.inbound) {
                 decoder.onReady(session);
             }

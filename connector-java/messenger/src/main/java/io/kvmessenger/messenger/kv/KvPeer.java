@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.kv;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.ModelSettings;
 import io.kvmessenger.messenger.session.PeerSubject;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.PeerContextRow;
@@ -10,6 +11,7 @@ import java.util.List;
 
 /** A peer's KV cache: its geometry, the ranks it serves, and, once a decoder has attached, its memory. */
 public final class KvPeer implements PeerSubject {
+    private final KvGeometry own;
     private final KvGeometry geometry;
     private final EngineRanks ranks;
     private final EngineRanks needingRanks;
@@ -19,6 +21,7 @@ public final class KvPeer implements PeerSubject {
 
     /** @param own the geometry of this side */
     public KvPeer(KvGeometry own, KvGeometry geometry) {
+        this.own = own;
         this.geometry = geometry;
         this.ranks = EngineRanks.of(geometry);
         this.needingRanks = EngineRanks.needing(own, geometry);
@@ -31,6 +34,22 @@ public final class KvPeer implements PeerSubject {
 
     public KvGeometry geometry() {
         return geometry;
+    }
+
+    /**
+     * One sentence for each setting that differs between the two sides and that both operators have excused.
+     *
+     * @param receives whether the peer is the side that is written to
+     */
+    public List<String> excusedSettings(boolean receives) {
+        return (receives
+                        ? ModelSettings.excused(own.settings(), geometry.settings())
+                        : ModelSettings.excused(geometry.settings(), own.settings()))
+                .stream()
+                        .map(found ->
+                                found.difference() + ", which settings_may_differ excuses: KV is exchanged as if both"
+                                        + " computed the same")
+                        .toList();
     }
 
     /** The ranks that the peer serves. */

@@ -4,9 +4,13 @@ import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.ModelSettings;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Set;
 
 /** Geometry to and from its wire form. Pure; malformed input throws {@link IllegalArgumentException}. */
 public final class GeometryWire {
@@ -19,6 +23,12 @@ public final class GeometryWire {
                 .setTpSize(geometry.sharding().tpSize())
                 .setPpSize(geometry.sharding().ppSize())
                 .setDpSize(geometry.sharding().dpSize());
+        geometry.settings()
+                .values()
+                .forEach((name, value) -> wire.addSettings(
+                        Geometry.Setting.newBuilder().setName(name).setValue(value)));
+        wire.addAllSettingsMayDiffer(
+                geometry.settings().mayDiffer().stream().sorted().toList());
         geometry.groups().forEach(group -> wire.addGroups(encode(group)));
         geometry.ranks().forEach(rank -> wire.addRanks(encode(rank)));
         return wire.build();
@@ -55,9 +65,16 @@ public final class GeometryWire {
         return new KvGeometry(
                 wire.getModel(),
                 wire.getWeightsDigest(),
+                decodeSettings(wire),
                 new Sharding(wire.getTpSize(), wire.getPpSize(), wire.getDpSize()),
                 wire.getGroupsList().stream().map(GeometryWire::decode).toList(),
                 wire.getRanksList().stream().map(GeometryWire::decode).toList());
+    }
+
+    private static ModelSettings decodeSettings(Geometry wire) {
+        Map<String, String> values = new LinkedHashMap<>();
+        wire.getSettingsList().forEach(setting -> values.put(setting.getName(), setting.getValue()));
+        return new ModelSettings(values, Set.copyOf(wire.getSettingsMayDifferList()));
     }
 
     private static KvGroup decode(Geometry.Group wire) {

@@ -1,0 +1,72 @@
+"""All settings of an SGLang engine that decide which KV it computes, gathered for the comparison with its peers.
+
+Used by each rank's scheduler thread, when its messenger opens and the model has been built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from pathlib import Path, PurePath
+from typing import Any
+
+from kv_connector import built_rope
+from kv_connector.model_settings import Settings, bounded, model_name, of_configuration, of_options, text_of
+from kv_connector.sglang.argument_lists import HARMLESS
+
+_ROPES = "sglang.srt.layers.rotary_embedding.factory"
+_INVENTED_WEIGHTS = "dummy"
+_OWN_MODELS = ("auto", "sglang")
+_FILES = ("dllm_algorithm_config", "quantization_param_path", "rl_quant_profile")
+"""Arguments that name a file, which lies elsewhere on another host: what is in it is compared."""
+_FOLDERS = ("kt_weight_path", "modelopt_checkpoint_restore_path")
+"""Arguments that name a folder of weights: its name is compared."""
+
+
+def compared(server_args: Any, model: Any, *, model_id: str, logger: logging.Logger) -> Settings:
+    """The settings by name, most informative first; ``model`` is SGLang's ``ModelConfig`` after all overrides."""
+    text, whole = model.hf_text_config, model.hf_config
+    settings = {"model": text_of(model_name(server_args.model_path, model_id)), **of_configuration(text)}
+    if whole is not text:
+        beside = of_configuration(whole, without=("text_config", "llm_config", "language_config", *settings))
+        settings.update({name: value for name, value in beside.items() if name not in settings})
+    settings["server_args.dtype"] = text_of(model.dtype)
+    if model.quantization is not None:
+        settings["server_args.quantization"] = text_of(model.quantization)
+    settings.update(_of_arguments(server_args))
+    settings.update(_of_built(logger))
+    return bounded(settings)
+
+
+def _of_arguments(server_args: Any) -> Settings:
+    settings = of_options("server_args", server_args, HARMLESS)
+    for name in (f"server_args.{each}" for each in (*_FILES, *_FOLDERS)):
+        if name in settings:
+            place = str(getattr(server_args, name.partition(".")[2]))
+            settings[name] = _file_text(place) if name.partition(".")[2] in _FILES else PurePath(place).name
+    return {name: value for name, value in settings.items() if not _is_default(name, value)}
+
+
+def _is_default(name: str, value: str) -> bool:
+    return (name == "server_args.load_format" and value != _INVENTED_WEIGHTS) or (
+        name == "server_args.model_impl" and value in _OWN_MODELS
+    )
+
+
+def _file_text(place: str) -> str:
+    path = Path(place)
+    try:
+        return f"{path.name}, digest {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    except OSError:
+        return text_of(path.name)
+
+
+def _of_built(logger: logging.Logger) -> Settings:
+    """A fault here must not end a start: everything else is compared all the same."""
+    try:
+        built = getattr(sys.modules.get(_ROPES), "_ROPE_DICT", None)
+        return built_rope.of_modules(built.values()) if built else {}
+    except Exception:
+        logger.warning("what the model's layers were built with is not compared with peers", exc_info=True)
+        return {}

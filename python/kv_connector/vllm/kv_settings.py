@@ -1,0 +1,52 @@
+"""All settings of a vLLM engine that decide which KV it computes, gathered for the comparison with its peers.
+
+Used by the worker's main thread, once, while the engine starts and after its model was built.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kv_connector.model_settings import Settings, bounded, model_name, text_of
+from kv_connector.vllm import built_settings, engine_settings
+from kv_connector.vllm.drafts import draft_with_kv
+
+
+def compared(
+    vllm_config: Any, packing: str, *, model_id: str, stage: tuple[int, int], logger: logging.Logger
+) -> Settings:
+    """The settings by name, most informative first; ``stage`` is this worker's, and how many there are."""
+    model = vllm_config.model_config
+    settings = {
+        "model": text_of(model_name(model.model, model_id)),
+        **engine_settings.of_model(model),
+        **engine_settings.of_engine(vllm_config),
+        **_of_draft(vllm_config, model_id),
+        **_of_built(vllm_config, stage, logger),
+        "page format": text_of(packing),
+    }
+    return bounded(settings)
+
+
+def _of_draft(vllm_config: Any, model_id: str) -> Settings:
+    """The settings of a draft whose KV lies in the same pages; one without KV may differ."""
+    draft = draft_with_kv(vllm_config)
+    if draft is None:
+        return {}
+    settings = {
+        "draft.method": text_of(vllm_config.speculative_config.method),
+        "draft.model": text_of(model_name(draft.model, model_id)),
+        **engine_settings.of_model(draft, "draft."),
+    }
+    quantization = getattr(draft, "quantization", None)
+    return settings if quantization is None else {**settings, "draft.quantization": text_of(quantization)}
+
+
+def _of_built(vllm_config: Any, stage: tuple[int, int], logger: logging.Logger) -> Settings:
+    """A fault here must not end a start: everything else is compared all the same."""
+    try:
+        return built_settings.of_layers(vllm_config, stage)
+    except Exception:
+        logger.warning("what the model's layers were built with is not compared with peers", exc_info=True)
+        return {}
