@@ -133,7 +133,16 @@ def misfits(run_folder: Path) -> dict[str, tuple[Side, str]]:
     """Decoders that do not fit the prefiller, each with what must be said."""
     return {
         "secret": (decoder("other-secret", extra={**LIMITS, "shared_secret": "not the same"}), "shared_secret differs"),
-        "dtype": (decoder("other-dtype", extra=LIMITS, options={"dtype": "bfloat16"}), differ("dtype", "bfloat16")),
+        "dtype": (
+            decoder("other-dtype", extra=LIMITS, options={"dtype": "bfloat16"}),
+            differ("model_config.dtype", "bfloat16"),
+        ),
+        "setting": (
+            decoder(
+                "other-setting", extra=LIMITS, options={"arguments": ("--hf-overrides", '{"rms_norm_eps": 0.001}')}
+            ),
+            differ("rms_norm_eps", r"0\.001: start both with the same, or name it in settings_may_differ"),
+        ),
         "page size": (
             decoder("other-page-size", extra=LIMITS, options={"page_tokens": 64}),
             differ("pageTokens", "64"),
@@ -153,14 +162,16 @@ def differ(field: str, value: str) -> str:
     return rf"the prefiller's {field} is \S+, the decoder's is {value}"
 
 
-@pytest.mark.parametrize("together", [("secret", "dtype"), ("page size", "model", "weights")], ids=" and ".join)
+@pytest.mark.parametrize(
+    "together", [("secret", "dtype", "setting"), ("page size", "model", "weights")], ids=" and ".join
+)
 def test_misfitting_decoder_is_refused_with_the_field_named(
     bed: Bed, reference: Reference, stack: ExitStack, run_folder: Path, together: tuple[str, ...]
 ) -> None:
     made = misfits(run_folder / together[0])
     cases = [made[name] for name in together]
     started = bed.started(stack, *(side for side, _ in cases))
-    prompts = iter(AFTER_FAILURES.prompts()[6 + 3 * (together[0] != "secret") :])
+    prompts = iter(AFTER_FAILURES.prompts()[6 + 4 * (together[0] != "secret") :])
     for misfit, (_, sentence) in zip(started, cases, strict=True):
         request = f"misfit-{uuid.uuid4()}"
         seen = len(misfit.server.log())

@@ -65,7 +65,7 @@ HELD: Final = {"shm": Series(seed=18, lengths=(700,)), "tcp": Series(seed=19, le
 LOAD: Final = Series(seed=7, lengths=load_lengths())
 CACHED_ON_PREFILLER: Final = Series(seed=8, lengths=(640,))
 CACHED_ON_DECODER: Final = Series(seed=9, lengths=(640,))
-AFTER_FAILURES: Final = Series(seed=10, lengths=tuple([150] * 13))
+AFTER_FAILURES: Final = Series(seed=10, lengths=tuple([150] * 14))
 ALONE: Final = Series(seed=11, lengths=(300,))
 SHARDED_LENGTHS: Final = (20, 129, 700)
 SHARDED_PAIRS: Final = (

@@ -20,11 +20,11 @@ def compared(
     model = vllm_config.model_config
     settings = {
         "model": text_of(model_name(model.model, model_id)),
+        "page format": text_of(packing),
         **engine_settings.of_model(model),
         **engine_settings.of_engine(vllm_config),
         **_of_draft(vllm_config, model_id),
         **_of_built(vllm_config, stage, logger),
-        "page format": text_of(packing),
     }
     return bounded(settings)
 

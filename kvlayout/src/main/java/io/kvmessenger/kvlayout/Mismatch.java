@@ -10,11 +10,10 @@ public record Mismatch(String field, String sourceValue, String targetValue, Str
     }
 
     static Mismatch ofSetting(String name, String sourceValue, String targetValue) {
-        return new Mismatch(
-                name,
-                sourceValue,
-                targetValue,
-                "start both with the same, or name it in settings_may_differ on both sides where that changes no KV");
+        String excuse = name.equals(ModelSettings.MODEL)
+                ? "set model_id alike on both where the model is the same"
+                : "name it in settings_may_differ on both sides where that changes no KV";
+        return new Mismatch(name, sourceValue, targetValue, "start both with the same, or " + excuse);
     }
 
     /** One sentence for the operators of both sides. */

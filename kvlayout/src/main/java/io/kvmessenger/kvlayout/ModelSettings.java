@@ -23,6 +23,8 @@ import java.util.stream.Stream;
  */
 public record ModelSettings(Map<String, String> values, Set<String> mayDiffer) {
     public static final ModelSettings UNKNOWN = new ModelSettings(Map.of(), Set.of());
+    /** The name of the setting with the model's name. */
+    static final String MODEL = "model";
     /** Begins the names of what was read from built layers. */
     public static final String BUILT = "built.";
     /** Far above what models and engines have; bounds the cost of malformed input. */

@@ -54,8 +54,10 @@ class ModelSettingsTest {
         assertThat(Compatibility.check(one, one)).isEmpty();
         assertThat(Compatibility.check(one, other).orElseThrow().sentence())
                 .isEqualTo("the prefiller's " + name + " is " + ALIKE.get(name)
-                        + ", the decoder's is other: start both with the same, or name it in settings_may_differ on both"
-                        + " sides where that changes no KV");
+                        + ", the decoder's is other: start both with the same, or "
+                        + (name.equals("model")
+                                ? "set model_id alike on both where the model is the same"
+                                : "name it in settings_may_differ on both sides where that changes no KV"));
         assertThat(Compatibility.checkPages(other, one).orElseThrow().difference())
                 .isEqualTo("the prefiller's " + name + " is other, the decoder's is " + ALIKE.get(name));
     }

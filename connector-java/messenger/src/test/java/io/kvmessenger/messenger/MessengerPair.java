@@ -51,6 +51,7 @@ abstract class MessengerPair {
         final CountingTally tally = new CountingTally();
         final RecordingTransferEngine transfer = new RecordingTransferEngine();
         final List<String> told = new ArrayList<>();
+        final List<String> logged = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
         final List<EngineCommand.Prompt> prompts = new ArrayList<>();
         final Messenger messenger;
@@ -131,7 +132,9 @@ abstract class MessengerPair {
         public void timeline(FetchTimeline timeline) {}
 
         @Override
-        public void log(Level level, String message) {}
+        public void log(Level level, String message) {
+            logged.add(level + " " + message);
+        }
 
         @Override
         public boolean available() {

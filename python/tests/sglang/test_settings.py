@@ -1,0 +1,69 @@
+"""Every argument of the installed SGLang is compared or harmless by a reason, and so is what is derived from them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+server_args = pytest.importorskip("sglang.srt.server_args", reason="SGLang is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers comes with SGLang")
+
+from kv_connector.model_settings import names_in  # noqa: E402
+from kv_connector.sglang import kv_settings  # noqa: E402
+from kv_connector.sglang.argument_lists import COMPARED, HARMLESS  # noqa: E402
+
+ARGUMENTS: tuple[str, ...] = server_args.ServerArgs.__struct_fields__
+
+
+def compared(argument: str = "", value: object = None, **fields: Any) -> dict[str, str]:
+    """The settings of an engine with this argument, the others being none, and of a model with these fields."""
+    arguments = SimpleNamespace(**dict.fromkeys(ARGUMENTS), **{})
+    arguments.model_path = "/models/tiny"
+    if argument:
+        setattr(arguments, argument, value)
+    config = transformers.LlamaConfig(**fields)
+    model = SimpleNamespace(hf_text_config=config, hf_config=config, dtype="torch.float32", quantization=None)
+    return kv_settings.compared(arguments, model, model_id="", logger=logging.getLogger("test"))
+
+
+def test_should_have_each_argument_of_sglang_in_one_of_the_two_lists() -> None:
+    harmless = names_in(HARMLESS)
+    unknown = set(ARGUMENTS) - set(COMPARED) - harmless
+    assert unknown == set(), "arguments of SGLang that no list knows: do they change a prompt's KV?"
+    assert (set(COMPARED) | harmless) - set(ARGUMENTS) == set(), "SGLang has no such arguments"
+    assert set(COMPARED) & harmless == set()
+    assert sum(map(len, HARMLESS.values())) == len(harmless), "a name stands under one reason"
+
+
+@pytest.mark.parametrize("argument", [each for each in ARGUMENTS if each != "model_path"])
+def test_should_see_a_change_of_each_argument_that_is_not_harmless(argument: str) -> None:
+    one, other = (compared(argument, value) for value in ("dummy", "other"))
+    assert (one == other) == (argument in names_in(HARMLESS))
+
+
+def test_should_take_a_models_name_its_type_of_numbers_and_each_field() -> None:
+    assert compared()["model"] == "tiny"
+    assert compared()["server_args.dtype"] == "float32"
+    assert compared(rope_theta=5e5) != compared()
+    assert compared(rms_norm_eps=1e-3)["rms_norm_eps"] == "0.001"
+
+
+def test_should_take_sglangs_own_models_for_the_default() -> None:
+    assert compared("model_impl", "auto") == compared("model_impl", "sglang") == compared()
+    assert compared("model_impl", "transformers")["server_args.model_impl"] == "transformers"
+    assert compared("load_format", "safetensors") == compared("load_format", "auto")
+
+
+def test_should_compare_what_is_in_a_file_and_not_where_it_lies(tmp_path: Path) -> None:
+    places = [tmp_path / name / "scales.json" for name in ("one", "again", "other")]
+    for place, scale in zip(places, (0.5, 0.5, 2.0), strict=True):
+        place.parent.mkdir()
+        place.write_text(json.dumps({"0": scale}), encoding="utf-8")
+    one, again, other = (compared("quantization_param_path", str(place)) for place in places)
+    assert one == again != other
+    assert compared("quantization_param_path", "/nowhere/scales.json")["server_args.quantization_param_path"]

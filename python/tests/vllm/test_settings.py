@@ -1,0 +1,187 @@
+"""Every option of the installed vLLM and every field of the models' configurations is compared, or harmless by a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch comes with the engine")
+config_of_vllm = pytest.importorskip("vllm.config", reason="vLLM is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers comes with the engine")
+
+from kv_connector import built_rope  # noqa: E402
+from kv_connector.model_settings import HARMLESS_FIELDS, as_mapping, names_in, of_configuration  # noqa: E402
+from kv_connector.vllm import engine_settings  # noqa: E402
+from kv_connector.vllm.engine_settings import LISTS, OptionLists  # noqa: E402
+
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+PARTS = {
+    "vllm_config": ("VllmConfig", engine_settings.ENGINE),
+    "multimodal_config": ("MultiModalConfig", engine_settings.MULTIMODAL),
+    "model_config": ("ModelConfig", LISTS["model_config"]),
+    "cache_config": ("CacheConfig", LISTS["cache_config"]),
+    "parallel_config": ("ParallelConfig", LISTS["parallel_config"]),
+    "load_config": ("LoadConfig", LISTS["load_config"]),
+    "attention_config": ("AttentionConfig", LISTS["attention_config"]),
+    "lora_config": ("LoRAConfig", LISTS["lora_config"]),
+    "mamba_config": ("MambaConfig", LISTS["mamba_config"]),
+}
+OPTIONS = [
+    (part, field.name)
+    for part, (name, _) in PARTS.items()
+    for field in dataclasses.fields(getattr(config_of_vllm, name))
+]
+FAMILIES = {
+    "Llama": "LlamaConfig",
+    "Qwen": "Qwen2Config Qwen3Config Qwen3MoeConfig Qwen2MoeConfig",
+    "Mixtral": "MixtralConfig",
+    "DeepSeek-V2": "DeepseekV2Config",
+    "V3": "DeepseekV3Config",
+    "Gemma 3": "Gemma3TextConfig Gemma3Config",
+    "gpt-oss": "GptOssConfig",
+    "Mistral with some windowed layers": "MinistralConfig",
+    "Gemma 4": "Gemma4TextConfig",
+    "Mistral 7B v0.1": "MistralConfig",
+    "Llama 4": "Llama4TextConfig Llama4Config",
+    "LFM2": "Lfm2Config",
+    "Falcon-H1": "FalconH1Config",
+    "Granite 4": "GraniteMoeHybridConfig",
+    "Nemotron-H": "NemotronHConfig",
+    "Qwen3-Next": "Qwen3NextConfig",
+    "Jamba": "JambaConfig",
+    "MiniMax-Text": "MiniMaxConfig",
+    "DeepSeek-V3.2": "DeepseekV32Config",
+    "EAGLE": "LlamaConfig",
+    "MTP of one module": "mimo",
+    "–": "Phi3Config GraniteConfig",
+    "a draft model": "LlamaConfig",
+    "EAGLE-3": "LlamaConfig",
+}
+"""The configuration classes of each model that docs/models.md names; a lower-case one has none in transformers."""
+CLASSES = sorted({name for names in FAMILIES.values() for name in names.split() if name[0].isupper()})
+
+
+@pytest.mark.parametrize("part", list(PARTS))
+def test_should_have_each_option_of_vllm_in_one_of_the_two_lists(part: str) -> None:
+    name, lists = PARTS[part]
+    options = {field.name for field in dataclasses.fields(getattr(config_of_vllm, name))}
+    compared, harmless = set(lists.compared), names_in(lists.harmless)
+    assert options - compared - harmless == set(), (
+        f"options of {name} that no list knows: do they change a prompt's KV?"
+    )
+    assert (compared | harmless) - options == set(), f"{name} has no such options"
+    assert compared & harmless == set()
+    assert sum(map(len, lists.harmless.values())) == len(harmless), "a name stands under one reason"
+
+
+def test_should_take_each_part_of_vllms_configuration_that_has_lists() -> None:
+    parts = {name: lists for name, (_, lists) in PARTS.items() if name not in ("vllm_config", "multimodal_config")}
+    assert parts == dict(LISTS)
+    assert set(LISTS) <= set(engine_settings.ENGINE.compared)
+
+
+class OptionsOf:
+    """An engine whose options are all none, but one."""
+
+    def __init__(self, part: str, name: str, value: object) -> None:
+        for each, (cls, _) in PARTS.items():
+            fields = {field.name: None for field in dataclasses.fields(getattr(config_of_vllm, cls))}
+            options = SimpleNamespace(**fields)
+            if each == part:
+                setattr(options, name, value)
+            self.__dict__[each] = options
+        self.model_config.multimodal_config = self.multimodal_config
+        self.vllm_config.__dict__.update({each: self.__dict__[each] for each in LISTS})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize(("part", "name"), [each for each in OPTIONS if each[1] not in LISTS], ids="-".join)
+def test_should_see_a_change_of_each_option_that_is_not_harmless(part: str, name: str) -> None:
+    one, other = (OptionsOf(part, name, value).vllm_config for value in ("dummy", "other"))
+    lists: OptionLists = PARTS[part][1]
+    same = engine_settings.of_engine(one) == engine_settings.of_engine(other)
+    assert same == (name in names_in(lists.harmless))
+
+
+def test_should_tell_invented_weights_from_files_and_no_other_loaders_apart() -> None:
+    dummy, auto, tensors = (
+        engine_settings.of_engine(OptionsOf("load_config", "load_format", value).vllm_config)
+        for value in ("dummy", "auto", "safetensors")
+    )
+    assert dummy != auto == tensors
+
+
+def test_should_know_the_configuration_of_each_model_of_the_page() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \| [^|]+ \| [^|]+ \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    named = {name.strip() for _, names in rows[2:] for name in re.split(r", | with ", names)}
+    known = {part for name in FAMILIES for part in re.split(r", | with ", name)}
+    assert named - known - {"–"} == set(), "models of docs/models.md without a configuration class here"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_should_see_a_change_of_each_field_of_a_configuration_that_is_not_harmless(name: str) -> None:
+    fields = as_mapping(getattr(transformers, name)())
+    before = of_configuration(SimpleNamespace(to_dict=lambda: fields))
+    for field in fields:
+        changed = {**fields, field: "another value"}
+        same = before == of_configuration(SimpleNamespace(to_dict=lambda changed=changed: changed))
+        assert same == (field in names_in(HARMLESS_FIELDS)), field
+
+
+def test_should_name_only_harmless_fields_that_a_configuration_or_an_engine_has() -> None:
+    fields = {"max_model_len", "context_len"}  # vLLM and SGLang write them into configurations
+    for name in dir(transformers):
+        cls = getattr(transformers, name) if name.endswith("Config") else None
+        if cls is not None and isinstance(cls, type):
+            fields |= {each for base in cls.__mro__ for each in (*vars(base), *getattr(base, "__annotations__", ()))}
+    fields |= set(as_mapping(transformers.LlamaConfig()))
+    assert names_in(HARMLESS_FIELDS) - fields == set()
+
+
+def long_rope(monkeypatch: pytest.MonkeyPatch, max_model_len: int, max_position: int = 4096) -> Any:
+    """vLLM's own module, as a worker with this limit builds it."""
+    from vllm.model_executor.layers.rotary_embedding import phi3_long_rope_scaled_rope as module
+
+    limit = SimpleNamespace(model_config=SimpleNamespace(max_model_len=max_model_len))
+    monkeypatch.setattr(module, "get_current_vllm_config", lambda: limit)
+    factors = [1.0 + 3.0 * index / 16 for index in range(16)]
+    return module.Phi3LongRoPEScaledRotaryEmbedding(
+        32, 32, max_position, 1024, 10000.0, True, torch.float32, [1.0] * 16, factors
+    )
+
+
+def test_should_tell_the_long_factors_that_are_in_use_from_the_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long, longer = (built_rope.of_modules([long_rope(monkeypatch, n)]) for n in (1024, 1025, 4096))
+    assert short[built_rope.LONG_ROPE] == "short"
+    assert long[built_rope.LONG_ROPE] == "long"
+    assert short != long == longer, "both beyond the limit compute the same"
+    assert len([name for name in short if short[name] != long[name]]) == 2, "the table in use differs, too"
+
+
+@pytest.mark.parametrize("max_model_len", [1024, 1025])
+def test_should_derive_from_the_configuration_what_was_built(
+    monkeypatch: pytest.MonkeyPatch, max_model_len: int
+) -> None:
+    parameters = {"rope_type": "longrope", "original_max_position_embeddings": 1024}
+    derived = built_rope.of_configuration(SimpleNamespace(rope_parameters=parameters), max_model_len)
+    built = built_rope.of_modules([long_rope(monkeypatch, max_model_len)])
+    assert derived == {built_rope.LONG_ROPE: built[built_rope.LONG_ROPE]}
+    assert built_rope.of_configuration(SimpleNamespace(rope_parameters={"rope_type": "default"}), max_model_len) == {}
+
+
+def test_should_see_no_difference_between_tables_of_other_lengths_and_one_between_bases() -> None:
+    def rope(base: float, positions: int) -> Any:
+        table = torch.arange(positions, dtype=torch.float)[:, None] / base ** (torch.arange(0, 32, 2) / 32)[None, :]
+        return SimpleNamespace(
+            head_size=32, rotary_dim=32, _buffers={"cos_sin_cache": torch.cat((table.cos(), table.sin()), dim=1)}
+        )
+
+    assert built_rope.of_modules([rope(1e4, 128)]) == built_rope.of_modules([rope(1e4, 4096)])
+    assert built_rope.of_modules([rope(1e4, 128)]) != built_rope.of_modules([rope(5e5, 128)])
