@@ -22,7 +22,7 @@ ARGUMENTS: tuple[str, ...] = server_args.ServerArgs.__struct_fields__
 
 def compared(argument: str = "", value: object = None, **fields: Any) -> dict[str, str]:
     """The settings of an engine with this argument, the others being none, and of a model with these fields."""
-    arguments = SimpleNamespace(**dict.fromkeys(ARGUMENTS), **{})
+    arguments = SimpleNamespace(**dict.fromkeys(ARGUMENTS))
     arguments.model_path = "/models/tiny"
     if argument:
         setattr(arguments, argument, value)
