@@ -52,8 +52,12 @@ def _tables(module: Any) -> list[tuple[str, Any]]:
 
 
 def _sample(table: Any, first: int) -> str:
-    """Two sums for each sampled row, rounded so that another processor's last bits do not show."""
-    rows = [table[min(first + position, len(table) - 1)].float().cpu() for position in _SAMPLED_POSITIONS]
+    """Two sums for each sampled row, rounded so that another processor's last bits do not show.
+
+    An engine keeps the same table in float32 for some kernels, and in the model's type for others: cut to bfloat16,
+    both are the same.
+    """
+    rows = [table[min(first + at, len(table) - 1)].bfloat16().float().cpu() for at in _SAMPLED_POSITIONS]
     sums = [f"{float(row.sum()):.1f} {_tilted(row):.1f}" for row in rows]
     return f"{table.shape[1]} wide: {', '.join(sums)}"
 

@@ -81,6 +81,7 @@ HARMLESS_FIELDS: HarmlessBy = {
         "context_len",
         "max_model_len",
     ),
+    "how many tokens a draft guesses": ("num_lookahead_tokens",),
 }
 """Fields of configurations, of whatever model, that do not change its KV."""
 

@@ -15,20 +15,9 @@ from kv_connector import built_rope
 from kv_connector.model_settings import Settings, text_of
 
 _ROPES = "vllm.model_executor.layers.rotary_embedding"
-_EXPERTS = (
-    "top_k",
-    "renormalize",
-    "scoring_func",
-    "routed_scaling_factor",
-    "num_expert_group",
-    "topk_group",
-    "apply_router_weight_on_input",
-    "swiglu_limit",
-    "swiglu_alpha",
-    "swiglu_beta",
-)
-"""What a layer of experts does, beside its weights; the number of experts is left to the configuration, since spare
-copies count in the layers."""
+_EXPERTS = ("top_k", "renormalize", "scoring_func", "num_expert_group", "topk_group")
+"""How a layer chooses among its experts. Their number is left to the configuration, since spare copies count in the
+layers, and so are factors, which a layer or its kernel may apply."""
 _SCALES = ("_k_scale_float", "_v_scale_float")
 
 

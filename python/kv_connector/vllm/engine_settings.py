@@ -123,7 +123,7 @@ MULTIMODAL = OptionLists(
 )
 
 CACHE = OptionLists(
-    compared=("kv_cache_dtype_skip_layers", "sliding_window", "use_kda_recoverssm", "use_replayssm"),
+    compared=("kv_cache_dtype_skip_layers", "sliding_window"),
     harmless={
         _PAGES: (
             "block_size",
@@ -165,6 +165,7 @@ CACHE = OptionLists(
             "swa_bounded_replay",
         ),
         _BUILT: ("is_attention_free",),
+        "another kernel for steps that no prompt is computed by": ("use_kda_recoverssm", "use_replayssm"),
     },
 )
 
