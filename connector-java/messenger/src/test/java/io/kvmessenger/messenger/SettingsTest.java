@@ -93,11 +93,10 @@ class SettingsTest extends MessengerPair {
     @Test
     void shouldCarryAllSettingsInTheirOrder() throws Exception {
         KvGeometry sent = geometry("1", "hidden_act", "num_experts_per_tok");
-        KvGeometry read = GeometryWire.decode(
-                Geometry.parseFrom(GeometryWire.encode(sent).toByteArray()));
+        KvGeometry read =
+                GeometryWire.decode(Geometry.parseFrom(GeometryWire.encode(sent).toByteArray()));
 
         assertThat(read).isEqualTo(sent);
-        assertThat(List.copyOf(read.settings().values().keySet()))
-                .containsExactly("num_experts_per_tok", "hidden_act");
+        assertThat(List.copyOf(read.settings().values().keySet())).containsExactly("num_experts_per_tok", "hidden_act");
     }
 }
