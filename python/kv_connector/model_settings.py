@@ -22,16 +22,13 @@ HarmlessBy = Mapping[str, tuple[str, ...]]
 """Names, by the reason for which they may differ."""
 
 HARMLESS_FIELDS: HarmlessBy = {
-    "a name, or who wrote the file": ("_commit_hash", "_name_or_path", "name_or_path", "transformers_version"),
+    "a name, or who wrote the file": ("_name_or_path", "name_or_path", "transformers_version"),
     "which library loads the model, which is none of the engine's": (
         "_attn_implementation",
         "_attn_implementation_internal",
         "_experts_implementation",
         "_experts_implementation_internal",
-        "attn_implementation",
         "auto_map",
-        "experts_implementation",
-        "use_kernels",
     ),
     "the format in which weights are stored or computed with; the engine's own is compared": (
         "dtype",

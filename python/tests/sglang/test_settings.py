@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 server_args = pytest.importorskip("sglang.srt.server_args", reason="SGLang is not installed")
+torch = pytest.importorskip("torch", reason="torch comes with SGLang")
 transformers = pytest.importorskip("transformers", reason="transformers comes with SGLang")
 
 from kv_connector.model_settings import names_in  # noqa: E402
@@ -27,7 +28,7 @@ def compared(argument: str = "", value: object = None, **fields: Any) -> dict[st
     if argument:
         setattr(arguments, argument, value)
     config = transformers.LlamaConfig(**fields)
-    model = SimpleNamespace(hf_text_config=config, hf_config=config, dtype="torch.float32", quantization=None)
+    model = SimpleNamespace(hf_text_config=config, hf_config=config, dtype=torch.float32, quantization=None)
     return kv_settings.compared(arguments, model, model_id="", logger=logging.getLogger("test"))
 
 

@@ -20,6 +20,8 @@ from kv_connector.model_settings import HARMLESS_FIELDS, as_mapping, names_in, o
 from kv_connector.vllm import engine_settings  # noqa: E402
 from kv_connector.vllm.engine_settings import LISTS, OptionLists  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what vLLM imports
+
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 PARTS = {
     "vllm_config": ("VllmConfig", engine_settings.ENGINE),
@@ -64,6 +66,10 @@ FAMILIES = {
     "EAGLE-3": "LlamaConfig",
 }
 """The configuration classes of each model that docs/models.md names; a lower-case one has none in transformers."""
+IN_FILES_ALONE = ("auto_map", "gradient_checkpointing", "tokenizer_class")
+"""Fields of configuration files which no class declares."""
+BY_ENGINES = ("context_len", "max_model_len", "num_lookahead_tokens")
+"""Fields that engines write into configurations."""
 CLASSES = sorted({name for names in FAMILIES.values() for name in names.split() if name[0].isupper()})
 
 
@@ -157,14 +163,12 @@ def must_see_each_field(config: Any) -> None:
         assert same == (field in names_in(HARMLESS_FIELDS)), field
 
 
-def test_should_name_only_harmless_fields_that_a_configuration_or_an_engine_has() -> None:
-    fields = {"max_model_len", "context_len"}  # vLLM and SGLang write them into configurations
-    for name in dir(transformers):
-        cls = getattr(transformers, name) if name.endswith("Config") else None
-        if cls is not None and isinstance(cls, type):
-            fields |= {each for base in cls.__mro__ for each in (*vars(base), *getattr(base, "__annotations__", ()))}
-    for config in (transformers.LlamaConfig(), *classes_of_vllm().values()):
+def test_should_name_only_harmless_fields_that_a_configuration_has() -> None:
+    fields = set(IN_FILES_ALONE) | set(BY_ENGINES)
+    for config in (*(getattr(transformers, name)() for name in CLASSES), *classes_of_vllm().values()):
         fields |= set(as_mapping(config))
+    for cls in set(transformers.CONFIG_MAPPING.values()):
+        fields |= {each for base in cls.__mro__ for each in (*vars(base), *getattr(base, "__annotations__", ()))}
     assert names_in(HARMLESS_FIELDS) - fields == set()
 
 
