@@ -167,8 +167,10 @@ def test_should_name_only_harmless_fields_that_a_configuration_has() -> None:
     fields = set(IN_FILES_ALONE) | set(BY_ENGINES)
     for config in (*(getattr(transformers, name)() for name in CLASSES), *classes_of_vllm().values()):
         fields |= set(as_mapping(config))
-    for cls in set(transformers.CONFIG_MAPPING.values()):
-        fields |= {each for base in cls.__mro__ for each in (*vars(base), *getattr(base, "__annotations__", ()))}
+    for kind in list(transformers.CONFIG_MAPPING.keys()):
+        with contextlib.suppress(Exception):  # some want a package that is not there
+            for base in transformers.CONFIG_MAPPING[kind].__mro__:
+                fields |= {*vars(base), *getattr(base, "__annotations__", ())}
     assert names_in(HARMLESS_FIELDS) - fields == set()
 
 
