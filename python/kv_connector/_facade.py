@@ -150,6 +150,15 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
+class Connected:
+    """Decoder: a session with the messenger at this address was opened; a restarted one has another incarnation."""
+
+    host: str
+    port: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Arrived:
     """Decoder: the request's KV is in its pages."""
 
@@ -189,7 +198,7 @@ class Log:
     message: str
 
 
-Event = Released | Granted | Stopped | Prefilled | Arrived | Quarantined | Failed | Timeline | Log
+Event = Released | Granted | Stopped | Prefilled | Connected | Arrived | Quarantined | Failed | Timeline | Log
 
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -434,6 +443,8 @@ def decode_event(event: Mapping[str, Any]) -> Event:
             return Stopped(event["request"], event["reason"])
         case "prefilled":
             return Prefilled(event["transfer"], event["promptDigest"])
+        case "connected":
+            return Connected(event["host"], event["port"], event["incarnation"])
         case "arrived":
             return Arrived(event["request"], event["pages"])
         case "failed":

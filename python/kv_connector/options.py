@@ -26,6 +26,7 @@ TRANSPORTS = ("cuda", "libfabric", "shm", "tcp", "verbs")
 TRANSPORTS_BY_DEFAULT = ("shm", "tcp")
 PAGE_CHECKSUMS = ("off", "sampled", "full")
 TIMELINES = ("off", "summary", "full")
+LAST_TOKEN_CHECKS = ("off", "warn", "fail")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
 SGLANG_OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
 ON_MESSENGER_LOST = ("exit", "stay")
@@ -287,6 +288,14 @@ class Options:
         " run against a stand-in for the driver and on no GPU (docs/hardware.md).",
         "off",
         choices=GPU,
+    )
+    last_token_check: str = _choice(
+        "What a decoder does when a prefiller's KV of a prompt's last token is not what it computes itself, by far more"
+        " than rounding explains: nothing; a warning; or it fails the request and refuses that prefiller's KV. vLLM"
+        " only, and not for models with state.",
+        "",
+        choices=LAST_TOKEN_CHECKS,
+        default_said="fail; warn with latent KV on a CPU",
     )
     model_id: str = _text(
         "Name that is compared instead of the model's own name and instead of its weights; must be the same on both"

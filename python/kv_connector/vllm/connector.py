@@ -9,6 +9,7 @@ names the remedy.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,6 +31,7 @@ from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import longest_request_blocks
 from kv_connector.vllm.loaded_adapters import LoadedAdapters
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
+from kv_connector.vllm.pair_proofs import PairProofs, can_stop, check_of_engine
 from kv_connector.vllm.prompts import digest_of
 from kv_connector.vllm.rank_start import OpenMessenger, OwnPart, RankStart
 from kv_connector.vllm.scheduler_half import SchedulerHalf
@@ -93,7 +95,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         self._scheduler: SchedulerHalf | None = None
         self._start: RankStart | None = None
         self._part = OwnPart()
-        self._legacy_failed_blocks: set[int] = set()
+        self._failed_blocks: set[int] = set()
         groups = self._facts.groups
         if role == KVConnectorRole.SCHEDULER:
             side = Side(self._facts.options.role, groups.tp_size, groups.pp_size, groups.messenger_count)
@@ -104,7 +106,15 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             self._weights = WeightChanges(files, self._adapters.forget, logger)
             self._weights.started_with(vllm_config.model_config.model)
             hear_of_weights(may_change_weights, logger)
-            self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger, self._digest_of)
+            proofs = PairProofs(
+                self._facts.kv_groups,
+                check_of_engine(vllm_config, self._facts),
+                can_stop=can_stop(vllm_config, self._facts.kv_groups),
+                weights=self._weights.name,
+                adapter_of=self._adapters.identity,
+                logger=logger,
+            )
+            self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger, self._digest_of, proofs)
             if self._facts.not_shared_because:
                 logger.info("each rank has a messenger of its own: %s", self._facts.not_shared_because)
 
@@ -196,7 +206,9 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(lambda: None)
     def get_handshake_metadata(self) -> MessengerAddress | None:
         """The address of this rank's messenger, None if it has none; vLLM passes it to the scheduler's object."""
-        return self._worker.address() if self._worker is not None else None
+        if self._worker is None:
+            return None
+        return dataclasses.replace(self._worker.address(), compares_last_tokens=self._part.proofs.able)
 
     @guarded(lambda: None)
     def shutdown(self) -> None:
@@ -271,6 +283,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:  # noqa: ARG002
         """The requests that were sent, received, or failed since the last call."""
         reports = self._part.collect()
+        self._failed_blocks.update(self._part.proofs.end())
         return KVConnectorTransferResults(
             finished_sending=reports.sent,
             finished_recving=reports.received,
@@ -282,12 +295,16 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """The older form of ``get_transfer_results``, in which a failure is reported by its blocks."""
         reports = self._part.collect()
         for blocks in reports.failed.values():
-            self._legacy_failed_blocks.update(blocks)
+            self._failed_blocks.update(blocks)
+        self._failed_blocks.update(self._part.proofs.end())
         return reports.sent or None, reports.received or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """Empty unless vLLM uses ``get_finished``: a failure must not be reported twice."""
-        blocks, self._legacy_failed_blocks = self._legacy_failed_blocks, set()
+        """Blocks whose KV this engine computes otherwise; with ``get_finished`` those of failed loads as well.
+
+        A failed load must not be reported twice.
+        """
+        blocks, self._failed_blocks = self._failed_blocks, set()
         return blocks
 
     @guarded(lambda: None)
@@ -299,7 +316,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(lambda: None)
     def build_connector_worker_meta(self) -> WorkerNews | None:
         """News that the scheduler's object needs before it frees the blocks of the requests just reported."""
-        return self._worker.take_news() if self._worker is not None else None
+        news = self._worker.take_news() if self._worker is not None else None
+        if proved := self._part.proofs.take():
+            news = news or WorkerNews()
+            news.proved.extend(proved)
+        return news
 
     # ---- scheduler
 

@@ -122,6 +122,44 @@ class Refusal:
     blocks: Sequence[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A request whose last prompt token this step computes again: what was received of it is compared."""
+
+    request: str
+    places: Sequence[tuple[int, int]]
+    """In each KV cache group the block that holds the token, and the token's offset in it."""
+    blocks: Sequence[int]
+    """The blocks of the fetch, none of which may be used if the comparison fails."""
+    alone: bool = True
+    """Whether the pass writes this token only, and none behind it."""
+    may_fail: bool = True
+    """Whether a difference fails the request; otherwise it is reported only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """How one rank found a request's last prompt token."""
+
+    request: str
+    judged: bool
+    """Whether it could be compared."""
+    worst: float = 0.0
+    """The largest difference in any layer, as a part of that layer's largest number."""
+    finding: str = ""
+    """What differs by more than rounding explains, and what that hints at; "" if nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofTally:
+    """What the comparisons of last tokens came to, for the messenger's metrics."""
+
+    outcome: Literal["equal", "different", "unjudged", "refused"]
+    """"refused": a fetch that was not begun, because the pair of engines is refuted."""
+    worst: float
+    prefiller: Address
+
+
 @dataclass
 class StepMetadata(KVConnectorMetadata):
     """Everything that the workers must know about one step."""
@@ -144,6 +182,8 @@ class StepMetadata(KVConnectorMetadata):
     refusals: list[Refusal] = field(default_factory=list)
     declines: list[Decline] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
+    proofs: list[Proof] = field(default_factory=list)
+    tallies: list[ProofTally] = field(default_factory=list)
 
 
 @dataclass
@@ -158,6 +198,13 @@ class WorkerNews(KVConnectorWorkerMetadata):
     """Expected transfers whose prefiller has computed the prompt, or whose fetch would fail at once."""
     counted_right: int = 0
     """The number of messengers that have found their GPU's first pass counted correctly."""
+    arrived: list[str] = field(default_factory=list)
+    """Requests whose KV is complete, as far as this messenger receives it."""
+    connected: dict[str, str] = field(default_factory=dict)
+    """The incarnation of each messenger with which a session was opened, by address."""
+    moved: dict[str, Messengers] = field(default_factory=dict)
+    """Requests whose KV is asked of another prefiller than the fetch named first."""
+    proved: list[Proved] = field(default_factory=list)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:
         """Merges the news of several messengers."""
@@ -167,6 +214,10 @@ class WorkerNews(KVConnectorWorkerMetadata):
             self.let_go + other.let_go,
             self.computed + other.computed,
             self.counted_right + other.counted_right,
+            self.arrived + other.arrived,
+            self.connected | other.connected,
+            self.moved | other.moved,
+            self.proved + other.proved,
         )
 
 
@@ -176,3 +227,5 @@ class MessengerAddress(KVConnectorHandshakeMetadata):
 
     engine_id: str
     address: Address
+    compares_last_tokens: bool = False
+    """Whether its ranks can compare received KV with their own; no fetch waits for a verdict otherwise."""

@@ -29,7 +29,9 @@ from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.engine_facts import EngineFacts, digest_of_model, options_of_messenger
 from kv_connector.vllm.head_counts import HeadCounts
 from kv_connector.vllm.kv_groups import GroupPages
+from kv_connector.vllm.last_token_proof import StepProofs, proof_layers
 from kv_connector.vllm.metadata import StepMetadata
+from kv_connector.vllm.pair_proofs import check_of_engine
 from kv_connector.vllm.rank_groups import RankGroup
 from kv_connector.vllm.told_steps import ToldSteps
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
@@ -53,6 +55,9 @@ class OwnPart:
     worker: WorkerHalf | None = None
     lead: Lead | None = None
     follower: Follower | None = None
+    proofs: StepProofs = field(default_factory=StepProofs)
+    counts_proofs: bool = False
+    """Whether this messenger's metrics count the engine's comparisons: one of them does."""
     every_rank_votes: bool = False
     """Whether the engine waits for followers too until they report that a request is over."""
     _empty_steps: EmptySteps = field(default_factory=EmptySteps)
@@ -66,7 +71,10 @@ class OwnPart:
 
     def begin(self, meta: StepMetadata) -> None:
         """Passes on the step's metadata, before the forward pass."""
+        self.proofs.begin(meta.proofs)
         if self.worker is not None:
+            if self.counts_proofs:
+                self.worker.count(meta.tallies)
             self.worker.begin(meta)
             return
         self._step_computes = meta.computes
@@ -149,20 +157,47 @@ class RankStart:
         group = self._facts.groups.of(tp_rank, pp_rank)
         own, pages = self._describe(kv_caches, tp_rank, pp_rank)
         place = meeting_place(self._facts.options.engine_id, group.index)
+        proofs = self._step_proofs(kv_caches)
+        counts = group.index == 0
         if (pp_rank, tp_rank) != group.lead:
             follower = Follower.hand_over(place, own, self._logger, device_memories=self._device_memories())
             self._logger.info(
                 "KV memory was handed to tensor-parallel rank %d, which hosts the messenger", group.lead[1]
             )
-            return OwnPart(follower=follower)
+            return OwnPart(follower=follower, proofs=proofs)
         if not group.followers:
-            return OwnPart(worker=self._open(group, own, pages))
+            return OwnPart(worker=self._open(group, own, pages), proofs=proofs, counts_proofs=counts)
         lead = Lead(place, group.followers, self._logger, self._device_memories())
         try:
-            return OwnPart(worker=self._open(group, lead.gather(own), pages), lead=lead)
+            worker = self._open(group, lead.gather(own), pages)
+            return OwnPart(worker=worker, lead=lead, proofs=proofs, counts_proofs=counts)
         except BaseException:
             lead.close()
             raise
+
+    def _step_proofs(self, kv_caches: Mapping[str, Any]) -> StepProofs:
+        """The comparison of this rank's rows; on any fault none, which no transfer needs."""
+        facts = self._facts
+        if facts.options.role == "prefiller" or check_of_engine(self._config, facts) == "off":
+            return StepProofs()
+        try:
+            drafted = self._drafted_layers()
+            own = [name for name in facts.layer_names if name in kv_caches]
+            names = [name for name in own if not self._is_state(name)]
+            built = self._config.compilation_config.static_forward_context
+            compared = proof_layers(kv_caches, names[: len(names) - drafted], facts.kv_groups, built)
+            return StepProofs.over(compared, self._config, self._logger)
+        except Exception:
+            self._logger.exception("received KV is not compared with this engine's own")
+            return StepProofs()
+
+    def _is_state(self, name: str) -> bool:
+        return any(group.state and name in group.layer_names for group in self._facts.kv_groups)
+
+    def _drafted_layers(self) -> int:
+        """Layers of a draft, which come last: their KV depends on what each side has sampled."""
+        draft = draft_with_kv(self._config)
+        return 0 if draft is None else int(draft.get_total_num_hidden_layers())
 
     def _device_memories(self) -> DeviceMemories | None:
         return self.allocation.memories if isinstance(self.allocation, DeviceAllocation) else None
@@ -257,10 +292,7 @@ class RankStart:
 
     def _counted_layers(self, names: Sequence[str]) -> int:
         """The layers that a pass of the model counts: no hook is called for a state, and a draft's layers run later."""
-        states = {name for group in self._facts.kv_groups if group.state for name in group.layer_names}
-        draft = draft_with_kv(self._config)
-        drafted = 0 if draft is None else int(draft.get_total_num_hidden_layers())
-        return sum(name not in states for name in names) - drafted
+        return sum(not self._is_state(name) for name in names) - self._drafted_layers()
 
 
 def _reach(memories: Sequence[Memory | DeviceMemory]) -> str:

@@ -37,6 +37,7 @@ from kv_connector.vllm.metadata import (
     Transfer,
     WorkerNews,
 )
+from kv_connector.vllm.pair_proofs import PairProofs
 from kv_connector.vllm.prompts import leave_out_last_token
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import or_of_prompt, read_name
@@ -91,8 +92,10 @@ class SchedulerHalf:
         gate: FetchGate,
         logger: logging.Logger,
         digest_of: Callable[[Any], str],
+        proofs: PairProofs,
     ) -> None:
         self._side = side
+        self._proofs = proofs
         self._digest_of = digest_of
         """The digest of a request's prompt and of the weights with which the engine computes it."""
         self._gate = gate
@@ -120,11 +123,13 @@ class SchedulerHalf:
     def set_addresses(self, addresses: Mapping[tuple[int, int], object]) -> None:
         """Takes the addresses of all messengers; responses list them in the order of the ranks."""
         self._messengers = [m for _, m in sorted(addresses.items()) if isinstance(m, MessengerAddress)]
+        self._proofs.begin([messenger.compares_last_tokens for messenger in self._messengers])
 
     def bind(self, block_pool: Any) -> None:
         """Sets the engine's block pool; called before any request."""
         self._quarantine.bind(block_pool)
         self._window_blocks.bind(block_pool)
+        self._proofs.bind(block_pool)
         self._gate.size(len(block_pool.blocks) - 1)  # one block, the null block, is reserved by vLLM
 
     # ---- a request comes
@@ -185,6 +190,8 @@ class SchedulerHalf:
         if self._gate.holds_back(request.request_id):
             return None, False
         missing = loaded_tokens(self._groups, request.num_prompt_tokens) - computed_tokens
+        if missing > 0 and isinstance(ask, Receive) and self._proofs.holds_back(request, ask):
+            return None, False
         return (missing, True) if missing > 0 else (0, False)
 
     def allocated(self, request: Any, block_ids: tuple[list[int], ...], external_tokens: int) -> None:
@@ -224,10 +231,15 @@ class SchedulerHalf:
             for group, table in zip(self._groups, block_ids, strict=True)
         ]
         if isinstance(ask, Receive):
-            misfit = self._misfit(request, ask, first_token, groups)
-            if misfit is not None:
+            chosen = self._proofs.chosen(request, ask)
+            if isinstance(chosen, Refused):  # also when decoder first: a prefiller that restarted is found by dialling
+                self._pending.declines.append(Decline(self._transfer(request, ask), ask.messengers))
+                ask = chosen
+            elif (misfit := self._misfit(request, chosen, first_token, groups)) is not None:
                 self._decline(request, ask)
                 ask = misfit
+            else:
+                ask = chosen
         if isinstance(ask, Refused):
             self._logger.error("request %s is refused: %s", request.request_id, ask.reason)
         blocks = [block for blocks in groups for block in blocks]
@@ -237,6 +249,7 @@ class SchedulerHalf:
             self._pending.refusals.append(Refusal(request.request_id, blocks))
             return
         transfer = self._transfer(request, ask)
+        self._proofs.fetching(request, ask, self._transferred(request), first_token, blocks)
         self._pending.fetches.append(
             Fetch(
                 request=request.request_id,
@@ -321,7 +334,10 @@ class SchedulerHalf:
                 prefill.told = True
         for request_id in scheduler_output.preempted_req_ids or ():
             self._preempt(request_id, meta)
+        meta.tallies = self._proofs.take_tallies()
         for request_id, group_blocks, whole_table, first_token in _scheduled(scheduler_output):
+            if whole_table:
+                self._plan_proof(request_id, group_blocks, first_token, scheduler_output, meta)
             prefill = self._prefills.get(request_id)
             if prefill is None or prefill.given_up:
                 continue
@@ -335,6 +351,25 @@ class SchedulerHalf:
             if chunk is not None:
                 meta.chunks.append(chunk)
         return meta
+
+    def _plan_proof(
+        self,
+        request_id: str,
+        tables: Sequence[Sequence[int]],
+        first_token: int,
+        scheduler_output: Any,
+        meta: StepMetadata,
+    ) -> None:
+        try:
+            proof = self._proofs.plan(
+                request_id, tables, first_token, scheduler_output.num_scheduled_tokens[request_id]
+            )
+        except Exception:
+            self._logger.exception("the last token of request %s is not compared", request_id)
+            self._proofs.gone(request_id)
+            return
+        if proof is not None:
+            meta.proofs.append(proof)
 
     def _preempt(self, request_id: str, meta: StepMetadata) -> None:
         """Handles a preemption: the request's blocks are overwritten next, but it stays announced."""
@@ -420,6 +455,7 @@ class SchedulerHalf:
         """(whether the blocks must be kept, kv_transfer_params of the response)."""
         request_id = request.request_id
         self._loading_first.discard(request_id)
+        self._proofs.gone(request_id)
         prefill = self._prefills.pop(request_id, None)
         if prefill is not None:
             return self._finished_prefill(request, prefill)
@@ -475,6 +511,7 @@ class SchedulerHalf:
                 self._quarantine.take_in(request_id, self._awaited[request_id])
             self._gate.computed(news.computed)
             self._counted_right += news.counted_right
+            self._proofs.reported(news)
         for request_id in sent:
             self._held.discard(request_id)
             self._window_blocks.let_go(request_id)
@@ -494,7 +531,7 @@ class SchedulerHalf:
         """Whether no state is left; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
         remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
-        kept = (self._quarantine, self._window_blocks, self._gate)
+        kept = (self._quarantine, self._window_blocks, self._gate, self._proofs)
         return not (remembered or self.has_work()) and all(each.is_empty() for each in kept)
 
 

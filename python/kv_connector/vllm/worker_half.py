@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from kv_connector._facade import (
     Arrived,
     Command,
+    Connected,
     Event,
     Failed,
     Log,
@@ -38,6 +39,7 @@ from kv_connector.vllm.metadata import (
     MessengerAddress,
     PlacedBlocks,
     PrefillEnd,
+    ProofTally,
     Refusal,
     Rejection,
     StepMetadata,
@@ -53,6 +55,8 @@ PROOF_WAIT_SECONDS = 1.0
 """How long a request that another prefiller may serve waits for proof that the first one no longer writes to its pages.
 The proof takes milliseconds if that prefiller is dead, and never comes if it hangs."""
 STATS_INTERVAL_SECONDS = 1.0
+DIFFERENCE_MAX = 1e6
+"""What an infinite difference is counted as; no difference between right engines is near it."""
 POLL_FAILURES_MAX = 3
 """The number of consecutive failed polls after which the messenger is lost; one may be due to a single event."""
 
@@ -285,6 +289,7 @@ class WorkerHalf:
         if waiting.fetch is None or not waiting.other_prefillers or left_seconds < 0.001:
             return False
         messengers = waiting.other_prefillers.pop(0)
+        self._news.moved[request] = messengers
         waiting.quarantine_reason = ""
         self._logger.warning(
             "the KV of request %s did not come, the prefiller at %s is asked next: %s", request, messengers[0], reason
@@ -398,6 +403,22 @@ class WorkerHalf:
         news, self._news = self._news, WorkerNews()
         return news
 
+    def count(self, tallies: Iterable[ProofTally]) -> None:
+        """Passes on to the metrics what the comparisons of last tokens came to."""
+        for tally in tallies:
+            if tally.outcome == "refused":
+                self._submit({"do": "refuted", "fetches": 1})
+                continue
+            millionths = round(min(tally.worst, DIFFERENCE_MAX) * 1e6)
+            self._submit(
+                {
+                    "do": "compared",
+                    "outcome": tally.outcome,
+                    "differenceMillionths": millionths,
+                    "prefillers": _named([tally.prefiller]),
+                }
+            )
+
     def figures(self) -> dict[str, dict[str, Any]] | None:
         """What counters have gained since the last call, and the gauges; None if unchanged or within the interval."""
         now = time.monotonic()
@@ -461,6 +482,9 @@ class WorkerHalf:
                     self._logger.warning("KV arrived for request %s, which does not wait for any", request)
                 else:
                     self._reports.received.add(request)
+                    self._news.arrived.append(request)
+            case Connected(host, port, incarnation):
+                self._news.connected[str(Address(host, port))] = incarnation
             case Quarantined(request, reason):
                 self._on_quarantined(request, reason)
             case Failed(request, reason):
@@ -556,6 +580,6 @@ def _worded(of: Decline | Expect) -> dict[str, Any]:
     return {"transfer": of.transfer.id, "promptDigest": of.transfer.prompt_digest, "prefillers": named}
 
 
-def _named(messengers: Messengers, engine_id: str = "") -> list[dict[str, Any]]:
+def _named(messengers: Sequence[Address], engine_id: str = "") -> list[dict[str, Any]]:
     """The messengers of a prefiller, in the form of a command."""
     return [{"host": each.host, "port": each.port, "engineId": engine_id} for each in messengers]

@@ -1,6 +1,7 @@
 package io.kvmessenger.connector;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.messenger.port.ComparisonOutcome;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
@@ -57,9 +58,16 @@ final class CommandReader {
             case "decline" -> new EngineCommand.Decline(transfer(fields), prefillers(fields));
             case "reject" -> new EngineCommand.Reject(fields.text("transfer"), prefillers(fields));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
+            case "compared" ->
+                new EngineCommand.Compared(
+                        ComparisonOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)),
+                        fields.integer("differenceMillionths"),
+                        prefillers(fields).getFirst());
+            case "refuted" -> new EngineCommand.Refuted(fields.integer("fetches"));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, step, "
-                        + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon");
+                        + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon, compared, "
+                        + "refuted");
         };
     }
 

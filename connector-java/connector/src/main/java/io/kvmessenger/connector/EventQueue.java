@@ -133,6 +133,11 @@ final class EventQueue implements EngineEvents {
     }
 
     @Override
+    public void connected(String host, int port, long incarnation) {
+        kept(Map.of("event", "connected", "host", host, "port", port, "incarnation", Long.toHexString(incarnation)));
+    }
+
+    @Override
     public void log(Level level, String message) {
         note(Map.of("event", "log", "level", level.name().toLowerCase(Locale.ROOT), "message", cut(message)));
     }

@@ -183,6 +183,8 @@ public final class Messenger {
             case EngineCommand.Reject reject -> decoder.reject(reject, nowNs);
             case EngineCommand.Expect expect -> decoder.expect(expect, nowNs);
             case EngineCommand.Abandon abandon -> decoder.abandon(abandon.request());
+            case EngineCommand.Compared compared -> decoder.compared(compared);
+            case EngineCommand.Refuted refuted -> decoder.refuted(refuted);
             case EngineCommand.CountHeld count -> count.answer().complete(held());
         }
     }

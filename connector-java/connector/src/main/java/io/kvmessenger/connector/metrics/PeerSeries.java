@@ -52,6 +52,10 @@ final class PeerSeries {
             sums.get(metric).addAndGet(count);
         }
 
+        void set(MessengerMetric metric, long value) {
+            sums.get(metric).set(value);
+        }
+
         double of(MessengerMetric metric) {
             return switch (metric) {
                 case PEER_QUEUED_BYTES -> queuedBytes();
@@ -89,6 +93,11 @@ final class PeerSeries {
         @Override
         public void add(MessengerMetric metric, long count) {
             series.heir.add(metric, count);
+        }
+
+        @Override
+        public void set(MessengerMetric metric, long value) {
+            series.heir.set(metric, value);
         }
 
         @Override
@@ -144,7 +153,11 @@ final class PeerSeries {
         for (Iterator<Series> all = own.values().iterator(); all.hasNext(); ) {
             Series gone = all.next();
             if (gone.sessionCount == 0) {
-                gone.sums.forEach((metric, sum) -> others.add(metric, sum.get()));
+                gone.sums.forEach((metric, sum) -> {
+                    if (metric.kind() == MessengerMetric.Kind.COUNTER) {
+                        others.add(metric, sum.get());
+                    }
+                });
                 gone.heir = others;
                 all.remove();
                 return true;

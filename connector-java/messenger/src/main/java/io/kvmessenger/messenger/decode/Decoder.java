@@ -62,6 +62,7 @@ public final class Decoder {
     private final ProtocolLimits limits;
     private final GrantSender grants;
     private final FetchEnds ends;
+    private final Comparisons comparisons;
 
     private final Fetches fetches = new Fetches();
     private final Map<Integer, Session> byAdmission = new HashMap<>();
@@ -91,6 +92,7 @@ public final class Decoder {
         this.tally = ports.tally();
         this.limits = limits;
         this.grants = new GrantSender(cache, fetches, coverage, links, sessions, ports);
+        this.comparisons = new Comparisons(ports.tally());
         this.ends = new FetchEnds(fetches, grants, links, sessions, cache, ports, limits);
     }
 
@@ -150,6 +152,16 @@ public final class Decoder {
         links.each(reject.prefillers(), nowNs, session -> links.reject(session, reject.transferId()));
     }
 
+    /** Counts a comparison of received KV with the engine's own. */
+    public void compared(EngineCommand.Compared compared) {
+        comparisons.add(compared, links.known(compared.prefiller()));
+    }
+
+    /** Counts fetches that the engine does not begin. */
+    public void refuted(EngineCommand.Refuted refuted) {
+        tally.add(MessengerMetric.FETCHES_REFUTED, refuted.fetchCount());
+    }
+
     public void abandon(String request) {
         Fetch fetch = fetches.of(request);
         if (fetch == null) {
@@ -172,6 +184,8 @@ public final class Decoder {
     }
 
     public void onReady(Session session) {
+        EngineCommand.PrefillerAddress address = links.addressOf(session);
+        engine.connected(address.host(), address.port(), session.peerIncarnation()); // before anything arrives from it
         links.onReady(session);
         fetches.sourcesAt(session).forEach(source -> grantAll(source.fetch));
     }
@@ -190,6 +204,7 @@ public final class Decoder {
     }
 
     public void onEnded(Session session, String reason) {
+        comparisons.onEnded(session);
         links.onEnded(session).forEach(engine::prefilled); // the error surfaces when the engine fetches them
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
         FetchFailure why = session.admission == null ? FetchFailure.NOT_CONNECTED : FetchFailure.CONNECTION_LOST;

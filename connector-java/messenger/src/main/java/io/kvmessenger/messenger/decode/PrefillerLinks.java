@@ -25,6 +25,7 @@ import java.util.function.Consumer;
 final class PrefillerLinks {
     private final Sessions sessions;
     private final Map<String, Session> byAddress = new HashMap<>();
+    private final Map<Session, EngineCommand.PrefillerAddress> dialled = new HashMap<>();
     /** Transfers for which the engine awaits the event that their prompts are computed. */
     private final Map<Session, Set<TransferKey>> expected = new HashMap<>();
 
@@ -33,8 +34,20 @@ final class PrefillerLinks {
     }
 
     Session at(EngineCommand.PrefillerAddress address, long nowNs) {
-        return byAddress.computeIfAbsent(
+        Session session = byAddress.computeIfAbsent(
                 address.host() + ":" + address.port(), unknown -> sessions.dial(address.host(), address.port(), nowNs));
+        dialled.putIfAbsent(session, address);
+        return session;
+    }
+
+    /** The session with the messenger at this address; null if there is none. Does not dial. */
+    Session known(EngineCommand.PrefillerAddress address) {
+        return byAddress.get(address.host() + ":" + address.port());
+    }
+
+    /** The address at which the session was dialled. */
+    EngineCommand.PrefillerAddress addressOf(Session session) {
+        return dialled.get(session);
     }
 
     void each(List<EngineCommand.PrefillerAddress> addresses, long nowNs, Consumer<Session> told) {
@@ -94,6 +107,7 @@ final class PrefillerLinks {
     /** Forgets the session. Returns the expected transfers for which no event will come. */
     Set<TransferKey> onEnded(Session session) {
         byAddress.values().remove(session);
+        dialled.remove(session);
         Set<TransferKey> transfers = expected.remove(session);
         return transfers == null ? Set.of() : transfers;
     }

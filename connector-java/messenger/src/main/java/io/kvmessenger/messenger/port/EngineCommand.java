@@ -120,6 +120,17 @@ public sealed interface EngineCommand {
     record Preempt(List<String> requests, CompletableFuture<Void> fenced) implements EngineCommand {}
 
     /**
+     * Decoder: the engine has compared the received KV of a prompt's last token with what it computes itself.
+     *
+     * @param differenceMillionths the largest difference, in millionths of the layer's largest number
+     */
+    record Compared(ComparisonOutcome outcome, long differenceMillionths, PrefillerAddress prefiller)
+            implements EngineCommand {}
+
+    /** Decoder: the engine does not begin this many fetches, because the prefiller computes another KV than it does. */
+    record Refuted(long fetchCount) implements EngineCommand {}
+
+    /**
      * Where a messenger of the prefiller's engine listens.
      *
      * @param engineId the engine id that it is expected to announce; empty when unknown

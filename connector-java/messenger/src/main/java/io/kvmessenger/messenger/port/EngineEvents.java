@@ -36,6 +36,14 @@ public interface EngineEvents {
      */
     default void quarantined(String request, String reason) {}
 
+    /**
+     * Decoder: a session with the prefiller's messenger at this address is open. Sent before any event of a fetch that
+     * it serves.
+     *
+     * @param incarnation differs from that of any other process, also of an earlier one at the same address
+     */
+    default void connected(String host, int port, long incarnation) {}
+
     /** When the chunks and layers of a prefill were sent; reported after its last write. */
     void timeline(PrefillTimeline timeline);
 

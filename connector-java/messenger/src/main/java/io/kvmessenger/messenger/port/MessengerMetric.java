@@ -48,6 +48,16 @@ public enum MessengerMetric {
             Kind.COUNTER,
             "checksums_different",
             "Fetches failed because pages arrived damaged: check the network and the memory of both hosts."),
+    LAST_TOKENS_COMPARED(
+            Kind.COUNTER,
+            "last_tokens_compared",
+            "Requests whose last prompt token was compared, as received and as computed here (last_token_check).",
+            ComparisonOutcome.values()),
+    FETCHES_REFUTED(
+            Kind.COUNTER,
+            "fetches_refuted",
+            "Fetches refused before they began, because the prefiller computes another KV than this engine: the log"
+                    + " names the layer."),
     WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they were outside their window or region."),
     WRITES_FAILED(Kind.COUNTER, "writes_failed", "Writes that ended without completing."),
     WINDOWS_OVERSHOT(Kind.COUNTER, "windows_overshot", "Fetches failed because more immediates arrived than expected."),
@@ -120,6 +130,11 @@ public enum MessengerMetric {
     PAGES_QUARANTINED(Kind.GAUGE, "pages_quarantined", "Pages that wait for proof that nothing can write to them."),
     REGIONS_OPEN(Kind.GAUGE, "regions_open", "Memory regions registered for transfer."),
     SESSIONS_OPEN(Kind.GAUGE, "sessions_open", "Peers with a completed handshake."),
+    LAST_TOKEN_DIFFERENCE(
+            Kind.GAUGE,
+            "last_token_difference_millionths",
+            "The largest difference between received and own KV of a prompt's last token, in millionths of a layer's"
+                    + " largest number: of each connected prefiller's last request, and the largest of these."),
     JVM_HEAP_USED_BYTES(Kind.GAUGE, "jvm_heap_used_bytes", "Heap in use by the messenger's JVM, including garbage."),
     JVM_HEAP_MAX_BYTES(Kind.GAUGE, "jvm_heap_max_bytes", "Size to which that heap may grow."),
     JVM_GC_SECONDS(Kind.COUNTER, "jvm_gc_seconds", "Time for which the messenger's JVM was paused to collect garbage."),
@@ -153,6 +168,11 @@ public enum MessengerMetric {
             "peer_queue_seconds",
             "Time that the bytes queued to a decoder take at that rate; NaN if there are some and the rate is"
                     + " unknown."),
+    PEER_LAST_TOKEN_DIFFERENCE(
+            Kind.GAUGE,
+            Label.PEER,
+            "peer_last_token_difference_millionths",
+            "The same of a single prefiller's last request."),
     CONNECT_SECONDS(
             Kind.HISTOGRAM,
             "connect_seconds",

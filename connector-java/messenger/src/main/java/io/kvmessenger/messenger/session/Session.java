@@ -78,6 +78,11 @@ public final class Session {
         this.state = state;
     }
 
+    /** Distinguishes the peer's process from an earlier one at the same address; known once the session is ready. */
+    public long peerIncarnation() {
+        return peerIncarnation;
+    }
+
     /** The peer's side of the subject; null before its description was found to fit. */
     public PeerSubject peerSubject() {
         return peerSubject;

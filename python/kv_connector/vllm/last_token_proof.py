@@ -1,0 +1,277 @@
+"""Compares the received KV of each prompt's last token with what this engine computes for it, on one rank.
+
+A decoder computes the last prompt token again, into the place where the prefiller's KV of that token lies. The received
+rows are copied before the pass overwrites them, and compared after it. Used by the worker's main thread only; moves no
+page and changes none. It decides about one request; ``PairProofs`` decides about the pair of engines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kv_connector.vllm.kv_groups import KvGroup
+from kv_connector.vllm.metadata import Proof, Proved
+from kv_connector.vllm.row_limits import Limits, Part, RowDifference, compared, first_finding, limits_of, worst_of
+
+_FP8_FORMATS = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProofLayer:
+    """A layer whose rows are compared."""
+
+    name: str
+    tensor: Any
+    """Its pages: (pages, heads, tokens, content)."""
+    table: int
+    """The index of its KV cache group."""
+    group: KvGroup
+    attention: Any
+    """The engine's own layer, whose backend writes K and V into pages; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """The elements of one token's slot in a page, as indices into the flattened page, part by part."""
+
+    parts: tuple[Part, ...]
+    counts: tuple[int, ...]
+    elements: Any
+    whole_page: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of layers whose slots have the same elements, one below the other."""
+
+    layers: Sequence[ProofLayer]
+    slot: _Slot
+    numbers: Any
+
+
+class LastTokenProof:
+    """The rows that were kept for the current step, and their comparison after it."""
+
+    def __init__(
+        self,
+        layers: Sequence[ProofLayer],
+        *,
+        cache_dtype: str,
+        model_dtype: Any,
+        limits: Limits,
+        logger: logging.Logger,
+    ) -> None:
+        self._torch = importlib.import_module("torch")
+        self._layers = layers
+        self._as_float = _FP8_FORMATS.get(cache_dtype)
+        self._model_dtype = model_dtype
+        self._limits = limits
+        self._logger = logger
+        self._slots: dict[tuple[object, ...], _Slot] = {}
+        self._kept: dict[str, tuple[Proof, list[_Rows]]] = {}
+        self._noted_opaque = False
+
+    def keep(self, proofs: Sequence[Proof]) -> None:
+        """Copies the received rows; called before the pass that overwrites them."""
+        self._kept.clear()  # those of a pass that failed
+        for proof in proofs:
+            rows: list[_Rows] = []
+            try:
+                rows = self._rows(proof)
+            except Exception:
+                self._logger.exception("the last token of request %s is not compared", proof.request)
+            self._kept[proof.request] = proof, rows
+
+    def judge(self) -> list[Proved]:
+        """Compares the rows that were kept with those that the pass has written; once for each proof."""
+        kept, self._kept = self._kept, {}
+        return [self._judged(proof, rows) for proof, rows in kept.values()]
+
+    def _judged(self, proof: Proof, received: Sequence[_Rows]) -> Proved:
+        try:
+            differences = self._differences(received, self._rows(proof)) if received else []
+        except Exception:
+            self._logger.exception("the last token of request %s could not be compared", proof.request)
+            differences = []
+        if not differences:
+            return Proved(proof.request, judged=False)
+        finding = first_finding(differences, self._limits)
+        return Proved(proof.request, True, worst_of(differences), finding.sentence if finding else "")
+
+    def _differences(self, received: Sequence[_Rows], own: Sequence[_Rows]) -> list[RowDifference]:
+        """Empty if a number of this engine's own is none: it proves nothing then."""
+        differences = []
+        for theirs, ours in zip(received, own, strict=True):
+            start = 0
+            for part, count in zip(ours.slot.parts, ours.slot.counts, strict=True):
+                place = slice(start, start + count)
+                start += count
+                for layer, sums in zip(
+                    ours.layers, self._sums(theirs.numbers[:, place], ours.numbers[:, place]), strict=True
+                ):
+                    if math.isnan(sums[1]):
+                        return []
+                    differences.append(compared(layer.name, part, sums))
+        return differences
+
+    def _sums(self, received: Any, own: Any) -> list[list[float]]:
+        """For each layer what ``compared`` takes, computed on the device and fetched at once."""
+        a, b = self._floats(received), self._floats(own)
+        sums = ((a - b).abs().amax(1), b.abs().amax(1), (a * b).sum(1), (a * a).sum(1), (b * b).sum(1))
+        fetched: list[list[float]] = self._torch.stack(sums, dim=1).tolist()
+        return fetched
+
+    def _floats(self, numbers: Any) -> Any:
+        if self._as_float is not None:
+            numbers = numbers.contiguous().view(getattr(self._torch, self._as_float))
+        return numbers.to(self._torch.float32)
+
+    # ---- where a token lies
+
+    def _rows(self, proof: Proof) -> list[_Rows]:
+        """Layers with the same slot are copied together: a layer at a time would cost as many calls as there are."""
+        alike: dict[int, tuple[_Slot, list[ProofLayer]]] = {}
+        for layer in self._layers:
+            slot = self._slot(layer, proof)
+            alike.setdefault(id(slot), (slot, []))[1].append(layer)
+            if slot.whole_page and not proof.alone:
+                return []  # what the pass writes behind the token differs
+        rows = []
+        for slot, layers in alike.values():
+            pages = ((layer.tensor[self._place(layer, proof)[0]]) for layer in layers)
+            numbers = self._torch.stack([page.reshape(-1).index_select(0, slot.elements) for page in pages])
+            rows.append(_Rows(layers, slot, numbers))
+        return rows
+
+    @staticmethod
+    def _place(layer: ProofLayer, proof: Proof) -> tuple[int, int]:
+        """(page, slot in it) of the last token."""
+        page_tokens = int(layer.tensor.shape[2])
+        block, offset = proof.places[layer.table]
+        return block * (layer.group.block_tokens // page_tokens) + offset // page_tokens, offset % page_tokens
+
+    def _slot(self, layer: ProofLayer, proof: Proof) -> _Slot:
+        tensor, (_, offset) = layer.tensor, self._place(layer, proof)
+        key = (tuple(tensor.shape[1:]), tuple(tensor.stride()[1:]), str(tensor.dtype), layer.group.latent, offset)
+        if (known := self._slots.get(key)) is None:
+            known = self._slots[key] = self._latent(layer, offset) if layer.group.latent else self._learn(layer, offset)
+        return known
+
+    def _latent(self, layer: ProofLayer, offset: int) -> _Slot:
+        """All heads hold the same token at the same offset."""
+        torch, tensor = self._torch, layer.tensor
+        chosen = torch.zeros(tuple(tensor.shape[1:]), dtype=torch.bool, device=tensor.device)
+        chosen[:, offset] = True
+        elements = chosen.reshape(-1).nonzero().flatten()
+        return _Slot(("KV",), (len(elements),), elements)
+
+    def _learn(self, layer: ProofLayer, offset: int) -> _Slot:
+        """Writes a token into an empty page with the backend's own function: a slot need not be a row of the tensor."""
+        try:
+            keys, values = (self._written(layer, offset, which) for which in ("K", "V"))
+            if not len(keys) or not len(values):
+                raise ValueError(f"the backend wrote {len(keys)} elements of K and {len(values)} of V")
+        except Exception as fault:
+            if not self._noted_opaque:
+                self._noted_opaque = True
+                self._logger.info("whole pages are compared, because a token's place in them is not known: %s", fault)
+            return self._whole_page(layer)
+        return _Slot(("K", "V"), (len(keys), len(values)), self._torch.cat((keys, values)))
+
+    def _whole_page(self, layer: ProofLayer) -> _Slot:
+        """The other tokens of the page are equal on both sides, and cost time only."""
+        count = math.prod(layer.tensor.shape[1:])
+        elements = self._torch.arange(count, device=layer.tensor.device)
+        return _Slot(("KV",), (count,), elements, whole_page=True)
+
+    def _written(self, layer: ProofLayer, offset: int, part: str) -> Any:
+        torch, tensor, attention = self._torch, layer.tensor, layer.attention
+        _, heads, _, content = tensor.shape
+        page = torch.empty_strided((1, *tensor.shape[1:]), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        page.zero_()
+        scale = {"K": attention._k_scale_float, "V": attention._v_scale_float}[part]
+        ones, nothing = (
+            torch.full((1, heads, content // 2), value, dtype=self._model_dtype, device=tensor.device)
+            for value in (float(scale), 0.0)
+        )
+        key, value = (ones, nothing) if part == "K" else (nothing, ones)
+        slots = torch.tensor([offset], dtype=torch.int64, device=tensor.device)
+        attention.impl.do_kv_cache_update(attention, key, value, page, slots)
+        flat = page.reshape(-1)
+        return (flat.view(torch.uint8) if flat.element_size() == 1 else flat).nonzero().flatten()
+
+
+class StepProofs:
+    """A rank's comparisons in each step: what they find, and which blocks the engine must not use. May be unable."""
+
+    def __init__(self, judge: LastTokenProof | None = None) -> None:
+        self._judge = judge
+        self._due: dict[str, Proof] = {}
+        self._proved: list[Proved] = []
+
+    @classmethod
+    def over(cls, layers: Sequence[ProofLayer], vllm_config: Any, logger: logging.Logger) -> StepProofs:
+        """Compares the rows of these layers, if their number format is known."""
+        if not layers:
+            return cls()
+        cache_dtype = str(vllm_config.cache_config.cache_dtype)
+        tensor_format = str(layers[0].tensor.dtype).removeprefix("torch.")
+        limits = limits_of(tensor_format) or limits_of(cache_dtype)
+        if limits is None:
+            logger.info("received KV is not compared: no limits are known for its format, %s", cache_dtype)
+            return cls()
+        model_dtype = vllm_config.model_config.dtype
+        return cls(
+            LastTokenProof(layers, cache_dtype=cache_dtype, model_dtype=model_dtype, limits=limits, logger=logger)
+        )
+
+    @property
+    def able(self) -> bool:
+        """Whether rows can be compared."""
+        return self._judge is not None
+
+    def begin(self, proofs: Sequence[Proof]) -> None:
+        """Keeps the received rows, before the pass."""
+        self._due = {proof.request: proof for proof in proofs}
+        if self._judge is not None:
+            self._judge.keep(proofs)
+
+    def end(self) -> set[int]:
+        """Compares after the pass; returns the blocks whose KV must not be used. A second call finds nothing."""
+        due, self._due = self._due, {}
+        if self._judge is None:
+            self._proved += [Proved(request, judged=False) for request in due]
+            return set()
+        blocks: set[int] = set()
+        for proved in self._judge.judge():
+            self._proved.append(proved)
+            if proved.finding and proved.request in due and due[proved.request].may_fail:
+                blocks.update(due[proved.request].blocks)
+        return blocks
+
+    def take(self) -> list[Proved]:
+        """What was found since the last call."""
+        proved, self._proved = self._proved, []
+        return proved
+
+
+def proof_layers(
+    tensors: Mapping[str, Any],
+    layer_names: Sequence[str],
+    groups: Sequence[KvGroup],
+    attention_layers: Mapping[str, Any],
+) -> list[ProofLayer]:
+    """The layers of this rank that both sides compute alike, in order; empty if this engine's cannot be compared."""
+    of_group = {name: index for index, group in enumerate(groups) if not group.state for name in group.layer_names}
+    found = [
+        ProofLayer(name, tensors[name], of_group[name], groups[of_group[name]], attention_layers.get(name))
+        for name in layer_names
+        if name in tensors and name in of_group
+    ]
+    usable = all(layer.attention is not None and len(layer.tensor.shape) == 4 for layer in found)
+    return found if usable else []

@@ -1,0 +1,380 @@
+"""Decides, for each pair of this engine and a prefiller, whether both compute the same KV.
+
+No list of settings is complete, so the pair is proven: each transfer brings the KV of the last prompt token, which this
+engine computes again, and the workers compare the two (``LastTokenProof``). A pair is unproven until one request of
+``PROBE_TOKENS_MIN`` tokens was compared. Others of the pair wait until then, for a limited time. A refuted pair's
+fetches are refused before their pass. A messenger that restarted, changed weights or another adapter make another pair,
+or the pair unproven again.
+
+Used by the engine core's thread only. It reads no KV, and does not know what a difference means.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from kv_connector.vllm.engine_facts import EngineFacts
+from kv_connector.vllm.kv_groups import KvGroup, has_state
+from kv_connector.vllm.messenger_addresses import Messengers
+from kv_connector.vllm.metadata import Proof, ProofTally, Proved, WorkerNews
+from kv_connector.vllm.transfer_params import Receive, Refused
+from kv_connector.vllm.vllm_api import load_failure_policy
+
+Check = Literal["off", "warn", "fail"]
+
+PROBE_TOKENS_MIN = 32
+"""Shorter prompts prove nothing: with two tokens even other positions change the KV by less than a tenth."""
+PROBE_LIMIT_SECONDS = 10.0
+"""How long the others of an unproven pair wait for the one that goes first; its prompt may be long, or never come."""
+REFUTED_SECONDS = 60.0
+"""After this time one more request is compared, where a difference fails that request before it answers."""
+JUDGED_KEPT = 8
+DIFFERENT_MAX = 1
+"""Of the last ``JUDGED_KEPT`` requests of a proven pair; one may be due to damaged pages."""
+UNJUDGED_MAX = 3
+"""After so many requests in a row that could not be compared, none waits for another."""
+PAIRS_MAX = 1024
+
+
+class PairState(enum.Enum):
+    """What is known of a pair."""
+
+    UNPROVEN = "unproven"
+    PROVEN = "proven"
+    REFUTED = "refuted"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The prefiller, and with what both sides compute."""
+
+    messengers: Messengers
+    weights: str
+    adapter: str
+
+
+@dataclass(slots=True)
+class _Record:
+    state: PairState = PairState.UNPROVEN
+    finding: str = ""
+    refuted_at_seconds: float = 0.0
+    epoch: int = 0
+    """Counts how often the pair became unproven again; verdicts of earlier epochs do not count."""
+    probe: str = ""
+    """The request for whose verdict the others wait; "" if none."""
+    probe_since_seconds: float = 0.0
+    unjudged: int = 0
+    different: deque[bool] = field(default_factory=lambda: deque(maxlen=JUDGED_KEPT))
+
+
+@dataclass(slots=True)
+class _Fetched:
+    """A request whose last token will be compared."""
+
+    pair: Pair
+    epoch: int
+    prompt_tokens: int
+    transferred_tokens: int
+    first_token: int
+    blocks: Sequence[int]
+    arrivals: int = 0
+    """The number of messengers that have all of their part."""
+
+
+class PairProofs:
+    """The states of all pairs, and the requests whose comparison is due."""
+
+    def __init__(
+        self,
+        groups: Sequence[KvGroup],
+        check: Check,
+        *,
+        can_stop: bool,
+        weights: Callable[[], str],
+        adapter_of: Callable[[Any], str],
+        logger: logging.Logger,
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``can_stop``: whether the engine can end a running request whose loaded KV is wrong."""
+        self._groups = groups
+        self._check: Check = "off" if has_state(groups) else check
+        self._can_stop = can_stop
+        self._weights = weights
+        self._adapter_of = adapter_of
+        self._logger = logger
+        self._now_seconds = now_seconds
+        self._messenger_count = 0
+        self._records: dict[Pair, _Record] = {}
+        self._incarnations: dict[str, str] = {}
+        """By address, as last connected."""
+        self._fetched: dict[str, _Fetched] = {}
+        self._judging: dict[str, _Fetched] = {}
+        """Requests whose comparison runs."""
+        self._evict: Callable[[set[int]], None] | None = None
+        self._tallies: list[ProofTally] = []
+
+    # ---- start
+
+    def begin(self, messengers_that_compare: Sequence[bool]) -> None:
+        """Sets which messengers' ranks can compare rows; nothing waits or is compared unless all can."""
+        self._messenger_count = len(messengers_that_compare) if all(messengers_that_compare) else 0
+
+    def bind(self, block_pool: Any) -> None:
+        """Sets the engine's block pool, from whose prefix cache wrong KV is removed."""
+        self._evict = getattr(block_pool, "evict_blocks", None)
+
+    @property
+    def _active(self) -> bool:
+        return self._check != "off" and self._messenger_count > 0
+
+    @property
+    def _decides(self) -> bool:
+        return self._check == "fail" and self._active
+
+    # ---- before a fetch
+
+    def holds_back(self, request: Any, ask: Receive) -> bool:
+        """Whether the request waits for the verdict about another one of its pair; changes no state."""
+        record = self._records.get(self._pair(request, ask.messengers)) if self._decides else None
+        if record is None or record.state is not PairState.UNPROVEN or record.probe in ("", request.request_id):
+            return False
+        return self._now_seconds() - record.probe_since_seconds < PROBE_LIMIT_SECONDS
+
+    def chosen(self, request: Any, ask: Receive) -> Receive | Refused:
+        """The ask without prefillers that are refuted; Refused if none is left."""
+        if not self._decides:
+            return ask
+        named = (ask.messengers, *ask.other_prefillers)
+        left = [each for each in named if not self._finding(self._pair(request, each))]
+        if len(left) == len(named):
+            return ask
+        if left:
+            return replace(ask, messengers=left[0], other_prefillers=tuple(left[1:]))
+        self._tally("refused", 0.0, ask.messengers)
+        finding = self._finding(self._pair(request, ask.messengers))
+        return Refused(
+            f"the prefiller at {ask.messengers[0]} and this engine compute different KV: {finding}; correct the settings"
+            " of one side, or set last_token_check to 'warn' to use its KV all the same"
+        )
+
+    def fetching(
+        self, request: Any, ask: Receive, transferred_tokens: int, first_token: int, blocks: Sequence[int]
+    ) -> None:
+        """The request's KV is being fetched into these blocks."""
+        if not self._active:
+            return
+        pair = self._pair(request, ask.messengers)
+        record = self._record(pair)
+        tokens = int(request.num_prompt_tokens)
+        self._fetched[request.request_id] = _Fetched(
+            pair, record.epoch, tokens, transferred_tokens, first_token, blocks
+        )
+        now_seconds = self._now_seconds()
+        late = now_seconds - record.probe_since_seconds >= PROBE_LIMIT_SECONDS
+        waiting = record.state is PairState.UNPROVEN and record.unjudged < UNJUDGED_MAX
+        if waiting and tokens >= PROBE_TOKENS_MIN and (late or not record.probe):
+            record.probe, record.probe_since_seconds = request.request_id, now_seconds
+
+    def gone(self, request_id: str) -> None:
+        """The request ended before it was scheduled, or is not compared. A comparison that runs still counts."""
+        if (fetched := self._fetched.pop(request_id, None)) is not None:
+            self._end_probe(fetched.pair, request_id)
+
+    # ---- a step
+
+    def plan(
+        self, request_id: str, tables: Sequence[Sequence[int]], computed_tokens: int, scheduled_tokens: int
+    ) -> Proof | None:
+        """The comparison for a request that is scheduled; None if it has none, or if its last token is not computed.
+
+        ``tables`` are its whole block tables.
+        """
+        fetched = self._fetched.get(request_id)
+        if fetched is None:
+            return None
+        last = fetched.prompt_tokens - 1
+        fits = (
+            fetched.arrivals == self._messenger_count
+            and fetched.transferred_tokens == fetched.prompt_tokens
+            and fetched.first_token <= computed_tokens <= last < computed_tokens + scheduled_tokens
+            and all(last // group.block_tokens < len(table) for group, table in zip(self._groups, tables, strict=True))
+        )
+        if not fits:
+            self.gone(request_id)
+            return None
+        self._judging[request_id] = self._fetched.pop(request_id)
+        places = [
+            (table[last // group.block_tokens], last % group.block_tokens)
+            for group, table in zip(self._groups, tables, strict=True)
+        ]
+        return Proof(
+            request_id,
+            places,
+            list(fetched.blocks),
+            alone=computed_tokens + scheduled_tokens == fetched.prompt_tokens,
+            may_fail=self._decides and self._can_stop,
+        )
+
+    def reported(self, news: WorkerNews) -> None:
+        """Takes what the workers have seen in a step."""
+        self._connected(news.connected)
+        for request_id, messengers in news.moved.items():
+            if (fetched := self._fetched.get(request_id)) is not None:
+                self._end_probe(fetched.pair, request_id)
+                fetched.pair = replace(fetched.pair, messengers=messengers)
+                fetched.epoch = self._record(fetched.pair).epoch
+        for request_id in news.arrived:
+            if (fetched := self._fetched.get(request_id)) is not None:
+                fetched.arrivals += 1
+        by_request: dict[str, list[Proved]] = {}
+        for proved in news.proved:
+            by_request.setdefault(proved.request, []).append(proved)
+        for request_id, ranks in by_request.items():
+            if (judged := self._judging.pop(request_id, None)) is not None:
+                self._conclude(request_id, judged, ranks)
+
+    def take_tallies(self) -> list[ProofTally]:
+        """What is to be counted since the last call."""
+        tallies, self._tallies = self._tallies, []
+        return tallies
+
+    def state_of(self, request: Any, messengers: Messengers) -> PairState:
+        """What is known of the request's pair."""
+        record = self._records.get(self._pair(request, messengers))
+        return record.state if record is not None else PairState.UNPROVEN
+
+    def is_empty(self) -> bool:
+        """Whether no request is remembered; for leak checks at rest."""
+        return not (self._fetched or self._judging)
+
+    # ---- inside
+
+    def _pair(self, request: Any, messengers: Messengers) -> Pair:
+        lora = getattr(request, "lora_request", None)
+        return Pair(messengers, self._weights(), self._adapter_of(lora) if lora is not None else "")
+
+    def _record(self, pair: Pair) -> _Record:
+        if (record := self._records.pop(pair, None)) is None:
+            record = _Record()
+            if len(self._records) >= PAIRS_MAX:
+                self._records.pop(next(iter(self._records)))
+        self._records[pair] = record  # the last used is the last to be forgotten
+        return record
+
+    def _finding(self, pair: Pair) -> str:
+        """Why the pair is refuted; "" if it is not, or if it is time to compare another request."""
+        record = self._records.get(pair)
+        if record is None or record.state is not PairState.REFUTED:
+            return ""
+        if self._can_stop and self._now_seconds() - record.refuted_at_seconds >= REFUTED_SECONDS:
+            self._start_anew(record)
+            return ""
+        return record.finding
+
+    @staticmethod
+    def _start_anew(record: _Record) -> None:
+        record.state, record.finding, record.probe, record.unjudged = PairState.UNPROVEN, "", "", 0
+        record.epoch += 1
+        record.different.clear()
+
+    def _connected(self, connected: Mapping[str, str]) -> None:
+        """A messenger at a known address that is another process than before may compute something else."""
+        for address, incarnation in connected.items():
+            before, self._incarnations[address] = self._incarnations.get(address), incarnation
+            if before in (None, incarnation):
+                continue
+            for pair, record in self._records.items():
+                if any(str(each) == address for each in pair.messengers):
+                    self._start_anew(record)
+
+    def _end_probe(self, pair: Pair, request_id: str) -> None:
+        record = self._records.get(pair)
+        if record is not None and record.probe == request_id:
+            record.probe = ""
+
+    def _conclude(self, request_id: str, judged: _Fetched, ranks: Sequence[Proved]) -> None:
+        self._end_probe(judged.pair, request_id)
+        record = self._record(judged.pair)
+        finding = next((rank.finding for rank in ranks if rank.finding), "")
+        worst = max((rank.worst for rank in ranks), default=0.0)
+        where = judged.pair.messengers
+        if finding:
+            self._tally("different", worst, where)
+            self._on_different(request_id, judged, finding)
+        elif all(rank.judged for rank in ranks):
+            self._tally("equal", worst, where)
+        else:
+            self._tally("unjudged", worst, where)
+        if record.epoch != judged.epoch or record.state is PairState.REFUTED:
+            return
+        if not finding and not all(rank.judged for rank in ranks):
+            record.unjudged += 1
+            return
+        record.unjudged = 0
+        record.different.append(bool(finding))
+        if finding and (record.state is PairState.UNPROVEN or sum(record.different) > DIFFERENT_MAX):
+            self._refute(record, judged.pair, finding)
+        elif not finding and judged.prompt_tokens >= PROBE_TOKENS_MIN:
+            record.state = PairState.PROVEN
+
+    def _refute(self, record: _Record, pair: Pair, finding: str) -> None:
+        record.state, record.finding, record.refuted_at_seconds = PairState.REFUTED, finding, self._now_seconds()
+        if self._check == "fail":
+            self._logger.error(
+                "the prefiller at %s and this engine compute different KV, its fetches are refused from now on: %s",
+                *(pair.messengers[0], finding),
+            )
+        else:
+            self._logger.warning(
+                "the prefiller at %s and this engine compute different KV, which is used because last_token_check is"
+                " 'warn': %s",
+                *(pair.messengers[0], finding),
+            )
+
+    def _on_different(self, request_id: str, judged: _Fetched, finding: str) -> None:
+        if self._check != "fail":
+            return
+        if self._evict is not None:
+            self._evict(set(judged.blocks))  # no other request may take wrong KV from the prefix cache
+        outcome = "it fails" if self._can_stop else "it cannot be stopped and goes on with wrong KV"
+        self._logger.error(
+            "the KV of request %s is not what this engine computes, %s: %s", request_id, outcome, finding
+        )
+
+    def _tally(
+        self, outcome: Literal["equal", "different", "unjudged", "refused"], worst: float, where: Messengers
+    ) -> None:
+        self._tallies.append(ProofTally(outcome, worst, where[0]))
+
+
+def check_of(asked: str, *, latent: bool, device_type: str) -> Check:
+    """What ``last_token_check`` means here: the option, or the strictest that gave no false alarm on right pairs.
+
+    Latent KV on a CPU: equal engines differ in layer 0 themselves, because vLLM's kernel computes one token otherwise
+    than several.
+    """
+    if asked in ("off", "warn", "fail"):
+        return asked  # type: ignore[return-value]
+    return "warn" if latent and device_type == "cpu" else "fail"
+
+
+def check_of_engine(vllm_config: Any, facts: EngineFacts) -> Check:
+    """``check_of`` for an engine; equal in all of its processes."""
+    latent = any(group.latent for group in facts.kv_groups if not group.state)
+    return check_of(facts.options.last_token_check, latent=latent, device_type=vllm_config.device_config.device_type)
+
+
+def can_stop(vllm_config: Any, groups: Sequence[KvGroup]) -> bool:
+    """Whether vLLM can end or repeat a running request whose loaded KV is wrong, without a wrong token.
+
+    Assumed of vLLM: it raises, and ends, when blocks are reported as wrong while it has several KV cache groups; and
+    with asynchronous scheduling it drops the token of a request that it repeats.
+    """
+    asynchronous = bool(getattr(getattr(vllm_config, "scheduler_config", None), "async_scheduling", False))
+    return len(groups) == 1 and not (asynchronous and load_failure_policy(vllm_config) == "recompute")
