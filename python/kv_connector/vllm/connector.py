@@ -109,7 +109,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             proofs = PairProofs(
                 self._facts.kv_groups,
                 check_of_engine(vllm_config, self._facts),
-                can_stop=can_stop(vllm_config, self._facts.kv_groups),
+                can_stop=can_stop(vllm_config, self._facts.kv_groups, load_failure_policy(vllm_config)),
                 weights=self._weights.name,
                 adapter_of=self._adapters.identity,
                 logger=logger,

@@ -15,16 +15,15 @@ import enum
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kv_connector.vllm.engine_facts import EngineFacts
 from kv_connector.vllm.kv_groups import KvGroup, has_state
 from kv_connector.vllm.messenger_addresses import Messengers
-from kv_connector.vllm.metadata import Proof, ProofTally, Proved, WorkerNews
+from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved
 from kv_connector.vllm.transfer_params import Receive, Refused
-from kv_connector.vllm.vllm_api import load_failure_policy
 
 Check = Literal["off", "warn", "fail"]
 
@@ -159,8 +158,8 @@ class PairProofs:
         self._tally("refused", 0.0, ask.messengers)
         finding = self._finding(self._pair(request, ask.messengers))
         return Refused(
-            f"the prefiller at {ask.messengers[0]} and this engine compute different KV: {finding}; correct the settings"
-            " of one side, or set last_token_check to 'warn' to use its KV all the same"
+            f"the prefiller at {ask.messengers[0]} and this engine compute different KV: {finding}; correct one side"
+            "'s settings, or set last_token_check to 'warn' to use its KV all the same"
         )
 
     def fetching(
@@ -221,20 +220,27 @@ class PairProofs:
             may_fail=self._decides and self._can_stop,
         )
 
-    def reported(self, news: WorkerNews) -> None:
-        """Takes what the workers have seen in a step."""
-        self._connected(news.connected)
-        for request_id, messengers in news.moved.items():
+    def reported(
+        self,
+        *,
+        connected: Mapping[str, str],
+        moved: Mapping[str, Messengers],
+        arrived: Iterable[str],
+        proved: Iterable[Proved],
+    ) -> None:
+        """Takes what the workers have seen in a step; the parameters are those of ``WorkerNews``."""
+        self._connected(connected)
+        for request_id, messengers in moved.items():
             if (fetched := self._fetched.get(request_id)) is not None:
                 self._end_probe(fetched.pair, request_id)
                 fetched.pair = replace(fetched.pair, messengers=messengers)
                 fetched.epoch = self._record(fetched.pair).epoch
-        for request_id in news.arrived:
+        for request_id in arrived:
             if (fetched := self._fetched.get(request_id)) is not None:
                 fetched.arrivals += 1
         by_request: dict[str, list[Proved]] = {}
-        for proved in news.proved:
-            by_request.setdefault(proved.request, []).append(proved)
+        for each in proved:
+            by_request.setdefault(each.request, []).append(each)
         for request_id, ranks in by_request.items():
             if (judged := self._judging.pop(request_id, None)) is not None:
                 self._conclude(request_id, judged, ranks)
@@ -370,11 +376,11 @@ def check_of_engine(vllm_config: Any, facts: EngineFacts) -> Check:
     return check_of(facts.options.last_token_check, latent=latent, device_type=vllm_config.device_config.device_type)
 
 
-def can_stop(vllm_config: Any, groups: Sequence[KvGroup]) -> bool:
+def can_stop(vllm_config: Any, groups: Sequence[KvGroup], load_failure_policy: str) -> bool:
     """Whether vLLM can end or repeat a running request whose loaded KV is wrong, without a wrong token.
 
     Assumed of vLLM: it raises, and ends, when blocks are reported as wrong while it has several KV cache groups; and
     with asynchronous scheduling it drops the token of a request that it repeats.
     """
     asynchronous = bool(getattr(getattr(vllm_config, "scheduler_config", None), "async_scheduling", False))
-    return len(groups) == 1 and not (asynchronous and load_failure_policy(vllm_config) == "recompute")
+    return len(groups) == 1 and not (asynchronous and load_failure_policy == "recompute")

@@ -511,7 +511,7 @@ class SchedulerHalf:
                 self._quarantine.take_in(request_id, self._awaited[request_id])
             self._gate.computed(news.computed)
             self._counted_right += news.counted_right
-            self._proofs.reported(news)
+            self._proofs.reported(connected=news.connected, moved=news.moved, arrived=news.arrived, proved=news.proved)
         for request_id in sent:
             self._held.discard(request_id)
             self._window_blocks.let_go(request_id)

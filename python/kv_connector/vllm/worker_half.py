@@ -39,13 +39,13 @@ from kv_connector.vllm.metadata import (
     MessengerAddress,
     PlacedBlocks,
     PrefillEnd,
-    ProofTally,
     Refusal,
     Rejection,
     StepMetadata,
     Transfer,
     WorkerNews,
 )
+from kv_connector.vllm.proof_messages import ProofTally
 from kv_connector.vllm.told_steps import StepEnd, ToldSteps
 
 FENCE_LIMIT_SECONDS = 10.0

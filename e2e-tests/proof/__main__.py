@@ -1,0 +1,179 @@
+"""Runs pairs whose settings are not compared, and prints what the comparison of computed KV finds.
+
+    examples/setup/environment run engine --wheel "$(cat python/dist/.wheel)" -- -m proof [--requests N] CASE…
+
+from ``e2e-tests``, with ``examples`` and ``examples/vllm-1p1d`` on PYTHONPATH. The exit code is 1 if a wrong pair gave an
+answer other than the decoder's own, if its first request was not refuted, or if a right pair was suspected once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bed import PREFILL_LEG, Messenger, Side, decode_leg, messenger, start_messengers
+from make_model import cached_model
+from prompts import cache_home, random_prompt
+from proof.cases import CASES, Case, Prefiller
+from server_process import MODEL_NAME
+
+PLUGINS = Path(__file__).resolve().parent / "vllm_plugins"
+LENGTHS = (40, 2, 5, 16, 17, 33, 64, 100, 127, 128, 129, 200, 256, 300, 513, 900)
+"""The first one is long enough to refute a pair."""
+TOKENS_MAX = 900
+ANSWER_TOKENS = 8
+AT_ONCE = 8
+FINDING = re.compile(r"this engine compute different KV[^:]*: (.*)")
+
+
+@dataclass
+class Seen:
+    """The answers of one pair."""
+
+    right: int = 0
+    unlike: list[int] = field(default_factory=list)
+    """Lengths of prompts that were answered, and not as the decoder alone answers."""
+    failed: int = 0
+
+
+def side(name: str, role: str, core: int, case: Case, of: Case | Prefiller, model_arguments: tuple[str, ...]) -> Side:
+    environment = {"PYTHONPATH": str(PLUGINS), **of.environment}
+    options = {
+        "dtype": case.dtype,
+        "tp_size": of.tp_size,
+        "arguments": model_arguments,
+        "environment": environment,
+        "page_tokens": 32,
+    }
+    return Side(name, role, core, options=options, warm=False)
+
+
+def body(prompt: str, tokens: int, salt: str, leg: Any = None) -> dict[str, Any]:
+    asked = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    return asked | {"cache_salt": salt} | ({"kv_transfer_params": leg} if leg else {})
+
+
+def through(prefiller: Messenger, decoder: Messenger, prompt: str, salt: str, request: str) -> dict[str, Any]:
+    headers = {"X-Request-Id": request}
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(
+            prefiller.server.post, "/v1/completions", body(prompt, 1, salt, dict(PREFILL_LEG)), headers
+        )
+        leg = decode_leg(prefiller, request)
+        answer = decoder.server.post("/v1/completions", body(prompt, ANSWER_TOKENS, salt, leg), headers)
+        first.result()
+    return answer
+
+
+def prompts(count: int) -> Iterator[tuple[int, str]]:
+    draw = random.Random(31)
+    for index in range(count):
+        tokens = LENGTHS[index] if index < len(LENGTHS) else draw.randint(1, TOKENS_MAX)
+        yield tokens, random_prompt(tokens, 1000 + index)
+
+
+def ask(of: Prefiller, source: Messenger, target: Messenger, count: int) -> Seen:
+    """The first requests one by one, the others at once; half of them repeat the beginning of an earlier one."""
+    seen = Seen()
+
+    def one(index: int, tokens: int, prompt: str) -> None:
+        answer = through(source, target, prompt, of.name, f"{of.name}-{index}-{time.monotonic_ns()}")
+        if "choices" not in answer:
+            seen.failed += 1
+            return
+        alone = target.server.post("/v1/completions", body(prompt, ANSWER_TOKENS, "alone"))
+        if answer["choices"][0]["text"] == alone["choices"][0]["text"]:
+            seen.right += 1
+        else:
+            seen.unlike.append(tokens)
+
+    asked = list(prompts(count))
+    for index, (tokens, prompt) in enumerate(asked[: len(LENGTHS)]):
+        one(index, tokens, prompt)
+    rest: list[tuple[int, str]] = []
+    for index, (tokens, prompt) in enumerate(asked[len(LENGTHS) :]):
+        words = prompt.split()
+        shared = asked[index % len(LENGTHS)][1].split()
+        joined = (shared[: tokens // 2] + words)[:tokens] if index % 2 else words
+        rest.append((len(joined), " ".join(joined)))
+    with ThreadPoolExecutor(AT_ONCE) as clients:
+        list(clients.map(lambda each: one(each[0] + len(LENGTHS), *each[1]), enumerate(rest)))
+    return seen
+
+
+def judged(of: Prefiller, seen: Seen, compared: Counter[str], case: Case) -> str:
+    """What is wrong with it; "" if nothing is."""
+    if of.right:
+        return "" if case.warns or not (seen.failed or compared["different"]) else "a right pair was suspected"
+    if seen.unlike:
+        return f"{len(seen.unlike)} answers are wrong"
+    return "" if compared["different"] >= 1 and compared["refuted"] else "the pair was not refuted"
+
+
+def figures(target: Messenger) -> Counter[str]:
+    """What was compared until now."""
+    page = target.metrics_pages()
+    found = re.findall(r'^kv_messenger_last_tokens_compared_total\{.*reason="(\w+)".*\} (\S+)$', page, re.MULTILINE)
+    compared = Counter({reason: round(float(count)) for reason, count in found})
+    compared["refuted"] = round(target.metric("kv_messenger_fetches_refuted_total"))
+    return compared
+
+
+def run(case: Case, count: int, folder: Path) -> bool:
+    models = cache_home()
+    decoder = messenger(
+        side("decoder", "kv_consumer", 1, case, case, case.arguments), cached_model(models, case.model), folder
+    )
+    sources = [
+        messenger(
+            side(f"prefiller-{of.name}", "kv_producer", 0, case, of, (*of.arguments,)),
+            cached_model(models, of.model or case.model),
+            folder,
+        )
+        for of in case.prefillers
+    ]
+    fine = True
+    with ExitStack() as stack:
+        start_messengers(stack, [decoder, *sources])
+        for of, source in zip(case.prefillers, sources, strict=True):
+            before, begun = figures(decoder), time.monotonic()
+            seen = ask(of, source, decoder, count)
+            time.sleep(0.5)  # a step passes the last figures on
+            decoder.server.post("/v1/completions", body("w9", 1, "alone"))
+            compared = figures(decoder) - before
+            fault = judged(of, seen, compared, case)
+            fine = fine and not fault
+            print(
+                f"{case.name} {of.name}: {seen.right} answers as the decoder's own, unlike it {seen.unlike}, failed"
+                f" {seen.failed}; compared {dict(compared)}; {time.monotonic() - begun:.0f} s; {fault or 'as expected'}",
+                flush=True,
+            )
+        found = dict.fromkeys(FINDING.findall(decoder.server.log()))
+        for finding in list(found)[:4]:
+            print(f"   {finding}", flush=True)
+    return fine
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="proof")
+    parser.add_argument("--requests", type=int, default=24, help="for each pair")
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(case.name for case in CASES)}; all if none is named")
+    asked = parser.parse_args()
+    folder = Path(__file__).resolve().parents[2] / "build" / "proof" / time.strftime("%Y%m%d-%H%M%S")
+    chosen = [case for case in CASES if not asked.cases or case.name in asked.cases]
+    results = [run(case, asked.requests, folder / case.name) for case in chosen]
+    return 0 if results and all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

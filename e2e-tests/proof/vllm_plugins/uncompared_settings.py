@@ -1,0 +1,34 @@
+"""Switches the comparison of settings and weights off, so that only the comparison of computed KV is left.
+
+vLLM loads it as a plugin in each of its processes. ``PROOF_KV_SCALE`` sets the scales of K and V, as a checkpoint does
+that brings its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+
+def register() -> None:
+    start: Any = importlib.import_module("kv_connector.vllm.rank_start").RankStart
+    for method in ("_model_name", "_weights_digest"):
+        assert hasattr(start, method), f"RankStart has no {method} any more: it compares settings elsewhere"
+    start._model_name = lambda _: "settings that are not compared"
+    start._weights_digest = lambda _: ""
+    if scale := os.environ.get("PROOF_KV_SCALE"):
+        _set_scales(float(scale))
+
+
+def _set_scales(scale: float) -> None:
+    module: Any = importlib.import_module("vllm.model_executor.layers.attention.attention")
+    original = module.set_default_quant_scales
+
+    def set_scales(layer: Any, *args: Any, **more: Any) -> None:
+        original(layer, *args, **more)
+        for name in ("_k_scale", "_v_scale"):
+            getattr(layer, name).fill_(scale)
+            setattr(layer, f"{name}_float", scale)
+
+    module.set_default_quant_scales = set_scales
