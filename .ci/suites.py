@@ -39,7 +39,10 @@ CPU_KERNELS = ("-o", f"pythonpath=. tests {ROOT}/examples/sglang-1p1d/cpu_kernel
 
 NEED_TORCH = [
     f"python/tests/vllm/test_{what}.py"
-    for what in ("shareable_memory", "prompts", "kernels_compile", "device_allocation", "settings")
+    for what in (
+        *("shareable_memory", "prompts", "kernels_compile", "device_allocation", "settings"),
+        "last_token_proof",
+    )
 ]
 """Tests of the vLLM connector that want what comes with vLLM; elsewhere they, or some of them, are skipped."""
 

@@ -1,9 +1,9 @@
 """Runs pairs whose settings are not compared, and prints what the comparison of computed KV finds.
 
-    examples/setup/environment run engine --wheel "$(cat python/dist/.wheel)" -- -m proof [--requests N] CASE…
+    examples/setup/environment run engine --wheel "$(cat python/dist/.wheel)" -- e2e-tests/proof [--requests N] CASE…
 
-from ``e2e-tests``, with ``examples`` and ``examples/vllm-1p1d`` on PYTHONPATH. The exit code is 1 if a wrong pair gave an
-answer other than the decoder's own, if its first request was not refuted, or if a right pair was suspected once.
+The exit code is 1 if a wrong pair gave an answer other than the decoder's own, if its first request was not refuted, or
+if a right pair was suspected once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bed import PREFILL_LEG, Messenger, Side, decode_leg, messenger, start_messengers
-from make_model import cached_model
-from prompts import cache_home, random_prompt
-from proof.cases import CASES, Case, Prefiller
-from server_process import MODEL_NAME
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / folder) for folder in ("e2e-tests", "examples", "examples/vllm-1p1d")]
+
+from bed import PREFILL_LEG, Messenger, Side, decode_leg, messenger, start_messengers  # noqa: E402
+from make_model import cached_model  # noqa: E402
+from prompts import cache_home, random_prompt  # noqa: E402
+from server_process import MODEL_NAME  # noqa: E402
+
+from proof.cases import CASES, Case, Prefiller  # noqa: E402
 
 PLUGINS = Path(__file__).resolve().parent / "vllm_plugins"
 LENGTHS = (40, 2, 5, 16, 17, 33, 64, 100, 127, 128, 129, 200, 256, 300, 513, 900)
@@ -169,7 +173,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=24, help="for each pair")
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(case.name for case in CASES)}; all if none is named")
     asked = parser.parse_args()
-    folder = Path(__file__).resolve().parents[2] / "build" / "proof" / time.strftime("%Y%m%d-%H%M%S")
+    folder = ROOT / "build" / "proof" / time.strftime("%Y%m%d-%H%M%S")
     chosen = [case for case in CASES if not asked.cases or case.name in asked.cases]
     results = [run(case, asked.requests, folder / case.name) for case in chosen]
     return 0 if results and all(results) else 1

@@ -273,5 +273,5 @@ def proof_layers(
         for name in layer_names
         if name in tensors and name in of_group
     ]
-    usable = all(layer.attention is not None and len(layer.tensor.shape) == 4 for layer in found)
+    usable = all(getattr(layer.attention, "impl", None) is not None and len(layer.tensor.shape) == 4 for layer in found)
     return found if usable else []
