@@ -56,6 +56,14 @@ RULES = (
         "pages-arrive-damaged",
     ),
     Rule(
+        "KvMessengerKvDiffers",
+        'sum by (instance) (increase(kv_messenger_last_tokens_compared_total{reason="different"}[1h])) > 0',
+        "0m",
+        "critical",
+        "A prefiller computes another KV than its decoder: their settings or weights differ.",
+        "a-prefiller-computes-another-kv",
+    ),
+    Rule(
         "KvMessengerFaultContained",
         grew("kv_messenger_faults_contained_total", "1h"),
         "0m",

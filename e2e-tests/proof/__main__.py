@@ -27,9 +27,9 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("e2e-tests", "examples", "exam
 from bed import PREFILL_LEG, Messenger, Side, decode_leg, messenger, start_messengers  # noqa: E402
 from make_model import cached_model  # noqa: E402
 from prompts import cache_home, random_prompt  # noqa: E402
-from server_process import MODEL_NAME  # noqa: E402
-
 from proof.cases import CASES, Case, Prefiller  # noqa: E402
+from server_process import MODEL_NAME  # noqa: E402
+from warm_starts import LAUNCHER  # noqa: E402
 
 PLUGINS = Path(__file__).resolve().parent / "vllm_plugins"
 LENGTHS = (40, 2, 5, 16, 17, 33, 64, 100, 127, 128, 129, 200, 256, 300, 513, 900)
@@ -50,16 +50,17 @@ class Seen:
     failed: int = 0
 
 
-def side(name: str, role: str, core: int, case: Case, of: Case | Prefiller, model_arguments: tuple[str, ...]) -> Side:
+def side(name: str, case: Case, of: Case | Prefiller) -> Side:
     environment = {"PYTHONPATH": str(PLUGINS), **of.environment}
     options = {
         "dtype": case.dtype,
         "tp_size": of.tp_size,
-        "arguments": model_arguments,
+        "arguments": of.arguments,
         "environment": environment,
         "page_tokens": 32,
     }
-    return Side(name, role, core, options=options, warm=False)
+    role, core = ("kv_producer", 0) if isinstance(of, Prefiller) else ("kv_consumer", 1)
+    return Side(name, role, core, options=options)
 
 
 def body(prompt: str, tokens: int, salt: str, leg: Any = None) -> dict[str, Any]:
@@ -135,15 +136,9 @@ def figures(target: Messenger) -> Counter[str]:
 
 def run(case: Case, count: int, folder: Path) -> bool:
     models = cache_home()
-    decoder = messenger(
-        side("decoder", "kv_consumer", 1, case, case, case.arguments), cached_model(models, case.model), folder
-    )
+    decoder = messenger(side("decoder", case, case), cached_model(models, case.model), folder)
     sources = [
-        messenger(
-            side(f"prefiller-{of.name}", "kv_producer", 0, case, of, (*of.arguments,)),
-            cached_model(models, of.model or case.model),
-            folder,
-        )
+        messenger(side(f"prefiller-{of.name}", case, of), cached_model(models, of.model or case.model), folder)
         for of in case.prefillers
     ]
     fine = True
@@ -158,8 +153,9 @@ def run(case: Case, count: int, folder: Path) -> bool:
             fault = judged(of, seen, compared, case)
             fine = fine and not fault
             print(
-                f"{case.name} {of.name}: {seen.right} answers as the decoder's own, unlike it {seen.unlike}, failed"
-                f" {seen.failed}; compared {dict(compared)}; {time.monotonic() - begun:.0f} s; {fault or 'as expected'}",
+                f"{case.name} {of.name}: {seen.right} answers as the decoder's own, {len(seen.unlike)} others,"
+                f" {seen.failed} failed; compared {dict(compared)}; {time.monotonic() - begun:.0f} s;"
+                f" {fault or 'as expected'}",
                 flush=True,
             )
         found = dict.fromkeys(FINDING.findall(decoder.server.log()))
@@ -175,7 +171,10 @@ def main() -> int:
     asked = parser.parse_args()
     folder = ROOT / "build" / "proof" / time.strftime("%Y%m%d-%H%M%S")
     chosen = [case for case in CASES if not asked.cases or case.name in asked.cases]
-    results = [run(case, asked.requests, folder / case.name) for case in chosen]
+    try:
+        results = [run(case, asked.requests, folder / case.name) for case in chosen]
+    finally:
+        LAUNCHER.stop()
     return 0 if results and all(results) else 1
 
 

@@ -1,4 +1,4 @@
-"""Pairs of vLLM servers whose settings are not compared: which prefillers compute what the decoder does, and which do not."""
+"""Pairs of vLLM servers whose settings are not compared: which prefillers compute what their decoder does."""
 
 from __future__ import annotations
 

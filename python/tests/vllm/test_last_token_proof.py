@@ -59,9 +59,7 @@ class Engine:
         self.names = [f"model.layers.{index}.self_attn.attn" for index in range(layers)]
         self.group = KvGroup(tuple(self.names), BLOCK_TOKENS)
         torch.manual_seed(5)
-        self.tensors = {
-            name: torch.randn(PAGES, HEADS, PAGE_TOKENS, CONTENT).to(dtype) for name in self.names
-        }
+        self.tensors = {name: torch.randn(PAGES, HEADS, PAGE_TOKENS, CONTENT).to(dtype) for name in self.names}
         self.model_dtype = dtype if dtype in (torch.float32, torch.bfloat16, torch.float16) else torch.bfloat16
         self.proof = LastTokenProof(
             proof_layers(self.tensors, self.names, [self.group], dict.fromkeys(self.names, attention)),

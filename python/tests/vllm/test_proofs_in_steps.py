@@ -34,8 +34,7 @@ class Judge:
     def judge(self) -> list[Proved]:
         due, self._due = self._due, []
         return [
-            self.proved(each.request, True, *((1.7, FINDING) if each.request in self.different else ()))
-            for each in due
+            self.proved(each.request, True, *((1.7, FINDING) if each.request in self.different else ())) for each in due
         ]
 
 

@@ -3,6 +3,7 @@ package io.kvmessenger.connector;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import io.kvmessenger.messenger.port.ComparisonOutcome;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.TransferKey;
 import java.nio.charset.StandardCharsets;
@@ -27,7 +28,9 @@ class CommandReaderTest {
              {"do":"expect","transfer":"t","promptDigest":"ab","prefillers":[{"host":"h","port":9}]},
              {"do":"decline","transfer":"t","prefillers":[]},
              {"do":"reject","transfer":"t","prefillers":[{"host":"h","port":9}]},
-             {"do":"abandon","request":"d"}]}\
+             {"do":"abandon","request":"d"},
+             {"do":"compared","outcome":"different","differenceMillionths":1700000,"prefillers":[{"host":"h","port":9}]},
+             {"do":"refuted","fetches":2}]}\
             """))
                 .satisfiesExactly(
                         step -> assertThat(((EngineCommand.Step) step).chunks().getFirst())
@@ -68,7 +71,13 @@ class CommandReaderTest {
                         reject -> assertThat(reject)
                                 .isEqualTo(new EngineCommand.Reject(
                                         "t", List.of(new EngineCommand.PrefillerAddress("h", 9, "")))),
-                        abandon -> assertThat(abandon).isEqualTo(new EngineCommand.Abandon("d")));
+                        abandon -> assertThat(abandon).isEqualTo(new EngineCommand.Abandon("d")),
+                        compared -> assertThat(compared)
+                                .isEqualTo(new EngineCommand.Compared(
+                                        ComparisonOutcome.DIFFERENT,
+                                        1_700_000,
+                                        new EngineCommand.PrefillerAddress("h", 9, ""))),
+                        refuted -> assertThat(refuted).isEqualTo(new EngineCommand.Refuted(2)));
     }
 
     @Test

@@ -7,10 +7,11 @@ import java.util.EnumMap;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Keeps the sums of counters and the number of observations for a test. */
-record CountingTally(Map<MessengerMetric, Long> sums, Map<CountedReason, Long> reasons) implements Tally {
+/** Keeps the sums of counters, the number of observations and the last value of gauges for a test. */
+record CountingTally(Map<MessengerMetric, Long> sums, Map<CountedReason, Long> reasons, Map<MessengerMetric, Long> gauges)
+        implements Tally {
     CountingTally() {
-        this(new EnumMap<>(MessengerMetric.class), new HashMap<>());
+        this(new EnumMap<>(MessengerMetric.class), new HashMap<>(), new EnumMap<>(MessengerMetric.class));
     }
 
     @Override
@@ -33,7 +34,9 @@ record CountingTally(Map<MessengerMetric, Long> sums, Map<CountedReason, Long> r
     }
 
     @Override
-    public void set(MessengerMetric metric, long value) {}
+    public void set(MessengerMetric metric, long value) {
+        gauges.put(metric, value);
+    }
 
     @Override
     public void observe(MessengerMetric metric, double value) {

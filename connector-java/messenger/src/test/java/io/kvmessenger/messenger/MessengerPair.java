@@ -52,6 +52,7 @@ abstract class MessengerPair {
         final RecordingTransferEngine transfer = new RecordingTransferEngine();
         final List<String> told = new ArrayList<>();
         final List<String> logged = new ArrayList<>();
+        final List<String> connected = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
         final List<EngineCommand.Prompt> prompts = new ArrayList<>();
         final Messenger messenger;
@@ -112,6 +113,11 @@ abstract class MessengerPair {
         @Override
         public void prefilled(TransferKey transfer) {
             told.add(("prefilled " + transfer.id() + " " + transfer.digest()).strip());
+        }
+
+        @Override
+        public void connected(String host, int port, long incarnation) {
+            connected.add(host + ":" + port + " is " + incarnation + " before " + told.size() + " events");
         }
 
         @Override

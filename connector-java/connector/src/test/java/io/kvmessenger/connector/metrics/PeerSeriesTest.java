@@ -76,6 +76,20 @@ class PeerSeriesTest {
     }
 
     @Test
+    void shouldNotAddTheGaugeOfAPeerThatIsGoneToTheOthers() {
+        PeerTally gone = open("a");
+        gone.set(MessengerMetric.PEER_LAST_TOKEN_DIFFERENCE, 7);
+        gone.set(MessengerMetric.PEER_LAST_TOKEN_DIFFERENCE, 5);
+        open("b");
+        assertThat(read(MessengerMetric.PEER_LAST_TOKEN_DIFFERENCE))
+                .isEqualTo(Map.of("a", 5.0, "b", 0.0, "other", 0.0));
+        gone.end();
+        open("c");
+        assertThat(read(MessengerMetric.PEER_LAST_TOKEN_DIFFERENCE))
+                .isEqualTo(Map.of("b", 0.0, "c", 0.0, "other", 0.0));
+    }
+
+    @Test
     void shouldTakeAPeerOfThatNameForOneOfTheOthers() {
         open("other").add(MessengerMetric.PEER_BYTES_SENT, 5);
         assertThat(sent()).isEqualTo(Map.of("other", 5.0));
