@@ -105,9 +105,13 @@ def bed(model: Path, run_folder: Path, reference: Reference) -> Iterator[Bed]:
 
 @pytest.fixture(scope="session")
 def tcp_decoder(bed: Bed) -> Iterator[Messenger]:
-    """A decoder of the same prefiller whose messenger offers tcp alone; the shared one gets shm, the faster."""
+    """A decoder of the same prefiller whose messenger offers tcp alone; the shared one gets shm, the faster.
+
+    It uses KV that is not what it computes itself, so that a test can see such KV in the tokens.
+    """
+    extra = {"transports": ["tcp"], "last_token_check": "warn"}
     with ExitStack() as stack:
-        (made,) = bed.started(stack, decoder("decoder-tcp", extra={"transports": ["tcp"]}))
+        (made,) = bed.started(stack, decoder("decoder-tcp", extra=extra))
         yield made
 
 

@@ -13,11 +13,13 @@ from bed import Bed, Messenger, decoder, decoder_waits, prefiller, serial, way_o
 from conftest import ROOT, Reference
 from faults import dropped_payload
 from kv_connector.cli.timelines import FetchTimeline, PrefillTimeline, fetches, prefills
+from prompts import random_prompt
 from server_process import words_of
 from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, HELD, OVERLAPPED, OVERLAPPED_LENGTHS
 
 CHUNK_TOKENS = 256
 PAGE_TOKENS = 128
+COMPARED_TOKENS = 64
 LAYERS = 4
 HOLD_PASSES = "KV_MESSENGER_HOLD_PASSES"
 """See held_passes.py, which only an engine can import."""
@@ -72,13 +74,30 @@ def damaged(bed: Bed) -> Iterator[Damaged]:
         yield Damaged(*bed.started(stack, faulty, decoder("decoder-comparing", extra={"page_checksum": "full"})))
 
 
-def test_tokens_differ_when_the_bytes_are_dropped(bed: Bed, reference: Reference, damaged: Damaged) -> None:
+def test_tokens_differ_when_the_bytes_are_dropped(
+    tcp_decoder: Messenger, reference: Reference, damaged: Damaged
+) -> None:
     """The comparison can fail."""
     for prompt in DROPPED.prompts():
-        before = bed.decoder.tokens_by_transfer()
-        answer = serial(damaged.dropping, bed.decoder, prompt, ANSWER_TOKENS)
-        assert bed.decoder.tokens_by_transfer() - before == len(prompt.split()), "the transfer did not happen at all"
+        before = tcp_decoder.tokens_by_transfer()
+        answer = serial(damaged.dropping, tcp_decoder, prompt, ANSWER_TOKENS)
+        assert tcp_decoder.tokens_by_transfer() - before == len(prompt.split()), "the transfer did not happen at all"
         assert words_of(answer) != reference.to(prompt)
+
+
+def test_no_wrong_token_comes_of_kv_that_the_decoder_computes_otherwise(bed: Bed, damaged: Damaged) -> None:
+    """Until now all KV was right and none was suspected; of this prefiller all is wrong from the first request on."""
+    decoder = bed.decoder
+    assert decoder.metric("kv_messenger_last_tokens_compared_total", reason="different") == 0
+    words_of(serial(bed.prefiller, decoder, random_prompt(COMPARED_TOKENS, 1), ANSWER_TOKENS))
+    for seed in range(2, 5):
+        answer = serial(damaged.dropping, decoder, random_prompt(COMPARED_TOKENS, seed), ANSWER_TOKENS)
+        assert "choices" not in answer or answer["choices"][0]["finish_reason"] == "error", "wrong KV became tokens"
+    assert decoder.server.log().count("is refused: the prefiller at") == 2
+    words_of(serial(bed.prefiller, decoder, random_prompt(COMPARED_TOKENS, 5), ANSWER_TOKENS))
+    assert decoder.metric("kv_messenger_last_tokens_compared_total", reason="equal") > 0
+    assert decoder.metric("kv_messenger_last_tokens_compared_total", reason="different") == 1
+    assert decoder.metric("kv_messenger_fetches_refuted_total") == 2
 
 
 def test_damaged_pages_fail_their_request_where_they_are_compared(

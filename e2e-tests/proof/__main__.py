@@ -27,9 +27,10 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("e2e-tests", "examples", "exam
 from bed import PREFILL_LEG, Messenger, Side, decode_leg, messenger, start_messengers  # noqa: E402
 from make_model import cached_model  # noqa: E402
 from prompts import cache_home, random_prompt  # noqa: E402
-from proof.cases import CASES, Case, Prefiller  # noqa: E402
 from server_process import MODEL_NAME  # noqa: E402
 from warm_starts import LAUNCHER  # noqa: E402
+
+from proof.cases import CASES, Case, Prefiller  # noqa: E402
 
 PLUGINS = Path(__file__).resolve().parent / "vllm_plugins"
 LENGTHS = (40, 2, 5, 16, 17, 33, 64, 100, 127, 128, 129, 200, 256, 300, 513, 900)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from make_model import (
-    Shape,
     TinyGemma,
     TinyGptOss,
     TinyGrouped,
@@ -67,7 +66,8 @@ RIGHT = Prefiller("right", True, SMALL_CHUNKS)
 @dataclass(frozen=True)
 class Case:
     name: str
-    model: Shape | TinyPhi3
+    model: Any
+    """A shape of ``make_model``, or of this file."""
     prefillers: tuple[Prefiller, ...]
     arguments: tuple[str, ...] = ()
     dtype: str = "float32"

@@ -200,6 +200,17 @@ def test_should_let_all_through_where_nothing_can_be_compared(world: World) -> N
     assert not world.holds(Request("waits"))
 
 
+def test_should_count_only_those_in_a_row_that_could_not_be_compared(world: World) -> None:
+    for index in range(UNJUDGED_MAX - 1):
+        world.fetch(Request(f"r{index}"))
+        world.judge(Request(f"r{index}"), judged=False)
+    world.serve(Request("short", 2))
+    world.fetch(Request("once more"))
+    world.judge(Request("once more"), judged=False)
+    world.fetch(Request("next"))
+    assert world.holds(Request("waits"))
+
+
 def test_should_not_refute_a_proven_pair_by_one_request(world: World) -> None:
     world.serve(Request("a"))
     world.serve(Request("b"), FINDING)
