@@ -26,6 +26,8 @@ COUNTERS = {
     "received_bytes": "Bytes of KV of fetches that arrived.",
     "pages_compared": "Pages, or parts of pages, compared by page_checksum after they arrived.",
     "checksums_different": "Fetches failed because pages arrived damaged: check the network and the memory of both hosts.",  # noqa: E501
+    "last_tokens_compared": "Requests whose last prompt token was compared, as received and as computed here (last_token_check).",  # noqa: E501
+    "fetches_refuted": "Fetches refused before they began, because the prefiller computes another KV than this engine: the log names the layer.",  # noqa: E501
     "writes_refused": "Writes refused because they were outside their window or region.",
     "writes_failed": "Writes that ended without completing.",
     "windows_overshot": "Fetches failed because more immediates arrived than expected.",
@@ -79,6 +81,11 @@ REASONS: dict[str, tuple[str, ...]] = {
         "ungrantable",
         "stopping",
     ),
+    "last_tokens_compared": (
+        "equal",
+        "different",
+        "unjudged",
+    ),
 }
 """Of counters that are told apart by reason."""
 GAUGES = {
@@ -90,6 +97,7 @@ GAUGES = {
     "pages_quarantined": "Pages that wait for proof that nothing can write to them.",
     "regions_open": "Memory regions registered for transfer.",
     "sessions_open": "Peers with a completed handshake.",
+    "last_token_difference_millionths": "The largest difference between received and own KV of a prompt's last token, in millionths of a layer's largest number: of each connected prefiller's last request, and the largest of these.",  # noqa: E501
 }
 HISTOGRAMS = {
     "connect_seconds": "From a decoder's first packet to a prefiller to the end of their handshake.",

@@ -181,6 +181,15 @@ def test_should_find_other_scales_of_eight_bits() -> None:
         assert bool(proved.finding) == found, factor
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_should_learn_a_token_s_place_under_any_scale(scale: float, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    engine = Engine(Packed(), torch.float8_e4m3fn, scale=scale)
+    engine.proof.keep([place(3)])
+    assert engine.proof.judge()[0].judged
+    assert "whole pages" not in caplog.text
+
+
 def test_should_prove_nothing_by_numbers_of_its_own_that_are_none() -> None:
     engine = Engine(Rows())
     broken = engine.rows()
