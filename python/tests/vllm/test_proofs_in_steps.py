@@ -213,3 +213,20 @@ def test_should_fail_nothing_unless_asked_to(engine: EngineMaker, judge: Judge, 
         assert decoder.ended[name].name == "FINISHED_LENGTH_CAPPED"
     assert len(judge.seen) == (2 if option == "warn" else 0)
     assert decoder.at_rest()
+
+
+def test_should_judge_the_prefiller_that_was_asked_last(decoder: SimulatedEngine, judge: Judge) -> None:
+    judge.different = {"first"}
+    both = {"do_remote_prefill": True, "prefiller": ["127.0.0.1:4000", "127.0.0.1:5000"]}
+    decoder.add("first", TOKENS, dict(both))
+    decoder.step()
+    decoder.messenger.fail("first")
+    decoder.steps(2)
+    assert decoder.messenger.of_kind("fetch")[-1]["prefillers"][0]["port"] == 5000
+    decoder.messenger.arrive("first")
+    decoder.steps(3)
+    assert decoder.ended["first"].name == "FINISHED_ERROR"
+    for port, ends_at_once in ((5000, True), (4000, False)):
+        decoder.add(f"of {port}", TOKENS, {"do_remote_prefill": True, "prefiller": f"127.0.0.1:{port}"})
+        decoder.steps(2)
+        assert (f"of {port}" in decoder.ended) == ends_at_once
