@@ -121,7 +121,7 @@ def judged(of: Prefiller, seen: Seen, compared: Counter[str], case: Case) -> str
     """What is wrong with it; "" if nothing is."""
     if of.right:
         return "" if case.warns or not (seen.failed or compared["different"]) else "a right pair was suspected"
-    if seen.unlike:
+    if len(seen.unlike) > case.cannot_stop:
         return f"{len(seen.unlike)} answers are wrong"
     return "" if compared["different"] >= 1 and compared["refuted"] else "the pair was not refuted"
 
