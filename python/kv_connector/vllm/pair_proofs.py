@@ -362,8 +362,8 @@ class PairProofs:
 def check_of(asked: str, *, latent: bool, device_type: str) -> Check:
     """What ``last_token_check`` means here: the option, or the strictest that gave no false alarm on right pairs.
 
-    Latent KV on a CPU: equal engines differ in layer 0 themselves, because vLLM's kernel computes one token otherwise
-    than several.
+    Latent KV on a CPU: equal engines differ in layer 0 themselves, because vLLM's kernels for norms and positions read
+    several rows of a slice from the wrong places, and one row from the right one.
     """
     if asked in ("off", "warn", "fail"):
         return asked  # type: ignore[return-value]
