@@ -43,16 +43,12 @@ def main() -> None:
         norm = slices.float().pow(2).mean(-1, keepdim=True).add(1e-6).rsqrt()
         formula = slices.float() * norm * weight.float()
         alone = torch.cat([normed(slices[row : row + 1], weight) for row in range(TOKENS)])
-        print(
-            f"{dtype}: norm of one row at a time is off the formula by {off(alone, formula):.2g}, of all rows at once"
-        )
-        print(
-            f"   by {off(normed(slices, weight), formula):.2g}, of a copy by {off(normed(slices.clone(), weight), formula):.2g};"
-        )
         single = torch.cat([rotated(product, table, row, 1) for row in range(TOKENS)])
-        print(
-            f"   rotation of all rows at once is off that of one at a time by {off(rotated(product, table, 0, TOKENS), single):.2g}"
-        )
+        print(f"{dtype}: a norm is off the formula by {off(alone, formula):.2g} for one row at a time,")
+        print(f"   by {off(normed(slices, weight), formula):.2g} for all rows of the slice,")
+        print(f"   by {off(normed(slices.contiguous(), weight), formula):.2g} for all rows of a copy;")
+        together = rotated(product, table, 0, TOKENS)
+        print(f"   rotating all rows at once is off rotating one at a time by {off(together, single):.2g}")
 
 
 if __name__ == "__main__":
