@@ -56,7 +56,7 @@ class ComparisonsTest extends MessengerPair {
         decoder.messenger.onCommand(new EngineCommand.Compared(ComparisonOutcome.UNJUDGED, 0, ELSEWHERE));
         decoder.messenger.onCommand(new EngineCommand.Refuted(3));
         carry();
-        assertThat(decoder.connected).isEmpty();
+        assertThat(decoder.connected).as("the prefiller of the set-up alone").hasSize(1);
         assertThat(decoder.tally.sum(ComparisonOutcome.UNJUDGED)).isEqualTo(1);
         assertThat(decoder.tally.sum(MessengerMetric.FETCHES_REFUTED)).isEqualTo(3);
     }
