@@ -66,8 +66,8 @@ final class CommandReader {
             case "refuted" -> new EngineCommand.Refuted(fields.integer("fetches"));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, step, "
-                        + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon, compared, "
-                        + "refuted");
+                        + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon, "
+                        + "compared, refuted");
         };
     }
 

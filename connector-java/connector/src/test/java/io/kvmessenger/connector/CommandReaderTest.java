@@ -81,9 +81,7 @@ class CommandReaderTest {
             """))
                 .containsExactly(
                         new EngineCommand.Compared(
-                                ComparisonOutcome.DIFFERENT,
-                                1_700_000,
-                                new EngineCommand.PrefillerAddress("h", 9, "")),
+                                ComparisonOutcome.DIFFERENT, 1_700_000, new EngineCommand.PrefillerAddress("h", 9, "")),
                         new EngineCommand.Refuted(2));
     }
 

@@ -8,7 +8,8 @@ import java.util.HashMap;
 import java.util.Map;
 
 /** Keeps the sums of counters, the number of observations and the last value of gauges for a test. */
-record CountingTally(Map<MessengerMetric, Long> sums, Map<CountedReason, Long> reasons, Map<MessengerMetric, Long> gauges)
+record CountingTally(
+        Map<MessengerMetric, Long> sums, Map<CountedReason, Long> reasons, Map<MessengerMetric, Long> gauges)
         implements Tally {
     CountingTally() {
         this(new EnumMap<>(MessengerMetric.class), new HashMap<>(), new EnumMap<>(MessengerMetric.class));
