@@ -187,6 +187,18 @@ class PairProofs:
 
     # ---- a step
 
+    def planned(
+        self, request_id: str, tables: Sequence[Sequence[int]], computed_tokens: int, scheduled_tokens: int
+    ) -> list[Proof]:
+        """As ``plan``, as a list of at most one; never raises, because a step without proofs is better than none."""
+        try:
+            proof = self.plan(request_id, tables, computed_tokens, scheduled_tokens)
+        except Exception:
+            self._logger.exception("the last token of request %s is not compared", request_id)
+            self.gone(request_id)
+            return []
+        return [proof] if proof is not None else []
+
     def plan(
         self, request_id: str, tables: Sequence[Sequence[int]], computed_tokens: int, scheduled_tokens: int
     ) -> Proof | None:

@@ -337,7 +337,8 @@ class SchedulerHalf:
         meta.tallies = self._proofs.take_tallies()
         for request_id, group_blocks, whole_table, first_token in _scheduled(scheduler_output):
             if whole_table:
-                self._plan_proof(request_id, group_blocks, first_token, scheduler_output, meta)
+                count = scheduler_output.num_scheduled_tokens[request_id]
+                meta.proofs += self._proofs.planned(request_id, group_blocks, first_token, count)
             prefill = self._prefills.get(request_id)
             if prefill is None or prefill.given_up:
                 continue
@@ -351,25 +352,6 @@ class SchedulerHalf:
             if chunk is not None:
                 meta.chunks.append(chunk)
         return meta
-
-    def _plan_proof(
-        self,
-        request_id: str,
-        tables: Sequence[Sequence[int]],
-        first_token: int,
-        scheduler_output: Any,
-        meta: StepMetadata,
-    ) -> None:
-        try:
-            proof = self._proofs.plan(
-                request_id, tables, first_token, scheduler_output.num_scheduled_tokens[request_id]
-            )
-        except Exception:
-            self._logger.exception("the last token of request %s is not compared", request_id)
-            self._proofs.gone(request_id)
-            return
-        if proof is not None:
-            meta.proofs.append(proof)
 
     def _preempt(self, request_id: str, meta: StepMetadata) -> None:
         """Handles a preemption: the request's blocks are overwritten next, but it stays announced."""

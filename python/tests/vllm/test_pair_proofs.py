@@ -326,6 +326,17 @@ def test_should_name_the_place_of_the_last_token_in_each_group(tokens: int) -> N
     assert proof.alone
 
 
+def test_should_compare_nothing_and_raise_nothing_when_the_engine_s_tables_are_not_as_expected(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fetch(Request("r"))
+    world.report(arrived=["r"])
+    assert world.proofs.planned("r", [[1, 2], [3, 4]], LONG - 1, 1) == []
+    assert "is not compared" in caplog.text
+    assert world.proofs.is_empty()
+    assert not world.holds(Request("second"))
+
+
 def test_should_say_whether_the_pass_writes_behind_the_token(world: World) -> None:
     world.fetch(Request("r"))
     world.report(arrived=["r"])
