@@ -174,11 +174,9 @@ class PairProofs:
         self._fetched[request.request_id] = _Fetched(
             pair, record.epoch, tokens, transferred_tokens, first_token, blocks
         )
-        now_seconds = self._now_seconds()
-        late = now_seconds - record.probe_since_seconds >= PROBE_LIMIT_SECONDS
         waiting = record.state is PairState.UNPROVEN and record.unjudged < UNJUDGED_MAX
-        if waiting and tokens >= PROBE_TOKENS_MIN and (late or not record.probe):
-            record.probe, record.probe_since_seconds = request.request_id, now_seconds
+        if waiting and tokens >= PROBE_TOKENS_MIN and not record.probe:  # one that is late makes none wait any more
+            record.probe, record.probe_since_seconds = request.request_id, self._now_seconds()
 
     def gone(self, request_id: str) -> None:
         """The request ended before it was scheduled, or is not compared. A comparison that runs still counts."""

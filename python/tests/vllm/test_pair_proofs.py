@@ -185,9 +185,19 @@ def test_should_wait_for_a_limited_time(world: World) -> None:
     world.now_seconds += 0.001
     assert not world.holds(Request("second"))
     world.fetch(Request("second"))
-    assert world.holds(Request("third")), "the second goes first now"
-    world.judge(Request("first"))
-    assert not world.holds(Request("third")), "the first one's verdict counts all the same"
+    assert not world.holds(Request("third")), "the limit is one for all that wait"
+    world.judge(Request("second"))
+    assert world.state() is PairState.PROVEN, "any verdict counts"
+    world.judge(Request("first"), FINDING)
+    assert world.state() is PairState.PROVEN
+
+
+def test_should_let_another_one_go_first_when_a_late_one_has_ended(world: World) -> None:
+    world.fetch(Request("late"))
+    world.now_seconds += PROBE_LIMIT_SECONDS
+    world.proofs.gone("late")
+    world.fetch(Request("second"))
+    assert world.holds(Request("third"))
 
 
 def test_should_let_all_through_where_nothing_can_be_compared(world: World) -> None:
