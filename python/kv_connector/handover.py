@@ -40,7 +40,7 @@ MESSAGE_LENGTH_MAX_BYTES = 128 << 10
 MEMORIES_MAX = 250
 """Linux passes at most 253 descriptors with a message."""
 VOTES_LENGTH_MAX_BYTES = 16 << 10
-"""The size of a message that names requests, unless a single name is longer; several fit into a socket's buffer."""
+"""The size of a message that names requests, by their numbers; several fit into a socket's buffer."""
 FENCE_NEWS_SECONDS = 10.0
 """The interval at which a rank that waits for a fence logs that it waits."""
 
@@ -59,7 +59,10 @@ Rank = tuple[int, int]
 
 
 class Votes(NamedTuple):
-    """Requests that a messenger has ended, so that nothing reads (sent) or writes (received) their pages any more."""
+    """Requests that a messenger has ended, so that nothing reads (sent) or writes (received) their pages any more.
+
+    They are named by the engine's own numbers: a message with a client's text in it could be of any length.
+    """
 
     sent: set[str]
     received: set[str]

@@ -1,4 +1,7 @@
-"""The messages between the two halves of the connector: plain values, which vLLM pickles."""
+"""The messages between the two halves of the connector: plain values, which vLLM pickles.
+
+Each ``request`` is the number that the scheduler's half has given it (``request_numbers``), never the engine's id.
+"""
 
 from __future__ import annotations
 
@@ -132,12 +135,14 @@ class StepMetadata(KVConnectorMetadata):
     """Whether the step has a forward pass."""
     layers_are_right: bool = False
     """Whether each messenger has checked its first pass, where GPUs count layers; none begins a step early before."""
+    names: dict[str, str] = field(default_factory=dict)
+    """The engine's ids of the requests that are new here, by number."""
     preempted: list[str] = field(default_factory=list)
     announces: list[Announce] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
     """Prefills that continue in the engine but are not sent any further."""
     expects: dict[str, Expect] = field(default_factory=dict)
-    """By request; removed again if the request ends before the step."""
+    """By the engine's id; removed again if the request ends before the step."""
     prefill_ends: list[PrefillEnd] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)

@@ -33,6 +33,7 @@ from kv_connector.vllm.last_token_proof import StepProofs, proof_layers
 from kv_connector.vllm.metadata import StepMetadata
 from kv_connector.vllm.pair_proofs import check_of_engine
 from kv_connector.vllm.rank_groups import RankGroup
+from kv_connector.vllm.request_numbers import RequestNames
 from kv_connector.vllm.told_steps import ToldSteps
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
 from kv_connector.vllm.worker_half import Reports, WorkerHalf
@@ -61,7 +62,8 @@ class OwnPart:
     every_rank_votes: bool = False
     """Whether the engine waits for followers too until they report that a request is over."""
     _empty_steps: EmptySteps = field(default_factory=EmptySteps)
-    """Used by a follower; ``WorkerHalf`` has its own."""
+    """Used by a follower, as are the names; ``WorkerHalf`` has its own."""
+    _names: RequestNames = field(default_factory=RequestNames)
     _step_computes: bool = False
 
     @property
@@ -77,6 +79,8 @@ class OwnPart:
                 self.worker.count(meta.tallies)
             self.worker.begin(meta)
             return
+        if self.every_rank_votes:
+            self._names.learn(meta.names)
         self._step_computes = meta.computes
         if meta.computes or meta.fetches or meta.prefill_ends:
             self._empty_steps.interrupted()
@@ -87,7 +91,7 @@ class OwnPart:
             reports = self.worker.collect()
             if self.every_rank_votes and self.lead is not None:
                 self.lead.tell(Votes(reports.sent, reports.received))
-            return reports
+            return reports.named(self.worker.names)
         if self.follower is None:
             return Reports()
         if not self._step_computes:
@@ -95,7 +99,8 @@ class OwnPart:
         if not self.every_rank_votes:
             return Reports()
         votes = self.follower.take_votes()
-        return Reports(sent=votes.sent, received=votes.received)  # the lead has reported those that failed
+        reports = Reports(sent=votes.sent, received=votes.received)  # the lead has reported those that failed
+        return reports.named(self._names)
 
     def _wait(self, follower: Follower) -> None:
         if self.every_rank_votes:

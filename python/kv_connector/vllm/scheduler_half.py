@@ -41,6 +41,7 @@ from kv_connector.vllm.pair_proofs import PairProofs
 from kv_connector.vllm.prompts import leave_out_last_token
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import or_of_prompt, read_name
+from kv_connector.vllm.request_numbers import RequestNumbers, shown
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
 from kv_connector.vllm.window_blocks import WindowBlocks
 
@@ -112,6 +113,7 @@ class SchedulerHalf:
         """Digests of queued requests that will fetch; cached, because a long prompt's takes milliseconds."""
         self._loading_first: set[str] = set()
         """First choices of ``n`` > 1 until they run; the others wait for the KV that is fetched for the first."""
+        self._numbers = RequestNumbers()
         self._quarantine = Quarantine(logger)
         self._window_blocks = WindowBlocks()
         self._pending = StepMetadata(step=0)
@@ -143,7 +145,8 @@ class SchedulerHalf:
             rule = last_token_rule(self._groups)
             if rule.leaves_out:
                 prefill.prompt_tokens = leave_out_last_token(request, rule)
-            self._pending.announces.append(Announce(request_id, prefill.transfer, prefill.digest))
+            number = self._numbers.of(request_id)
+            self._pending.announces.append(Announce(number, prefill.transfer, prefill.digest))
         elif _stands_for_rejected(request):
             self._reject(request, ask)
         elif isinstance(ask, Receive):
@@ -215,12 +218,12 @@ class SchedulerHalf:
         self._pending.expects.pop(request.request_id, None)  # the fetch or decline below replaces it
         if tokens <= 0:  # all is cached, another connector loads it, or the engine wants it computed here
             if isinstance(ask, Refused):
-                self._logger.warning("request %s is computed here: %s", request.request_id, ask.reason)
+                self._logger.warning("request %s is computed here: %s", shown(request.request_id), ask.reason)
             elif self._gate.computes_here(request.request_id):
                 self._logger.info(
                     "request %s is computed here: beside its %d tokens the KV cache has no room for a request of"
                     " max_model_len; lower max_model_len, or send both legs",
-                    *(request.request_id, request.num_prompt_tokens),
+                    *(shown(request.request_id), request.num_prompt_tokens),
                 )
             self._gate.gone(request.request_id)
             self._decline(request, ask)
@@ -241,18 +244,18 @@ class SchedulerHalf:
             else:
                 ask = chosen
         if isinstance(ask, Refused):
-            self._logger.error("request %s is refused: %s", request.request_id, ask.reason)
+            self._logger.error("request %s is refused: %s", shown(request.request_id), ask.reason)
         blocks = [block for blocks in groups for block in blocks]
         self._awaited[request.request_id] = blocks
         self._gate.begun(request.request_id)
         if isinstance(ask, Refused):
-            self._pending.refusals.append(Refusal(request.request_id, blocks))
+            self._pending.refusals.append(Refusal(self._numbers.of(request.request_id), blocks))
             return
         transfer = self._transfer(request, ask)
         self._proofs.fetching(request, ask, self._transferred(request), first_token, blocks)
         self._pending.fetches.append(
             Fetch(
-                request=request.request_id,
+                request=self._numbers.of(request.request_id),
                 transfer=transfer.id,
                 messengers=ask.messengers,
                 prefiller_engine_id=ask.engine_id,
@@ -285,10 +288,11 @@ class SchedulerHalf:
 
     def refuse(self, request_id: str) -> None:
         """Fails a request that waits for a load, after an error on this side."""
-        if not any(fetch.request == request_id for fetch in self._pending.fetches):
+        number = self._numbers.of(request_id)
+        if not any(fetch.request == number for fetch in self._pending.fetches):
             self._pending.expects.pop(request_id, None)
             self._awaited[request_id] = []
-            self._pending.refusals.append(Refusal(request_id, []))
+            self._pending.refusals.append(Refusal(number, []))
 
     def _misfit(self, request: Any, ask: Receive, first_token: int, groups: Sequence[Sequence[int]]) -> Refused | None:
         for index, (group, blocks) in enumerate(zip(self._groups, groups, strict=True)):
@@ -330,7 +334,7 @@ class SchedulerHalf:
         meta.layers_are_right = self._counted_right == self._side.messenger_count
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
         for announce in meta.announces:
-            if (prefill := self._prefills.get(announce.request)) is not None:
+            if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
                 prefill.told = True
         for request_id in scheduler_output.preempted_req_ids or ():
             self._preempt(request_id, meta)
@@ -346,11 +350,12 @@ class SchedulerHalf:
                 end_token = first_token + scheduler_output.num_scheduled_tokens[request_id]
                 chunk = self._chunk(request_id, prefill, group_blocks, whole_table, first_token, end_token)
             except Exception:
-                self._logger.exception("request %s is not sent: its chunk could not be planned", request_id)
+                self._logger.exception("request %s is not sent: its chunk could not be planned", shown(request_id))
                 self._give_up(request_id, prefill, meta)
                 continue
             if chunk is not None:
                 meta.chunks.append(chunk)
+        meta.names = self._numbers.take_new()
         return meta
 
     def _preempt(self, request_id: str, meta: StepMetadata) -> None:
@@ -359,9 +364,9 @@ class SchedulerHalf:
         prefill = self._prefills.get(request_id)
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
             self._restart(prefill)
-            meta.preempted.append(request_id)
+            meta.preempted.append(self._numbers.of(request_id))
         elif request_id in self._held:
-            meta.preempted.append(request_id)
+            meta.preempted.append(self._numbers.of(request_id))
 
     def _restart(self, prefill: _Prefill) -> None:
         """Prepares it for its prompt to be computed again.
@@ -402,7 +407,7 @@ class SchedulerHalf:
         # may name blocks that are still empty, which another request fills in this pass or in one that still runs. The
         # first chunk therefore begins at token 0: a layer's pages are sent when the pass has written that layer.
         return Chunk(
-            request=request_id,
+            request=self._numbers.of(request_id),
             transfer=prefill.transfer,
             prompt_tokens=prefill.prompt_tokens,
             cached_tokens=0,
@@ -427,7 +432,7 @@ class SchedulerHalf:
         """Stops sending a request that continues in the engine: its decoder is told, its end releases its blocks."""
         if prefill.told:
             prefill.given_up = True
-            meta.given_up.append(request_id)
+            meta.given_up.append(self._numbers.of(request_id))
         else:
             del self._prefills[request_id]
 
@@ -443,7 +448,7 @@ class SchedulerHalf:
             return self._finished_prefill(request, prefill)
         if request_id in self._awaited:
             self._digests.pop(request_id, None)  # left over if the fetch could not be planned
-            self._pending.abandoned.append(request_id)
+            self._pending.abandoned.append(self._numbers.of(request_id))
             return True, None
         self._pending.expects.pop(request_id, None)
         self._gate.gone(request_id)
@@ -457,10 +462,12 @@ class SchedulerHalf:
     def _finished_prefill(self, request: Any, prefill: _Prefill) -> tuple[bool, dict[str, Any] | None]:
         """Has the workers tell the decoder how the prefill ended, even without a chunk, and report when it is sent."""
         request_id = request.request_id
-        if not prefill.told and all(each.request != request_id for each in self._pending.announces):
+        number = self._numbers.of(request_id)
+        if not prefill.told and all(each.request != number for each in self._pending.announces):
+            self._numbers.forget(request_id)
             return False, None
         outcome = _outcome(request, prefill)
-        self._pending.prefill_ends.append(PrefillEnd(request_id, outcome))
+        self._pending.prefill_ends.append(PrefillEnd(number, outcome))
         self._held.add(request_id)
         return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
 
@@ -476,7 +483,7 @@ class SchedulerHalf:
             "pp_size": self._side.pp_size,
         }
         if not self._messengers:  # the decoder then refuses with an error instead of silently computing
-            self._logger.error("request %s cannot be fetched: no worker has reported an address", request_id)
+            self._logger.error("request %s cannot be fetched: no worker has reported an address", shown(request_id))
             return answer
         return answer | {
             "remote_engine_id": self._messengers[0].engine_id,
@@ -487,21 +494,29 @@ class SchedulerHalf:
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
         """Takes the requests that all workers have reported; the engine frees their blocks when this returns."""
         if isinstance(news, WorkerNews):
-            for request_id in news.let_go:
-                self._quarantine.let_go(request_id)
-            for request_id in news.taken_in:
-                self._quarantine.take_in(request_id, self._awaited[request_id])
+            for number in news.let_go:
+                self._quarantine.let_go(number)
+            for number in news.taken_in:
+                name = self._numbers.name(number)
+                self._quarantine.take_in(number, name, self._awaited[name])
             self._gate.computed(news.computed)
             self._counted_right += news.counted_right
-            self._proofs.reported(connected=news.connected, moved=news.moved, arrived=news.arrived, proved=news.proved)
+            self._proofs.reported(
+                connected=news.connected,
+                moved={self._numbers.name(number): messengers for number, messengers in news.moved.items()},
+                arrived=[self._numbers.name(number) for number in news.arrived],
+                proved=news.proved,
+            )
         for request_id in sent:
             self._held.discard(request_id)
             self._window_blocks.let_go(request_id)
+            self._numbers.forget(request_id)
         for request_id in received:
             self._awaited.pop(request_id, None)
             self._gate.gone(request_id)
-            if request_id in self._pending.abandoned:
-                self._pending.abandoned.remove(request_id)
+            if (number := self._numbers.of(request_id)) in self._pending.abandoned:
+                self._pending.abandoned.remove(number)
+            self._numbers.forget(request_id)
 
     def has_work(self) -> bool:
         """Whether the engine must go on stepping even if it has no request left."""
@@ -513,7 +528,7 @@ class SchedulerHalf:
         """Whether no state is left; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
         remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
-        kept = (self._quarantine, self._window_blocks, self._gate, self._proofs)
+        kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._numbers)
         return not (remembered or self.has_work()) and all(each.is_empty() for each in kept)
 
 

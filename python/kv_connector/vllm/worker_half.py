@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -46,6 +46,7 @@ from kv_connector.vllm.metadata import (
     WorkerNews,
 )
 from kv_connector.vllm.proof_messages import ProofTally
+from kv_connector.vllm.request_numbers import RequestNames
 from kv_connector.vllm.told_steps import StepEnd, ToldSteps
 
 FENCE_LIMIT_SECONDS = 10.0
@@ -65,12 +66,21 @@ Item = TypeVar("Item")
 
 @dataclass
 class Reports:
-    """The requests to report to the engine after a step."""
+    """The requests to report to the engine after a step, by number or, for the engine, by name."""
 
     sent: set[str] = field(default_factory=set)
     received: set[str] = field(default_factory=set)
     failed: dict[str, Sequence[int]] = field(default_factory=dict)
     """The requests in ``received`` whose KV did not arrive, with their blocks."""
+
+    def named(self, names: RequestNames) -> Reports:
+        """The same reports by the engine's own ids; those requests are over, and their names are dropped."""
+        of = names.take(self.sent | self.received)
+        return Reports(
+            {of[number] for number in self.sent if number in of},
+            {of[number] for number in self.received if number in of},
+            {of[number]: blocks for number, blocks in self.failed.items() if number in of},
+        )
 
 
 @dataclass(slots=True)
@@ -106,6 +116,8 @@ class WorkerHalf:
         self._groups = groups
         self._fetch_limit_seconds = fetch_limit_seconds
         self._logger = logger
+        self.names = RequestNames()
+        """What the engine calls the requests; everything else here knows them by number."""
 
         self._empty_steps = EmptySteps()
         self._step_computes = False
@@ -155,18 +167,24 @@ class WorkerHalf:
                 break
             waiting = [request for request in waiting if request not in fenced]
             if waiting:
-                self._logger.error("preempted requests %s are still being read, waiting on", waiting)
+                self._logger.error("preempted requests %s are still being read, waiting on", self._shown(waiting))
         else:
-            self._declare_dead(f"preempted requests {waiting} were still being read after the last wait")
+            said = self._shown(waiting)
+            self._declare_dead(f"preempted requests {said} were still being read after the last wait")
         if waiting and not self._closed:
             raise MessengerError(
-                f"the pages of preempted requests {waiting} may still be read by a messenger that can neither be fenced"
-                " nor closed, expected neither: this engine ends before it overwrites them, start it again"
+                f"the pages of preempted requests {self._shown(waiting)} may still be read by a messenger that can"
+                " neither be fenced nor closed, expected neither: this engine ends before it overwrites them, start it"
+                " again"
             )
         self._released_early.update(self._lost.intersection(meta.preempted))
 
+    def _shown(self, requests: Iterable[str]) -> str:
+        return " and ".join(map(self.names.shown, requests))
+
     def begin(self, meta: StepMetadata) -> None:
         """Submits everything that is new to the messenger, before the forward pass starts."""
+        self.names.learn(meta.names)
         self._step_computes = meta.computes
         if meta.fetches or meta.prefill_ends:
             self._empty_steps.interrupted()
@@ -191,7 +209,7 @@ class WorkerHalf:
             try:
                 tell(item)
             except Exception:
-                self._logger.exception("the messenger could not be told of %s", item)
+                self._logger.exception("the messenger could not be told of %.200s", item)
                 if otherwise is not None:
                     otherwise(item)
 
@@ -231,7 +249,9 @@ class WorkerHalf:
             try:
                 described.append(self._describe(chunk))
             except Exception:
-                self._logger.exception("request %s is not sent: its chunk could not be told", chunk.request)
+                self._logger.exception(
+                    "request %s is not sent: its chunk could not be told", self.names.shown(chunk.request)
+                )
                 self._give_up(chunk.request)
         if not described:
             return
@@ -292,7 +312,10 @@ class WorkerHalf:
         self._news.moved[request] = messengers
         waiting.quarantine_reason = ""
         self._logger.warning(
-            "the KV of request %s did not come, the prefiller at %s is asked next: %s", request, messengers[0], reason
+            "the KV of request %s did not come, the prefiller at %s is asked next: %s",
+            self.names.shown(request),
+            messengers[0],
+            reason,
         )
         return self._ask(waiting.fetch, messengers, left_seconds)
 
@@ -439,7 +462,7 @@ class WorkerHalf:
 
     def held(self) -> dict[str, int]:
         """The number of requests in each state; for leak checks at rest."""
-        kinds = {
+        kinds: dict[str, Sized] = {
             "sending": self._sending,
             "ended": self._ended,
             "lost": self._lost,
@@ -447,6 +470,7 @@ class WorkerHalf:
             "fetching": self._fetching,
             "expected": self._expected,
             "quarantined": self._quarantined,
+            "names": self.names,
         }
         return {name: len(requests) for name, requests in kinds.items() if requests}
 
@@ -479,7 +503,9 @@ class WorkerHalf:
                 self._news.computed.append(Transfer(transfer, prompt_digest))
             case Arrived(request):
                 if self._fetching.pop(request, None) is None:
-                    self._logger.warning("KV arrived for request %s, which does not wait for any", request)
+                    self._logger.warning(
+                        "KV arrived for request %s, which does not wait for any", self.names.shown(request)
+                    )
                 else:
                     self._reports.received.add(request)
                     self._news.arrived.append(request)
@@ -491,10 +517,12 @@ class WorkerHalf:
                 if request in self._quarantined:
                     self._let_go(request)
                 elif request not in self._fetching:
-                    self._logger.warning("request %s failed and does not wait: %s", request, reason)
+                    self._logger.warning("request %s failed and does not wait: %s", self.names.shown(request), reason)
                 elif not self._ask_another(request, reason):
                     self._fail(request, reason)
-            case Timeline() | Log():
+            case Timeline():
+                write_to_log(self.names.in_timeline(event), self._logger)
+            case Log():
                 write_to_log(event, self._logger)
 
     def _on_released(self, request: str) -> None:
@@ -504,7 +532,7 @@ class WorkerHalf:
         elif request in self._lost:
             self._released_early.add(request)
         else:
-            self._logger.warning("request %s was released and is not held", request)
+            self._logger.warning("request %s was released and is not held", self.names.shown(request))
 
     def _on_quarantined(self, request: str, reason: str) -> None:
         waiting = self._fetching.get(request)
@@ -532,7 +560,8 @@ class WorkerHalf:
     def _fail(self, request: str, reason: str) -> None:
         waiting = self._fetching.pop(request)
         if reason:
-            self._logger.log(waiting.logged_as, "the KV of request %s did not come: %s", request, reason)
+            said = self.names.shown(request)
+            self._logger.log(waiting.logged_as, "the KV of request %s did not come: %s", said, reason)
         self._reports.received.add(request)
         self._reports.failed[request] = waiting.blocks
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import hosted_mutants
 import release
+from by_name import RequestsByName
 from simulated_engine import SimulatedEngine, SimulatedRequest, pickled, remote_decode, remote_prefill
 from simulated_engine import Status as RequestStatus
 
@@ -62,16 +63,17 @@ class HostedMessenger:
 
     def __init__(self, host: Host, engine_id: str, incarnation: str, control_host: str) -> None:
         self._host = host
+        self.by_name = RequestsByName()
         self.opened = Opened(
             1, engine_id, incarnation, control_host, CONTROL_PORT, control_host, 0, host.layerCounterAddress()
         )
 
     def submit(self, commands: Sequence[Any]) -> None:
-        self._host.submit(json.dumps({"commands": list(commands)}))
+        self._host.submit(json.dumps({"commands": [self.by_name.command(command) for command in commands]}))
 
     def poll(self) -> list[Event]:
         answer = self._host.poll()
-        return [decode_event(event) for event in json.loads(answer)["events"]] if answer else []
+        return [self.by_name.event(decode_event(event)) for event in json.loads(answer)["events"]] if answer else []
 
     def wait(self, limit_seconds: float) -> None:
         raise AssertionError(
@@ -82,7 +84,7 @@ class HostedMessenger:
         return Stats(counters={}, gauges={})
 
     def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:  # noqa: ARG002
-        if not self._host.fence(list(requests)):
+        if not self._host.fence([self.by_name.name(request) for request in requests]):
             raise NotFencedYet
         return list(requests)
 
@@ -172,7 +174,8 @@ class HostedEngine(SimulatedEngine):
         self.worker._worker._empty_steps = EmptySteps(lambda: 0.0)
 
     def _open_messenger(self, options: Options, geometry: Any, *, layer_counter_lag: int) -> Any:  # noqa: ARG002
-        return HostedMessenger(self.host, self.name, self.incarnation, self.name)
+        self.hosted = HostedMessenger(self.host, self.name, self.incarnation, self.name)
+        return self.hosted
 
     # ---- requests
 
@@ -229,6 +232,7 @@ class HostedEngine(SimulatedEngine):
         self._scheduling = False
         self._planned.kv_connector_metadata = self.scheduler.build_connector_meta(self._planned)
         self._meta = pickled(self._planned.kv_connector_metadata)
+        self.hosted.by_name.learn(self._meta)
         self._shares = [self._share(*scheduled) for scheduled in self._planned.num_scheduled_tokens.items()]
         return self.resume()
 

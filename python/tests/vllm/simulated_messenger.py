@@ -1,4 +1,7 @@
-"""A messenger that moves nothing, and checks what an engine's connector tells it against docs/boundary.md."""
+"""A messenger that moves nothing, and checks what an engine's connector tells it against docs/boundary.md.
+
+Tests call requests by name, and the connector calls them by numbers of its own: ``by_name`` translates.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import ctypes
 import time
 from collections.abc import Sequence
 from typing import Any
+
+from by_name import RequestsByName
 
 from kv_connector import (
     Arrived,
@@ -32,7 +37,10 @@ class SimulatedMessenger:
     def __init__(self, options: Options, geometry: Any) -> None:
         self.options = options
         self.geometry = geometry
+        self.by_name = RequestsByName()
         self.commands: list[dict[str, Any]] = []
+        self.raw: list[Any] = []
+        """The commands as they came, with numbers."""
         self.events: list[Event] = []
         self.counter_starts: list[int] = []
         self.fenced: list[list[str]] = []
@@ -62,10 +70,11 @@ class SimulatedMessenger:
 
     def submit(self, commands: Sequence[Any]) -> None:
         assert not self.closed
+        self.raw += commands
         for command in commands:
             if command["do"] in self.refuse:
                 raise MessengerError(f"no {command['do']} today")
-        for command in commands:
+        for command in map(self.by_name.command, commands):
             self.commands.append(command)
             getattr(self, "_on_" + command["do"])(command)
 
@@ -73,7 +82,7 @@ class SimulatedMessenger:
         if "poll" in self.refuse:
             raise MessengerError("no poll today")
         events, self.events = self.events, []
-        return events
+        return [self.by_name.event(event) for event in events]
 
     def wait(self, limit_seconds: float) -> None:
         assert limit_seconds > 0
@@ -85,12 +94,13 @@ class SimulatedMessenger:
 
     def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
         assert limit_seconds > 0
-        self.fenced.append(list(requests))
-        reached = [request for request in requests if request not in self.unfenced]
-        self.unfenced.difference_update(requests)
-        for request in reached:
-            self._prefills.pop(request, None)
-        return reached
+        named = {self.by_name.name(request): request for request in requests}
+        self.fenced.append(list(named))
+        reached = [name for name in named if name not in self.unfenced]
+        self.unfenced.difference_update(named)
+        for name in reached:
+            self._prefills.pop(name, None)
+        return [named[name] for name in reached]
 
     def leak_check(self) -> LeakCheck:
         held = {"prefills": len(self._prefills), "owed": len(self._owed)}

@@ -267,7 +267,7 @@ def test_should_fail_the_request_alone_whose_fetch_cannot_be_told(engine: Engine
     ask = worker._ask
 
     def fault(fetch: Any, *arguments: Any, **more: Any) -> bool:
-        if fetch.request == REQUEST:
+        if fetch.request == decoder.messenger.by_name.number(REQUEST):
             raise OSError("a fault of ours")
         return bool(ask(fetch, *arguments, **more))
 

@@ -73,7 +73,8 @@ class Prefiller:
 
     def _begin(self, *chunks: Any, **more: Any) -> None:
         made = self.release.metadata
-        meta = made.StepMetadata(step=self.step, computes=True, chunks=list(chunks), **more)
+        names = {each.request: each.request for each in chunks}
+        meta = made.StepMetadata(step=self.step, computes=True, names=names, chunks=list(chunks), **more)
         meta.layers_are_right = self.counted_right == 1  # as the scheduler's half says it
         meta.announces.extend(
             made.Announce(each.request, each.transfer, DIGEST) for each in chunks if not each.first_token

@@ -307,7 +307,7 @@ def test_should_end_the_request_alone_whose_command_fails(
     describe = worker._describe
 
     def fault(chunk: Any) -> Any:
-        if chunk.request == names[0]:
+        if chunk.request == prefiller.messenger.by_name.number(names[0]):
             raise OSError("a fault of ours")
         return describe(chunk)
 

@@ -218,7 +218,8 @@ def reported_by(ranks: Ranks) -> list[dict[str, set[str]]]:
 def tell_of_each_end(ranks: Ranks, messenger: SimulatedMessenger) -> None:
     told = ranks.release.metadata
     fetches = [fetch(ranks.release, name) for name in ("arrives", "fails")]
-    ends = told.StepMetadata(step=2, prefill_ends=[told.PrefillEnd("r", "finished")], fetches=fetches)
+    names = {"arrives": "arrives", "fails": "fails"}
+    ends = told.StepMetadata(step=2, names=names, prefill_ends=[told.PrefillEnd("r", "finished")], fetches=fetches)
     for meta in (step(ranks.release), ends):
         for worker in ranks.workers:
             worker.bind_connector_metadata(meta)
@@ -302,7 +303,8 @@ def step(release: Release, number: int = 1, preempted: tuple[str, ...] = ()) -> 
     told = [release.metadata.PlacedBlocks(0, [0])]
     chunks = [] if preempted else [release.metadata.Chunk("r", "t", 20, 0, 0, 20, told, "00" * 16)]
     announces = [release.metadata.Announce("r", "t", "00" * 16)]
-    return release.metadata.StepMetadata(step=number, preempted=list(preempted), announces=announces, chunks=chunks)
+    told = {"step": number, "names": {"r": "r"}, "preempted": list(preempted)}
+    return release.metadata.StepMetadata(**told, announces=announces, chunks=chunks)
 
 
 def test_should_not_overwrite_pages_on_any_rank_before_the_lead_has_fenced(

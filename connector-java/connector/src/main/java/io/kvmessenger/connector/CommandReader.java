@@ -17,6 +17,15 @@ import java.util.concurrent.TimeUnit;
 
 /** Parses the engine's JSON commands (docs/boundary.md) into values. Pure. */
 final class CommandReader {
+    /**
+     * Longest name of a request, which every event about it repeats. Python gives each request a short number: text of a
+     * client would have any length.
+     */
+    static final int REQUEST_LENGTH_MAX = 64;
+
+    /** Longest transfer id or digest that an event may repeat; both sides bound them further. */
+    static final int TRANSFER_LENGTH_MAX = 1024;
+
     private CommandReader() {}
 
     static List<EngineCommand> read(byte[] json) {
@@ -33,6 +42,16 @@ final class CommandReader {
         }
     }
 
+    /** The requests that a fence names; its answer, with all of them, has to fit into a poll's buffer. */
+    static List<String> fenced(Fields fields) {
+        List<String> requests = fields.texts("requests");
+        if (requests.stream().anyMatch(request -> request.length() > REQUEST_LENGTH_MAX)) {
+            throw new IllegalArgumentException("fence.requests has a string of more than " + REQUEST_LENGTH_MAX
+                    + " characters where shorter ones are expected");
+        }
+        return requests;
+    }
+
     private static EngineCommand command(Fields fields) {
         return switch (fields.text("do")) {
             case "step" ->
@@ -44,13 +63,15 @@ final class CommandReader {
                                 .toList());
             case "announce" ->
                 new EngineCommand.Announce(
-                        fields.text("request"), fields.text("transfer"), fields.textIfSaid("promptDigest"));
+                        fields.text("request", REQUEST_LENGTH_MAX),
+                        fields.text("transfer"),
+                        fields.textIfSaid("promptDigest"));
             case "computed" -> computed(fields);
             case "stepEnded" -> new EngineCommand.StepEnded(fields.integer("step"), fields.position("counterEnd"));
             case "stepFailed" -> new EngineCommand.StepFailed(fields.integer("step"));
             case "prefillEnded" ->
                 new EngineCommand.PrefillEnded(
-                        fields.text("request"),
+                        fields.text("request", REQUEST_LENGTH_MAX),
                         PrefillOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)),
                         contextSlot(fields));
             case "fetch" -> fetch(fields);
@@ -64,6 +85,7 @@ final class CommandReader {
                         fields.integer("differenceMillionths"),
                         prefillers(fields).getFirst());
             case "refuted" -> new EngineCommand.Refuted(fields.integer("fetches"));
+            case "abandon" -> new EngineCommand.Abandon(fields.text("request", REQUEST_LENGTH_MAX));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, step, "
                         + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon, "
@@ -72,12 +94,13 @@ final class CommandReader {
     }
 
     private static TransferKey transfer(Fields fields) {
-        return new TransferKey(fields.text("transfer"), fields.textIfSaid("promptDigest"));
+        String digest = fields.has("promptDigest") ? fields.text("promptDigest", TRANSFER_LENGTH_MAX) : "";
+        return new TransferKey(fields.text("transfer", TRANSFER_LENGTH_MAX), digest);
     }
 
     private static EngineCommand computed(Fields fields) {
         return new EngineCommand.Computed(new Chunk(
-                fields.text("request"),
+                fields.text("request", REQUEST_LENGTH_MAX),
                 fields.text("transfer"),
                 fields.count("promptTokens"),
                 0,
@@ -89,7 +112,7 @@ final class CommandReader {
 
     private static Chunk chunk(Fields fields) {
         return new Chunk(
-                fields.text("request"),
+                fields.text("request", REQUEST_LENGTH_MAX),
                 fields.text("transfer"),
                 fields.count("promptTokens"),
                 fields.count("cachedTokens"),
@@ -127,7 +150,7 @@ final class CommandReader {
 
     private static EngineCommand fetch(Fields fields) {
         return new EngineCommand.Fetch(
-                fields.text("request"),
+                fields.text("request", REQUEST_LENGTH_MAX),
                 fields.text("transfer"),
                 prefillers(fields),
                 fields.count("promptTokens"),

@@ -30,8 +30,8 @@ import java.util.concurrent.locks.LockSupport;
  * The events for the engine's next poll, as JSON.
  *
  * <p>Any thread adds, and any may wait until there is an event; the engine's drains. Events that the engine waits for
- * are always kept: each request causes only a few, so the engine bounds them itself, and every free text in them is
- * cut. Notes, which are log lines and timelines, are dropped beyond a number and a sum of bytes, and when one is larger
+ * are always kept: each request causes only a few, so the engine bounds them itself. Every free text in them is cut, and
+ * names are short ({@link CommandReader}), so they always fit into a poll. Notes, which are log lines and timelines, are dropped beyond a number and a sum of bytes, and when one is larger
  * than a poll. So no event blocks those behind it.
  */
 final class EventQueue implements EngineEvents {
@@ -41,10 +41,10 @@ final class EventQueue implements EngineEvents {
     /** Limit on their bytes: an engine that does not poll must not exhaust the heap. */
     static final long NOTES_LENGTH_MAX_BYTES = 4 << 20;
 
-    /** Longest sentence; escaped, at six bytes a character, it fits into the smallest poll with any request id. */
+    /** Longest sentence; escaped, at six bytes a character, it fits into the smallest poll with any request. */
     static final int SENTENCE_LENGTH_MAX = 8192;
 
-    /** Smallest capacity of a poll (docs/boundary.md); an event that is larger than such a poll is dropped. */
+    /** Smallest capacity of a poll (docs/boundary.md), into which every event fits but a note. */
     static final int POLL_CAPACITY_MIN_BYTES = 64 << 10;
 
     /** Escapes all but ASCII: an unpaired surrogate, which an engine's id may contain, has no UTF-8 encoding. */
@@ -52,9 +52,6 @@ final class EventQueue implements EngineEvents {
                     .enable(JsonWriteFeature.ESCAPE_NON_ASCII)
                     .build())
             .build();
-
-    /** How much of a dropped event is logged. */
-    private static final int EXCERPT_LENGTH_BYTES = 256;
 
     /** Limit on a timeline with its chunks (of a long prompt the first and last ones); beyond it only sums are kept. */
     static final int TIMELINE_LENGTH_MAX_BYTES = 32 << 10;
@@ -219,7 +216,7 @@ final class EventQueue implements EngineEvents {
 
     /** The next events that fit, or none. Below {@link #POLL_CAPACITY_MIN_BYTES} none may fit: the caller's error. */
     byte[] drain(int capacityBytes) {
-        dropOversized(capacityBytes);
+        dropLongNotes(capacityBytes);
         Event next = events.peek();
         if (next == null) {
             return NOTHING;
@@ -242,22 +239,13 @@ final class EventQueue implements EngineEvents {
         return out.toByteArray();
     }
 
-    /** Drops events that are too large for the poll, up to the next one that is not. */
-    private void dropOversized(int capacityBytes) {
-        Event next = events.peek();
-        while (next != null
-                && enclosedBytes(next) > capacityBytes
-                && (next.note || capacityBytes >= POLL_CAPACITY_MIN_BYTES)) {
+    /** Drops notes that are too large for the poll, up to the next event that is not. */
+    private void dropLongNotes(int capacityBytes) {
+        for (Event next = events.peek();
+                next != null && next.note && enclosedBytes(next) > capacityBytes;
+                next = events.peek()) {
             remove();
             tally.add(MessengerMetric.EVENTS_DROPPED, 1);
-            if (!next.note) {
-                log(
-                        Level.ERROR,
-                        "an event of " + next.json.length + " bytes is larger than a poll of " + capacityBytes
-                                + " bytes and is dropped, its request waits for ever: use shorter request ids; it begins "
-                                + new String(next.json, 0, EXCERPT_LENGTH_BYTES, StandardCharsets.US_ASCII));
-            }
-            next = events.peek();
         }
     }
 
@@ -299,7 +287,11 @@ final class EventQueue implements EngineEvents {
         return sentence.length() <= SENTENCE_LENGTH_MAX ? sentence : sentence.substring(0, SENTENCE_LENGTH_MAX) + " …";
     }
 
+    /** @throws AssertionError if it is no note and fits into no poll: its request would wait for ever */
     private void add(Event event) {
+        if (!event.note && enclosedBytes(event) > POLL_CAPACITY_MIN_BYTES) {
+            throw new AssertionError("an event of " + event.json.length + " bytes fits into no poll");
+        }
         events.add(event);
         if (!event.note) {
             waiting.forEach(LockSupport::unpark);

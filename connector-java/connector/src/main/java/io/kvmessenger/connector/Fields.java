@@ -6,6 +6,9 @@ import java.util.Map;
 
 /** Reads one JSON object from the engine, and names what is missing or of another type. Not for peers' data. */
 record Fields(String what, Map<String, Object> values) {
+    /** How much of an unexpected value an error shows. */
+    private static final int EXCERPT_LENGTH = 200;
+
     @SuppressWarnings("unchecked") // jackson-jr gives Map<String, Object> for every object
     static Fields of(String what, Object value) {
         if (value instanceof Map<?, ?> map) {
@@ -27,6 +30,15 @@ record Fields(String what, Map<String, Object> values) {
             return text;
         }
         throw unexpected(name, "a string");
+    }
+
+    /** A string that goes into an event, which has to fit into a poll. */
+    String text(String name, int lengthMax) {
+        String text = text(name);
+        if (text.length() > lengthMax) {
+            throw unexpected(name, "a string of at most " + lengthMax + " characters");
+        }
+        return text;
     }
 
     /** "" if absent. */
@@ -102,6 +114,10 @@ record Fields(String what, Map<String, Object> values) {
     }
 
     private static String describe(Object value) {
-        return value == null ? "missing" : value.getClass().getSimpleName() + " " + value;
+        return value == null ? "missing" : value.getClass().getSimpleName() + " " + excerpt(value.toString());
+    }
+
+    private static String excerpt(String text) {
+        return text.length() <= EXCERPT_LENGTH ? text : text.substring(0, EXCERPT_LENGTH) + " …";
     }
 }

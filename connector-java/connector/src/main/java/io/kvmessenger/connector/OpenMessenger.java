@@ -204,7 +204,7 @@ final class OpenMessenger {
 
     byte[] fence(byte[] json) {
         Fields fields = CommandReader.parse("fence", json);
-        List<String> requests = fields.texts("requests");
+        List<String> requests = CommandReader.fenced(fields);
         CompletableFuture<Void> fenced = new CompletableFuture<>();
         inbox.add(m -> m.onCommand(new EngineCommand.Preempt(requests, fenced)));
         boolean reached = awaitReached(fenced, fields.integer("limitMillis"));

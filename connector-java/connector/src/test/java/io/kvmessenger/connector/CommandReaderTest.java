@@ -9,6 +9,8 @@ import io.kvmessenger.messenger.port.TransferKey;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class CommandReaderTest {
     @Test
@@ -70,6 +72,27 @@ class CommandReaderTest {
                                 .isEqualTo(new EngineCommand.Reject(
                                         "t", List.of(new EngineCommand.PrefillerAddress("h", 9, "")))),
                         abandon -> assertThat(abandon).isEqualTo(new EngineCommand.Abandon("d")));
+    }
+
+    /** The end of a request repeats its name, and an end that fits into no poll would leak the request's pages. */
+    @ParameterizedTest
+    @ValueSource(strings = {"announce", "prefillEnded", "fetch", "abandon", "computed", "chunk"})
+    void shouldRefuseARequestWhoseNameIsLongerThanOursAre(String kind) {
+        String named = "\"request\":\"" + "x".repeat(CommandReader.REQUEST_LENGTH_MAX + 1) + "\"";
+        String command = kind.equals("chunk")
+                ? "{\"do\":\"step\",\"step\":1,\"counterStart\":0,\"chunks\":[{" + named + "}]}"
+                : "{\"do\":\"" + kind + "\"," + named + "}";
+        assertRefused("{\"commands\":[" + command + "]}", "a string of at most 64 characters is expected");
+        assertThatThrownBy(() -> CommandReader.fenced(CommandReader.parse(
+                        "fence",
+                        ("{\"requests\":[\"r\",\"" + "x".repeat(65) + "\"]}").getBytes(StandardCharsets.UTF_8))))
+                .hasMessageContaining("more than 64 characters");
+    }
+
+    @Test
+    void shouldCutAWrongValueInTheError() {
+        assertThatThrownBy(() -> read("{\"commands\":\"" + "x".repeat(1 << 20) + "\"}"))
+                .satisfies(refusal -> assertThat(refusal.getMessage()).hasSizeLessThan(500));
     }
 
     @Test

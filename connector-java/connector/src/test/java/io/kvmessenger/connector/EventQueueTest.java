@@ -12,10 +12,12 @@ import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.port.TransferKey;
 import java.lang.reflect.Method;
 import java.lang.reflect.RecordComponent;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
@@ -144,7 +146,9 @@ class EventQueueTest {
         for (Method event : EngineEvents.class.getMethods()) {
             Object[] arguments = new Object[event.getParameterCount()];
             for (int i = 0; i < arguments.length; i++) {
-                arguments[i] = argument(event.getParameterTypes()[i], i == 0);
+                arguments[i] = event.getParameterTypes()[i] == TransferKey.class
+                        ? new TransferKey("t", "")
+                        : argument(event.getParameterTypes()[i], i == 0);
             }
             event.invoke(queue, arguments);
         }
@@ -155,7 +159,7 @@ class EventQueueTest {
             told = new String(json, StandardCharsets.UTF_8);
         }
         assertThat(told).contains("behind all");
-        assertThat(counted).hasSize(3).containsOnly(MessengerMetric.EVENTS_DROPPED); // those that name a transfer
+        assertThat(counted).hasSize(2).containsOnly(MessengerMetric.EVENTS_DROPPED); // timelines: they name a transfer
     }
 
     private static Object argument(Class<?> type, boolean first) throws ReflectiveOperationException {
@@ -224,14 +228,39 @@ class EventQueueTest {
         assertThat(told(OpenRequest.Timelines.OFF, timeline(2, 2))).isEmpty();
     }
 
+    /** A request's end that is dropped leaks its pages for good. Commands with such names are refused. */
     @Test
-    void shouldSayThatAnEventWithTooLongAnIdIsLostInsteadOfBlockingTheOthers() {
-        queue.released("x".repeat(1 << 20));
-        queue.released("r");
+    void shouldNotTakeAnEndThatFitsIntoNoPoll() {
+        String name = "x".repeat(1 << 20);
+        for (Runnable end : List.<Runnable>of(
+                () -> queue.released(name),
+                () -> queue.arrived(name, 1),
+                () -> queue.failed(name, ""),
+                () -> queue.quarantined(name, ""),
+                () -> queue.stopped(name, ""),
+                () -> queue.granted(name, 1, 0, List.of()),
+                () -> queue.prefilled(new TransferKey(name, "")))) {
+            assertThatThrownBy(end::run).isInstanceOf(AssertionError.class).hasMessageContaining("fits into no poll");
+        }
+        assertThat(counted).isEmpty();
+        assertThat(queue.hasEvents()).isFalse();
+    }
 
-        assertThat(new String(queue.drain(POLL_BYTES), StandardCharsets.UTF_8))
-                .contains("\"request\":\"r\"", "use shorter request ids");
-        assertThat(counted).containsExactly(MessengerMetric.EVENTS_DROPPED);
+    /** The longest names that commands may have, each character escaped. */
+    @Test
+    void shouldLeaveWholeWithTheLongestNamesAndSentences() {
+        String request = "\uD83D".repeat(CommandReader.REQUEST_LENGTH_MAX);
+        String transfer = "\uD83D".repeat(CommandReader.TRANSFER_LENGTH_MAX);
+        queue.failed(request, "\uD83D".repeat(1 << 20));
+        queue.prefilled(new TransferKey(transfer, transfer));
+        queue.granted(request, 1, 0, Collections.nCopies(16, "\uD83D".repeat(64)));
+
+        int polls = 0;
+        while (queue.drain(POLL_BYTES).length > 0) {
+            polls++;
+        }
+        assertThat(polls).isBetween(1, 3);
+        assertThat(counted).isEmpty();
     }
 
     /** Half of a surrogate pair comes in by JSON's escapes, and has to go out as it came. */
