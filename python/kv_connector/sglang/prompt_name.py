@@ -9,6 +9,7 @@ from typing import Any
 
 from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
 from kv_connector.sglang import weight_changes
+from kv_connector.sglang.client_fields import NO_ROOM, room_fault
 from kv_connector.sglang.loaded_adapters import ADAPTERS
 
 NO_DIGEST = ""
@@ -76,8 +77,15 @@ def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def name_new_receiver(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Runs after ``DecodePreallocQueue._create_receiver_and_enqueue``: a decline needs a digest too."""
+    """Runs after ``DecodePreallocQueue._create_receiver_and_enqueue``: a decline needs a digest too.
+
+    A room that was refused is replaced: SGLang goes on to compute with it until it sees that the receiver has failed.
+    """
+    from kv_connector.sglang.receiver import Receiver
+
     name_receiver(queue, waiting)
+    if isinstance(waiting.kv_receiver, Receiver) and room_fault(waiting.req.bootstrap_room):
+        waiting.req.bootstrap_room = NO_ROOM
 
 
 def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from kv_connector.sglang.client_fields import NO_ROOM, address_fault, dp_rank_fault, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Incoming, PrefillerAddress
 from kv_connector.sglang.page_list import Pages
@@ -25,7 +26,9 @@ class Receiver(BaseKVReceiver):
     def __init__(self, mgr: TransferEndpoint, bootstrap_addr: str, bootstrap_room: int | None = None) -> None:
         self.kv_mgr = mgr
         self.bootstrap_addr = bootstrap_addr
-        self.bootstrap_room = bootstrap_room or 0
+        refusal = room_fault(bootstrap_room) or address_fault(bootstrap_addr)
+        self.bootstrap_room = NO_ROOM if refusal or bootstrap_room is None else bootstrap_room
+        """The client's, once it is checked: it is a key from here on."""
         self.conclude_state: int | None = None
         self.require_staging = False
         self.prompt_digest = NO_DIGEST
@@ -48,12 +51,17 @@ class Receiver(BaseKVReceiver):
         """Whether another thread has called ``abort``."""
         self._lifecycle_lock = threading.RLock()
         """Taken by SGLang's base class when it ends a request on a thread of its own."""
+        if refusal:
+            self._fail(refusal)
 
     # ---- finding the prefiller
 
     def init(self, prefill_dp_rank: int) -> None:
         """The prefiller's data-parallel rank is known: finds its messengers."""
         if self.conclude_state is not None:
+            return
+        if refusal := dp_rank_fault(prefill_dp_rank):
+            self._fail(refusal)
             return
         self._dp_rank = prefill_dp_rank
         found = self.kv_mgr.places(self.bootstrap_addr, prefill_dp_rank)
@@ -218,7 +226,8 @@ class Receiver(BaseKVReceiver):
 
     def failure_exception(self) -> None:
         """Raises KVTransferError with the reason of the failure."""
-        self._failure = self.kv_mgr.failure_records.pop(self.bootstrap_room, self._failure)
+        if self.bootstrap_room != NO_ROOM:
+            self._failure = self.kv_mgr.failure_records.pop(self.bootstrap_room, self._failure)
         own = bool(self._failure)
         self.conclude_state = KVPoll.Failed
         raise KVTransferError(

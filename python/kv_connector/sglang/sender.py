@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.sglang.beside_pages import BesidePages
+from kv_connector.sglang.client_fields import NO_ROOM, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
-from kv_connector.sglang.exchange import chunk_fields
+from kv_connector.sglang.exchange import Outgoing, chunk_fields
 from kv_connector.sglang.layerwise import PlannedChunk
 from kv_connector.sglang.page_list import PageList, PagesMovedError
 from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
@@ -39,7 +40,9 @@ class Sender(BaseKVSender):
         req_has_disagg_prefill_dp_rank: bool = False,
     ) -> None:
         self.kv_mgr = mgr
-        self.bootstrap_room = bootstrap_room
+        refusal = room_fault(bootstrap_room)
+        self.bootstrap_room = NO_ROOM if refusal else bootstrap_room
+        """The client's, once it is checked: it is a key from here on."""
         self.conclude_state: int | None = None
         self._early_send_wait_event: Any = None
         self._since = time.monotonic()
@@ -59,7 +62,12 @@ class Sender(BaseKVSender):
         self._said_tokens = mgr.take_prompt_tokens()
         self._beside: BesidePages | None = None
         """The part of the prompt in a second pool, if the model has one."""
-        self._outgoing = mgr.exchange.announce(bootstrap_room, mgr.take_prompt_digest())
+        digest = mgr.take_prompt_digest()
+        if refusal:
+            self._outgoing = Outgoing.refused(refusal)
+            self._fail(refusal)
+            return
+        self._outgoing = mgr.exchange.announce(bootstrap_room, digest)
         self._tell_stages(KVPoll.Bootstrapping)
         refusal = mgr.place_room(bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
         if refusal:

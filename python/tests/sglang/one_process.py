@@ -304,9 +304,12 @@ class Pair:
         with get_parallel().override(pp_group=None):
             return backend_class("sender")(self.prefiller.endpoint, self.address, room)
 
+    def new_receiver(self, room: int) -> Any:
+        return backend_class("receiver")(self.decoder.endpoint, self.address, room)
+
     def receiver(self, room: int) -> Any:
         """Ready for its metadata."""
-        receiver = backend_class("receiver")(self.decoder.endpoint, self.address, room)
+        receiver = self.new_receiver(room)
         until(lambda: self.decoder.endpoint.try_ensure_parallel_info(self.address), "the prefiller is known")
         receiver.init(0)
         wait_for(receiver, KVPoll.WaitingForInput)

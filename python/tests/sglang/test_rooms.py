@@ -161,3 +161,81 @@ def test_should_serve_two_prompts_in_one_room(pair: Pair) -> None:
     pair.assert_equal_pages([3, 5], [20, 9])
     assert [int(pair.decoder.metadata.output_ids[slot, 0]) for slot in (1, 4)] == [3, 5]
     pair.assert_nothing_held()
+
+
+ODD_ROOMS = [
+    *(None, True, False, 0, -1, 1 << 64, 1.0, 1.5, float("nan"), "", "7", "x" * 1_000_000, "a\nb", "half \ud83d"),
+    *([1, 2], [], [[1]], {"room": 1}, (1,)),
+]
+
+
+@pytest.mark.parametrize("room", ODD_ROOMS, ids=lambda room: f"{type(room).__name__}-{str(room)[:10]!a}")
+def test_should_fail_the_request_alone_whose_room_is_none(pair: Pair, room: object) -> None:
+    """SGLang passes on what the client sent, to code that runs on the scheduler's thread."""
+    from array import array
+
+    from sglang.srt.disaggregation.base.conn import KVPoll
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    from kv_connector.sglang.prompt_name import name_new_receiver, name_sender
+
+    request = Req("r", "", array("q", [5, 6, 7]), SamplingParams(), bootstrap_room=room)  # type: ignore[arg-type]
+    queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=None)
+    name_sender(queue, request)
+    sender, receiver = pair.sender(room), pair.new_receiver(room)  # type: ignore[arg-type]
+    name_new_receiver(SimpleNamespace(kv_receiver=receiver, req=request), queue)
+    assert request.bootstrap_room == 0, "SGLang computes with it before it looks at the receiver"
+    receiver.init(0)
+    for side in (sender, receiver):
+        assert side.poll() == KVPoll.Failed
+        with pytest.raises(Exception, match=r"bootstrap_room is .*, expected an integer from 1 to 18446744073709551615"):
+            side.failure_exception()
+        side.abort()
+        side.clear()
+        assert side.poll() == KVPoll.Failed
+    assert pair.prefiller.endpoint.take_prompt_digest() == ""
+    pair.assert_nothing_held()
+
+
+@pytest.mark.parametrize("room", [1, 1 << 31, (1 << 63) + 1, (1 << 64) - 1])
+def test_should_serve_any_room_that_a_word_has(pair: Pair, room: int) -> None:
+    from one_process import pages, wait_for
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    sender, receiver = pair.sender(room), pair.receiver(room)
+    receiver.send_metadata(pages(9), 4, decode_prefix_len=0)
+    wait_for(sender, KVPoll.WaitingForInput)
+    sender.init(1, 3)
+    pair.write_metadata(3, room, 3)
+    sender.send(pages(3), [])
+    for side in (sender, receiver):
+        wait_for(side, KVPoll.Success)
+        side.clear()
+    pair.assert_nothing_held()
+
+
+@pytest.mark.parametrize("address", ["", "h", "h:0", "h:x", "a b:1", "a/b:1", f"{'h' * 300}:1", "a\nb:1", "None:None"])
+def test_should_fail_the_request_alone_whose_prefiller_is_no_address(pair: Pair, address: str) -> None:
+    from one_process import backend_class
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    receiver = backend_class("receiver")(pair.decoder.endpoint, address, pair.next_room())
+    receiver.init(0)
+    assert receiver.poll() == KVPoll.Failed
+    with pytest.raises(Exception, match=r"bootstrap_(host|port).*expected"):
+        receiver.failure_exception()
+    receiver.clear()
+    pair.assert_nothing_held()
+
+
+@pytest.mark.parametrize("rank", [True, -1, 1.5, "0", [0], {}, 1 << 40])
+def test_should_fail_the_request_alone_whose_data_parallel_rank_is_none(pair: Pair, rank: object) -> None:
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    receiver = pair.new_receiver(pair.next_room())
+    receiver.init(rank)
+    assert receiver.poll() == KVPoll.Failed
+    with pytest.raises(Exception, match="data-parallel rank is .*, expected an integer"):
+        receiver.failure_exception()
+    pair.assert_nothing_held()

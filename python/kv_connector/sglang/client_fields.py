@@ -1,0 +1,58 @@
+"""Checks what a client of SGLang says of its request, where it enters. Pure.
+
+SGLang passes a request's fields on as the client sent them: a room may be a list, a host any text. They reach the
+scheduler's thread, where an exception ends the server, and they are keys there.
+"""
+
+from __future__ import annotations
+
+ROOM_MAX = (1 << 64) - 1
+"""SGLang writes the room into a word of 64 bits without a sign."""
+NO_ROOM = 0
+"""SGLang's own word for a room that was not written yet: a request of this room would wait for ever."""
+HOST_LENGTH_MAX = 255
+PORT_MAX = 65_535
+SEEN_LENGTH_MAX = 80
+
+
+def room_fault(room: object) -> str:
+    """Why this is no room, in one sentence; "" if it is one."""
+    if type(room) is int and 1 <= room <= ROOM_MAX:
+        return ""
+    return f"bootstrap_room is {_seen(room)}, expected an integer from 1 to {ROOM_MAX}: send one, equal to both sides"
+
+
+def address_fault(bootstrap_addr: object) -> str:
+    """Why this names no bootstrap server, in one sentence; "" if it does. SGLang has joined host and port."""
+    host, _, port = bootstrap_addr.rpartition(":") if isinstance(bootstrap_addr, str) else ("", "", "")
+    if not _is_host(host):
+        return (
+            f"bootstrap_host and bootstrap_port are {_seen(bootstrap_addr)}, expected the prefiller's host, of at most"
+            f" {HOST_LENGTH_MAX} letters, digits and '.-_:[]%', and its port: send those of its bootstrap server"
+        )
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= PORT_MAX):
+        return (
+            f"bootstrap_port in {_seen(bootstrap_addr)} is {_seen(port)}, expected an integer from 1 to {PORT_MAX}:"
+            " send the prefiller's --disaggregation-bootstrap-port"
+        )
+    return ""
+
+
+def dp_rank_fault(rank: object) -> str:
+    """Why this is no data-parallel rank, in one sentence; "" if it may be one."""
+    if type(rank) is int and 0 <= rank <= PORT_MAX:
+        return ""
+    return f"the prefiller's data-parallel rank is {_seen(rank)}, expected an integer of at least 0: leave it out"
+
+
+def _is_host(host: str) -> bool:
+    allowed = host.isascii() and all(each.isalnum() or each in ".-_:[]%" for each in host)
+    return 0 < len(host) <= HOST_LENGTH_MAX and allowed
+
+
+def _seen(value: object) -> str:
+    try:
+        text = ascii(value) if isinstance(value, str | bytes | int | float | None) else type(value).__name__
+    except ValueError:  # it has thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= SEEN_LENGTH_MAX else f"{text[: SEEN_LENGTH_MAX - 3]}..."
