@@ -169,7 +169,25 @@ public final class Messenger {
         if (!death.isEmpty() && answeredByTheDead(command)) {
             return;
         }
-        long nowNs = clock.nowNs();
+        try {
+            carryOut(command, clock.nowNs());
+        } catch (RuntimeException | Error bug) {
+            endBroken(command, bug); // the other requests are not affected
+            throw bug;
+        }
+    }
+
+    /** Answers a command that has failed where the engine would wait for ever. */
+    private void endBroken(EngineCommand command, Throwable bug) {
+        switch (command) {
+            case EngineCommand.Fetch fetch -> decoder.endBroken(fetch, bug);
+            case EngineCommand.Announce announce ->
+                engine.stopped(announce.request(), "it could not be announced: " + bug);
+            default -> {} // the engine asks again, or ends what it concerns by a command of its own
+        }
+    }
+
+    private void carryOut(EngineCommand command, long nowNs) {
         switch (command) {
             case EngineCommand.Step step -> prefiller.stepBegan(step, nowNs);
             case EngineCommand.Announce announce -> prefiller.announce(announce);

@@ -7,16 +7,27 @@ import java.util.EnumMap;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Keeps the sums of counters, the number of observations and the last value of gauges for a test. */
+/** Keeps the sums of counters, the number of observations and the last value of gauges for a test; a bug is thrown once. */
 record CountingTally(
-        Map<MessengerMetric, Long> sums, Map<CountedReason, Long> reasons, Map<MessengerMetric, Long> gauges)
+        Map<MessengerMetric, Long> sums,
+        Map<CountedReason, Long> reasons,
+        Map<MessengerMetric, Long> gauges,
+        Map<MessengerMetric, Error> bugs)
         implements Tally {
     CountingTally() {
-        this(new EnumMap<>(MessengerMetric.class), new HashMap<>(), new EnumMap<>(MessengerMetric.class));
+        this(
+                new EnumMap<>(MessengerMetric.class),
+                new HashMap<>(),
+                new EnumMap<>(MessengerMetric.class),
+                new EnumMap<>(MessengerMetric.class));
     }
 
     @Override
     public void add(MessengerMetric metric, long count) {
+        Error bug = bugs.remove(metric);
+        if (bug != null) {
+            throw bug;
+        }
         sums.merge(metric, count, Long::sum);
     }
 

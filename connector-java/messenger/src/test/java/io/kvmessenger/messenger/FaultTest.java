@@ -7,6 +7,7 @@ import static org.assertj.core.api.Assertions.catchThrowable;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
 
@@ -51,6 +52,45 @@ class FaultTest extends MessengerPair {
         compute("sound", 0);
         carry();
         assertThat(prefiller.transfer.submitted).isNotEmpty();
+    }
+
+    /** The engine waits for each fetch's end, also if its command fails before anything of it is kept. */
+    @Test
+    void shouldFailAFetchWhoseCommandFailsAndNoOther() {
+        decoder.tally.bugs().put(MessengerMetric.FETCHES_STARTED, new OutOfMemoryError("at its first line"));
+        assertThatThrownBy(() -> fetch("first", 1, 0)).hasMessage("at its first line");
+        assertThat(decoder.told).containsExactly("failed first");
+        assertThat(decoder.lastFailure).contains("could not be begun", "at its first line");
+
+        Side connected = decoder;
+        decoder = new Side("decoder", 3, 0);
+        decoder.wire.bugOfDial = new OutOfMemoryError("at its dial");
+        assertThatThrownBy(() -> fetch("second", 1, 0)).hasMessage("at its dial");
+        assertThat(decoder.told).containsExactly("failed second");
+        assertThat(decoder.messenger.held().clean()).isTrue();
+
+        decoder = connected;
+        fetch("sound", 3, 0);
+        carry();
+        compute("sound", 0);
+        carry();
+        assertThat(prefiller.transfer.submitted).isNotEmpty();
+    }
+
+    /** An engine that has not heard of a release tells the end again, as often as it likes. */
+    @Test
+    void shouldReleaseAgainAPrefillWhoseEndIsToldAgain() {
+        compute("r", 0);
+        end("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
+        nowNs += LIMITS.grantWaitNs() / 2;
+        end("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
+        assertThat(prefiller.told).isEmpty();
+        nowNs += LIMITS.grantWaitNs() / 2 + 1;
+        prefiller.messenger.doWork();
+        assertThat(prefiller.told).as("its own limit is not put off").containsExactly("released r");
+        end("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
+        assertThat(prefiller.told).containsExactly("released r", "released r");
+        assertThat(prefiller.messenger.held().clean()).isTrue();
     }
 
     @Test

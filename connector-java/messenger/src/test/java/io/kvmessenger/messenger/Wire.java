@@ -12,9 +12,14 @@ public final class Wire implements ControlNetwork {
     public final List<ControlFrame> sent = new ArrayList<>();
     public boolean closed;
     public boolean trusted;
+    /** Set by a test: thrown at the next dial. */
+    public Error bugOfDial;
 
     @Override
     public long dial(String host, int port) {
+        if (bugOfDial != null) {
+            throw bugOfDial;
+        }
         return DIALLED_LINK;
     }
 

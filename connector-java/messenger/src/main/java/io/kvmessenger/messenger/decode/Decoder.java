@@ -124,6 +124,17 @@ public final class Decoder {
         grantAll(fetch);
     }
 
+    /** A fetch whose command has failed ends: without this its engine would wait for ever. */
+    public void endBroken(EngineCommand.Fetch ask, Throwable bug) {
+        Fetch fetch = fetches.of(ask.request());
+        String sentence = "its fetch could not be begun: " + bug;
+        if (fetch == null) {
+            engine.failed(ask.request(), sentence); // nothing was granted
+        } else {
+            ends.fail(fetch, FetchFailure.FAULT, sentence);
+        }
+    }
+
     /** Sets the fetch's context rows and the memory that may be written. Returns why that is impossible, or "". */
     private String describeArea(Fetch fetch) {
         EngineCommand.Fetch ask = fetch.ask;

@@ -217,8 +217,11 @@ public final class Prefiller {
     public void prefillEnded(EngineCommand.PrefillEnded ended, long nowNs) {
         Prefill prefill = prefills.of(ended.request());
         if (prefill == null) {
-            engine.released(ended.request()); // ended before its first chunk, and never announced
+            engine.released(ended.request()); // never known, or over: an engine that has not heard of it asks again
             return;
+        }
+        if (prefill.engineEnded) {
+            return; // told again: it is released when it is over
         }
         prefill.engineEnded = true;
         words.reportPrefilled(prefill);
