@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bed import Messenger, decoder, messenger, prefiller, send_prefill, start_messengers
+from bed import PREFILL_LEG, Messenger, decoder, messenger, prefiller, send_prefill, start_messengers
 from clients import Client, failed, faults_of, faults_of_groups
 from conftest import Reference
 from faults import Clients, granted_without_prefill
-from server_process import REQUEST_LIMIT_SECONDS, complete, wait_until, words_of
+from server_process import REQUEST_LIMIT_SECONDS, complete, greedy_completion, wait_until, words_of
 from traffic import ANSWER_TOKENS, CHUNK_TOKENS, PAGE_TOKENS, Asked, Order, Traffic
 from workload import IDS
 
@@ -205,3 +205,21 @@ def test_very_long_id_harms_no_other_request(
         send_prefill(source, prompt, bystander.name)
         assert bystander.ended(REQUEST_LIMIT_SECONDS).words == reference.to(prompt, ANSWER_TOKENS)
     assert target.metric("kv_messenger_links_lost_total") == lost_before
+
+
+@pytest.mark.parametrize("name", ["x" * 1_100_000, "é" * 200_000], ids=["longer than a poll", "longer once escaped"])
+def test_request_id_of_any_length_holds_nothing(
+    pair: tuple[Messenger, Messenger], plain: Callable[..., Asked], reference: Reference, name: str
+) -> None:
+    """A client sets it in the body. Each event about the request would repeat it, and the one that ends it be lost."""
+    source, target = pair
+    (prompt,) = plain(Order.TOGETHER).prompts
+    arrived_before = target.metric("kv_messenger_fetches_arrived_total")
+    body = {**greedy_completion(prompt, 1), "request_id": name, "kv_transfer_params": PREFILL_LEG}
+    leg = source.server.post("/v1/completions", body)["kv_transfer_params"]
+    body = {**greedy_completion(prompt, ANSWER_TOKENS), "request_id": name, "kv_transfer_params": leg}
+    assert words_of(target.server.post("/v1/completions", body)) == reference.to(prompt, ANSWER_TOKENS)
+    assert target.metric("kv_messenger_fetches_arrived_total") == arrived_before + 1
+    for side in pair:
+        side.wait_at_rest()
+        assert side.metric("kv_messenger_events_dropped_total") == 0

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, Protocol, Self, TypedDict
 
@@ -363,7 +363,7 @@ class Messenger:
     def poll(self) -> list[Event]:
         """Takes the events since the last poll; never blocks."""
         answer = self._call(Function.POLL)
-        return [decode_event(event) for event in json.loads(answer)["events"]] if answer else []
+        return decode_events(json.loads(answer)["events"]) if answer else []
 
     def wait(self, limit_seconds: float) -> None:
         """Blocks until there are events to poll, or until the limit; releases the GIL."""
@@ -429,6 +429,17 @@ def _with_devices(options: Options) -> tuple[Options, Callable[[frozenset[int]],
     if not options.verbs_devices:
         options = dataclasses.replace(options, verbs_devices=choice.names)
     return options, lambda cores: rdma_topology.cores_near(devices, cores)
+
+
+def decode_events(events: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Decodes what one poll has taken out of the messenger: an event that cannot be read harms its own request only."""
+    decoded: list[Event] = []
+    for event in events:
+        try:
+            decoded.append(decode_event(event))
+        except Exception:
+            logger.exception("an event of the messenger cannot be read: %.200s", event)
+    return decoded
 
 
 def decode_event(event: Mapping[str, Any]) -> Event:

@@ -16,6 +16,7 @@ from kv_connector import (
     LeakCheck,
     MessengerError,
     Opened,
+    Quarantined,
     Released,
     Stats,
     Stopped,
@@ -240,3 +241,79 @@ def test_should_say_what_it_waited_for_in_vain(exchange: Exchange, messenger: Sc
     assert unsettled is not None
     assert (unsettled.of_requests, unsettled.of_messenger) == ({"incoming": 1}, {"fetches": 1})
     assert str(unsettled) == "1 fetches, 1 incoming"
+
+
+def test_should_have_a_reason_for_each_failure(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+    """SGLang takes a failure without a reason for one of another rank, and logs nothing."""
+    incoming = fetch(exchange)
+    messenger.events = [Failed(incoming.request, "")]
+    exchange.drain()
+    assert incoming.failure
+    out = exchange.announce(6)
+    exchange.abort(out, "its client has gone")
+    assert out.failure == "its client has gone"
+    messenger.broken = True
+    assert exchange.announce(7).failure
+    assert fetch(exchange, 8).failure
+
+
+UNHEARD_SECONDS = 60.0
+
+
+def after(clock: Clock, seconds: float, exchange: Exchange) -> None:
+    clock.now += seconds
+    exchange.drain()
+
+
+@pytest.mark.parametrize("lost", [Released, Granted, Stopped, Timeline])
+def test_should_end_a_prefill_although_an_event_is_lost(messenger: ScriptedMessenger, lost: type) -> None:
+    clock = Clock()
+    exchange = Exchange(messenger, logging.getLogger("exchange"), clock)
+    out = exchange.announce(5)
+    exchange.computed(out, 32, 32, [Pages(0, [7])])
+    exchange.finish(out, 3)
+    events: list[Event] = [Granted(out.request, 32, 0), Stopped(out.request, "r"), Timeline("5", {}), Released(out.request)]
+    messenger.events = [event for event in events if type(event) is not lost]
+    after(clock, 1, exchange)
+    assert out.released == (lost is not Released)
+    after(clock, 1.3 * UNHEARD_SECONDS, exchange)
+    told_again = [command for command in messenger.told if command["do"] == "prefillEnded"][1:]
+    assert told_again == ([] if out.released else [messenger.told[2]])
+    messenger.events = [Released(command["request"]) for command in told_again]
+    after(clock, 1, exchange)
+    assert out.released
+    assert not exchange.held()
+
+
+@pytest.mark.parametrize("lost", [Arrived, Failed, Quarantined])
+def test_should_give_a_messenger_up_that_reports_no_end_of_a_fetch(messenger: ScriptedMessenger, lost: type) -> None:
+    """One that was quarantined ends with the proof that nothing writes to its pages, which has no limit."""
+    clock = Clock()
+    exchange = Exchange(messenger, logging.getLogger("exchange"), clock, exit_when_lost=False)
+    incoming = fetch(exchange)
+    if lost is Quarantined:
+        messenger.events = [Quarantined(incoming.request, "its prefiller is silent")]
+    after(clock, 1.5 + UNHEARD_SECONDS - 1, exchange)
+    assert not incoming.ended
+    after(clock, UNHEARD_SECONDS, exchange)
+    assert messenger.closed == (lost is not Quarantined)
+    assert incoming.ended == (lost is not Quarantined)
+    assert incoming.failure.endswith("its limit") == (lost is not Quarantined)
+
+
+@pytest.mark.parametrize("broken", range(3))
+def test_should_handle_the_events_behind_one_that_cannot_be(
+    exchange: Exchange, messenger: ScriptedMessenger, broken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incoming = [fetch(exchange, room) for room in (1, 2, 3)]
+    handle = exchange._on
+
+    def fault(event: Any) -> None:
+        if event.request == incoming[broken].request:
+            raise OSError("a fault of ours")
+        handle(event)
+
+    monkeypatch.setattr(exchange, "_on", fault)
+    messenger.events = [Arrived(each.request, 1) for each in incoming]
+    exchange.drain()
+    assert [each.arrived for each in incoming] == [index != broken for index in range(3)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from kv_connector._facade import (
     LeakCheck,
     Log,
     MessengerPort,
+    Quarantined,
     Released,
     Stopped,
     Timeline,
@@ -34,6 +36,9 @@ DRAIN_INTERVAL_SECONDS = 0.0002
 SETTLE_INTERVAL_SECONDS = 0.001
 FENCE_LIMIT_SECONDS = 1.0
 """Reached only if a peer hangs while it receives a metadata row; all KV of the request has been sent by then."""
+
+UNHEARD_SECONDS = 60.0
+"""How much later than its own limit the messenger may report the end of a fetch: a peer's loss is seen within seconds."""
 
 _NANOS = 1e9
 
@@ -50,12 +55,20 @@ class Outgoing:
     """Why it will not be sent; "" if it may be."""
     ended: bool = False
     """Whether the messenger knows that the engine has ended it."""
+    end: Mapping[str, Any] | None = None
+    """The command that has said so; it is told again if nothing was heard of it until ``end_due_seconds``."""
+    end_due_seconds: float = 0.0
     released: bool = False
     """Whether nothing reads its pages any more."""
     bytes_sent: int = 0
     """The bytes sent to all ranks of the decoder."""
     tail_seconds: float | None = None
     """The time from the end of the last forward pass until everything was sent, to the slowest rank of the decoder."""
+
+    @classmethod
+    def refused(cls, reason: str) -> Outgoing:
+        """A request that is not sent and of which the messenger does not know."""
+        return cls(request="", transfer="", failure=reason, ended=True, released=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +77,8 @@ class Incoming:
 
     request: str
     room: int
+    deadline_seconds: float = math.inf
+    """The messenger has ended it before, or its events do not come."""
     arrived: bool = False
     failure: str = ""
 
@@ -109,7 +124,11 @@ class Exchange:
         clock: Callable[[], float] = time.monotonic,
         *,
         exit_when_lost: bool = True,
+        unheard_seconds: float = UNHEARD_SECONDS,
     ) -> None:
+        """``unheard_seconds``: how much later than its own limit the messenger may report an end."""
+        self._unheard_seconds = unheard_seconds
+        self._waits_due = clock() + unheard_seconds / 4
         self._messenger = messenger
         self._logger = logger
         self._clock = clock
@@ -190,7 +209,9 @@ class Exchange:
 
     def _end(self, out: Outgoing, how: Mapping[str, Any]) -> None:
         out.ended = True
-        if not self._submit([{"do": "prefillEnded", "request": out.request, **how}]):
+        out.end = {"do": "prefillEnded", "request": out.request, **how}
+        out.end_due_seconds = self._clock() + self._unheard_seconds
+        if not self._submit([out.end]):
             self._give_up("it did not take the end of a prefill")
 
     def _lose(self, out: Outgoing) -> None:
@@ -216,7 +237,8 @@ class Exchange:
 
         The pages, one list for each group, may be written to until the transfer has ended.
         """
-        incoming = Incoming(f"{room}#{next(self._count)}", room)
+        deadline_seconds = self._clock() + limit_seconds + self._unheard_seconds
+        incoming = Incoming(f"{room}#{next(self._count)}", room, deadline_seconds)
         command = {
             "do": "fetch",
             "request": incoming.request,
@@ -263,7 +285,8 @@ class Exchange:
                 self._give_up(f"it could not be polled: {fault}")
             else:
                 for event in events:
-                    self._on(event)
+                    self._on_guarded(event)
+                self._look_after_waits(now)
         if self._dead and self._exit_when_lost:
             raise MessengerLostError(self._dead)
 
@@ -294,6 +317,26 @@ class Exchange:
 
     # ---- inside
 
+    def _on_guarded(self, event: Event) -> None:
+        try:
+            self._on(event)
+        except Exception:  # it harms its own transfer, whose deadline then ends it
+            self._logger.exception("an event could not be handled: %.200s", event)
+
+    def _look_after_waits(self, now: float) -> None:
+        """No wait hangs on one event: ends of prefills are told again, and a fetch without an end is the messenger's."""
+        if now < self._waits_due:
+            return
+        self._waits_due = now + self._unheard_seconds / 4
+        for out in self._outgoing.values():
+            if out.end is not None and now >= out.end_due_seconds:
+                out.end_due_seconds = now + self._unheard_seconds
+                self._submit([out.end])
+        for incoming in self._incoming.values():
+            if now >= incoming.deadline_seconds:
+                self._give_up(f"it has reported no end of the fetch for room {incoming.room} within its limit")
+                return
+
     def _on(self, event: Event) -> None:
         match event:
             case Granted(request):
@@ -311,6 +354,9 @@ class Exchange:
             case Failed(request, reason):
                 if (incoming := self._incoming.pop(request, None)) is not None:
                     incoming.failure = reason or "the transfer failed"
+            case Quarantined(request):
+                if (incoming := self._incoming.get(request)) is not None:
+                    incoming.deadline_seconds = math.inf  # it ends with the proof, which has no limit
             case Timeline():
                 self._on_timeline(event.fields)
                 write_to_log(event, self._logger)

@@ -45,6 +45,7 @@ from kv_connector.vllm.vllm_api import (
     SupportsHMA,
     all_ranks_vote,
     hear_of_weights,
+    ids_are_randomised,
     init_logger,
     load_failure_policy,
     outer_of,
@@ -98,7 +99,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         self._failed_blocks: set[int] = set()
         groups = self._facts.groups
         if role == KVConnectorRole.SCHEDULER:
-            side = Side(self._facts.options.role, groups.tp_size, groups.pp_size, groups.messenger_count)
+            own = (groups.tp_size, groups.pp_size, groups.messenger_count)
+            side = Side(self._facts.options.role, *own, ids_are_randomised(), self._facts.is_one_of_several)
             longest_blocks = longest_request_blocks(kv_cache_config, vllm_config)
             gate = FetchGate(longest_blocks, self._facts.options.fetch_limit_seconds)
             self._adapters = LoadedAdapters(adapters_kept_max(vllm_config), logger)

@@ -28,6 +28,8 @@ class EngineFacts:
 
     options: Options
     groups: RankGroups
+    is_one_of_several: bool
+    """Whether parts of one HTTP request may go to other data-parallel ranks: choices of ``n``, prompts of a list."""
     first_messenger_index: int
     """The number of messengers of all lower data-parallel ranks, whose engines may share this host."""
     not_shared_because: str
@@ -96,10 +98,24 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
         options=options,
         groups=groups,
         first_messenger_index=getattr(parallel, "data_parallel_index", 0) * groups.messenger_count,
+        is_one_of_several=_is_one_of_several(vllm_config),
         not_shared_because=not_shared_because,
         kv_groups=kv_groups,
         layer_names=tuple(ordered),
     )
+
+
+def _is_one_of_several(vllm_config: Any) -> bool:
+    """Whether an API server may give parts of one HTTP request to other data-parallel ranks.
+
+    Assumed of vLLM: engines of a dense model no longer know of the others, except by the engine_id that each was given.
+    """
+    parallel = vllm_config.parallel_config
+    if getattr(parallel, "data_parallel_external_lb", False):
+        return False
+    own_end = f"_dp{getattr(parallel, 'data_parallel_index', 0)}"
+    named = str(vllm_config.kv_transfer_config.engine_id).endswith(own_end)
+    return named or int(getattr(parallel, "data_parallel_size", 1)) > 1
 
 
 def _ranks_that_share(vllm_config: Any, options: Options) -> tuple[int, str]:

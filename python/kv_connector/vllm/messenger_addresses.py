@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PORT_MAX = 65_535
+HOST_LENGTH_MAX = 255
 MESSENGERS_MAX = 1024
 
 
@@ -39,9 +40,14 @@ def read_list(text: str) -> Messengers:
     return tuple(address for address in read if address) if all(read) else ()
 
 
+def is_host(text: str) -> bool:
+    """Whether this may be a name or an address: a client's text, which is dialled and goes into log lines."""
+    return 0 < len(text) <= HOST_LENGTH_MAX and text.isprintable() and not any(each in " ,/" for each in text)
+
+
 def _read_one(text: str) -> Address | None:
     host, _, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not host or "," in host or not (port.isascii() and port.isdigit() and len(port) <= 5):
+    if not is_host(host) or not (port.isascii() and port.isdigit() and len(port) <= 5):
         return None
     return Address(host, int(port)) if 0 < int(port) <= PORT_MAX else None

@@ -33,10 +33,11 @@ from kv_connector.vllm.last_token_proof import StepProofs, proof_layers
 from kv_connector.vllm.metadata import StepMetadata
 from kv_connector.vllm.pair_proofs import check_of_engine
 from kv_connector.vllm.rank_groups import RankGroup
+from kv_connector.vllm.reports import Reports
 from kv_connector.vllm.request_numbers import RequestNames
 from kv_connector.vllm.told_steps import ToldSteps
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
-from kv_connector.vllm.worker_half import Reports, WorkerHalf
+from kv_connector.vllm.worker_half import Limits, WorkerHalf
 
 
 class OpenMessenger(Protocol):
@@ -291,7 +292,7 @@ class RankStart:
             messenger,
             lambda submit: ToldSteps(submit, counter, names, first_pass, self._logger),
             pages,
-            facts.options.fetch_limit_seconds,
+            Limits(facts.options.fetch_limit_seconds, facts.options.silence_limit_seconds),
             self._logger,
         )
 

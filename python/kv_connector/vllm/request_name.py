@@ -2,8 +2,9 @@
 
 One HTTP request may become several requests of the engine. Each prompt of a list gets the suffix ``-`` and its index
 (``cmpl-`` requests always, even with one prompt); then each id gets ``-`` and 8 random hexadecimal digits, which differ
-between the sides; the choices of ``n`` > 1 get their index and ``_`` as a prefix. The rest is the same on both legs of
-a transfer, because a router gives both the same X-Request-ID.
+between the sides, unless VLLM_DISABLE_REQUEST_ID_RANDOMIZATION is set on that side; the choices of ``n`` > 1 get their
+index and ``_`` as a prefix. The rest is the same on both legs of a transfer, because a router gives both the same
+X-Request-ID.
 
 Assumed of vLLM: only its Responses API ignores that header. Unless the body has a ``request_id``, its ids are
 ``resp_``, 16 random hexadecimal digits, which differ between the sides, ``_``, and the index of the turn: if the model
@@ -46,12 +47,15 @@ class RequestName:
     """The index of a response's turn if ``shared`` differs between the sides; None if both legs have the same."""
 
 
-def read_name(request_id: str) -> RequestName:
-    """Parses a request id; any string is valid."""
+def read_name(request_id: str, *, has_suffix: bool = True) -> RequestName:
+    """Parses a request id; any string is valid.
+
+    ``has_suffix``: whether this engine has appended 8 random digits. If it has not, a client's own id may end like that.
+    """
     choice, parent = 0, request_id
     if found := _CHOICE.fullmatch(request_id):
         choice, parent = int(found[1]), found[2]
-    shared, item = _SIDE_SUFFIX.sub("", parent), 0
+    shared, item = _SIDE_SUFFIX.sub("", parent) if has_suffix else parent, 0
     if found := _ITEM.fullmatch(shared):
         item, shared = int(found[2]), f"{found[1]}-0"
     response = _RESPONSE.fullmatch(shared)
@@ -59,10 +63,16 @@ def read_name(request_id: str) -> RequestName:
 
 
 def possible_names(said: str) -> tuple[str, ...]:
-    """The possible common parts of both legs, given a request id of one side or the X-Request-ID."""
-    shared = read_name(said).shared
-    if shared.startswith(_PREFIXES):
-        return (shared,)
+    """The possible common parts of both legs, given a request id of one side or the X-Request-ID.
+
+    Whether the side that gave the id appends a suffix is known to that side only. It shows for a list's prompts alone,
+    whose ids end in a short index otherwise.
+    """
+    cut, whole = (read_name(said, has_suffix=has_suffix).shared for has_suffix in (True, False))
+    if cut.startswith("cmpl-"):
+        return (cut,)
+    if cut.startswith(_PREFIXES):
+        return tuple(dict.fromkeys((cut, whole)))
     return (f"cmpl-{said}-0", f"chatcmpl-{said}", f"generate-tokens-{said}", said)
 
 

@@ -6,7 +6,7 @@ It owns no thread, no socket and no JVM, and is called by the engine core's thre
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,6 @@ from kv_connector.vllm.metadata import (
     Expect,
     Fetch,
     MessengerAddress,
-    PlacedBlocks,
     PrefillEnd,
     PrefillOutcome,
     Refusal,
@@ -42,6 +41,7 @@ from kv_connector.vllm.prompts import leave_out_last_token
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import or_of_prompt, read_name
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
+from kv_connector.vllm.scheduled import placed, scheduled, unfit_to_be_enqueued
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
 from kv_connector.vllm.window_blocks import WindowBlocks
 
@@ -312,15 +312,8 @@ class SchedulerHalf:
                 "kv_transfer_params.prefiller is set and the model keeps a state of all tokens, of which the prefiller"
                 " must leave the last one out, expected a request to both sides: send it to the prefiller too"
             )
-        if ask.decoder_first:
-            beyond_ids = [
-                name for name in ("lora_request", "mm_features", "prompt_embeds") if getattr(request, name, None)
-            ]
-            if beyond_ids or request.prompt_token_ids is None:
-                return Refused(
-                    f"kv_transfer_params.prefiller sends token ids only and the prompt has"
-                    f" {' and '.join(beyond_ids) or 'none'}, expected plain tokens: send the request to both sides"
-                )
+        if ask.decoder_first and (unfit := unfit_to_be_enqueued(request)):
+            return Refused(unfit)
         return None
 
     # ---- a step
@@ -328,8 +321,24 @@ class SchedulerHalf:
     def build(self, scheduler_output: Any) -> StepMetadata:
         """The step's metadata: everything that the workers do not know yet, and this step's chunks."""
         self._step += 1
-        self._loading_first.difference_update(scheduler_output.num_scheduled_tokens)
         meta, self._pending = self._pending, StepMetadata(step=0)
+        try:
+            return self._build(scheduler_output, meta)
+        except Exception:
+            self._pending = self._kept_for_later(meta)
+            raise
+
+    def _kept_for_later(self, meta: StepMetadata) -> StepMetadata:
+        """What the workers must know whatever has failed here; this step's chunks will not be sent."""
+        for chunk in meta.chunks:
+            name = self._numbers.name(chunk.request)
+            if (prefill := self._prefills.get(name)) is not None:
+                self._give_up(name, prefill, meta)
+        meta.chunks.clear()
+        return meta
+
+    def _build(self, scheduler_output: Any, meta: StepMetadata) -> StepMetadata:
+        self._loading_first.difference_update(scheduler_output.num_scheduled_tokens)
         meta.step = self._step
         meta.layers_are_right = self._counted_right == self._side.messenger_count
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
@@ -337,9 +346,14 @@ class SchedulerHalf:
             if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
                 prefill.told = True
         for request_id in scheduler_output.preempted_req_ids or ():
-            self._preempt(request_id, meta)
+            try:
+                self._preempt(request_id, meta)
+            except Exception:  # the blocks are overwritten next, whatever is known of the request here
+                self._logger.exception("request %s is fenced: its preemption failed", shown(request_id))
+                if request_id in self._prefills or request_id in self._held:
+                    meta.preempted.append(self._numbers.of(request_id))
         meta.tallies = self._proofs.take_tallies()
-        for request_id, group_blocks, whole_table, first_token in _scheduled(scheduler_output):
+        for request_id, group_blocks, whole_table, first_token in scheduled(scheduler_output):
             if whole_table:
                 count = scheduler_output.num_scheduled_tokens[request_id]
                 meta.proofs += self._proofs.planned(request_id, group_blocks, first_token, count)
@@ -395,8 +409,8 @@ class SchedulerHalf:
         begins = prefill.sent_tokens == 0
         if not begins and first_token != prefill.sent_tokens:
             raise ValueError(f"the chunk starts at token {first_token}, expected {prefill.sent_tokens}")
-        placed = [
-            _placed(group, table, prefill.sent_tokens, end_token)
+        groups = [
+            placed(group, table, prefill.sent_tokens, end_token)
             for group, table in zip(self._groups, prefill.tables, strict=True)
         ]
         if end_token == prefill.prompt_tokens:
@@ -413,7 +427,7 @@ class SchedulerHalf:
             cached_tokens=0,
             first_token=0 if begins else first_token,
             end_token=end_token,
-            groups=placed,
+            groups=groups,
             prompt_digest=prefill.digest,
         )
 
@@ -482,6 +496,8 @@ class SchedulerHalf:
             "tp_size": self._side.tp_size,
             "pp_size": self._side.pp_size,
         }
+        if self._side.is_one_of_several:
+            answer |= {"of_data_parallel_rank": True, "of_choice": read_name(request_id).choice}
         if not self._messengers:  # the decoder then refuses with an error instead of silently computing
             self._logger.error("request %s cannot be fetched: no worker has reported an address", shown(request_id))
             return answer
@@ -530,25 +546,6 @@ class SchedulerHalf:
         remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
         kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._numbers)
         return not (remembered or self.has_work()) and all(each.is_empty() for each in kept)
-
-
-def _placed(group: KvGroup, table: Sequence[int], sent_tokens: int, end_token: int) -> PlacedBlocks:
-    """The blocks of tokens ``[0, end_token)`` that are not among those of ``[0, sent_tokens)``."""
-    first, needed = group.blocks_of(sent_tokens), group.blocks_of(end_token)
-    if len(table) < needed:
-        raise ValueError(f"{len(table)} blocks hold the tokens before {end_token}, expected {needed}")
-    return PlacedBlocks(first, table[first:needed])
-
-
-def _scheduled(scheduler_output: Any) -> Iterator[tuple[str, Sequence[Sequence[int]], bool, int]]:
-    """(request, blocks by group, whether these are its whole tables, first token) of each request in the step."""
-    for new in scheduler_output.scheduled_new_reqs:
-        yield new.req_id, new.block_ids, True, new.num_computed_tokens
-    cached = scheduler_output.scheduled_cached_reqs
-    for index, request_id in enumerate(cached.req_ids):
-        group_blocks = cached.new_block_ids[index] or ()
-        whole_table = request_id in cached.resumed_req_ids
-        yield request_id, group_blocks, whole_table, cached.num_computed_tokens[index]
 
 
 def _stands_for_rejected(request: Any) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from kv_connector.options import Role
-from kv_connector.vllm.messenger_addresses import PORT_MAX, Address, Messengers, read_list
+from kv_connector.vllm.messenger_addresses import PORT_MAX, Address, Messengers, is_host, read_list
 from kv_connector.vllm.request_name import (
     BY_PROMPT,
     TRANSFER_ID_LENGTH_MAX,
+    RequestName,
     is_transfer_id,
     possible_names,
     read_name,
@@ -18,6 +19,9 @@ from kv_connector.vllm.request_name import (
 )
 
 PREFILLERS_MAX = 8
+SEEN_LENGTH_MAX = 80
+ENGINE_ID_LENGTH_MAX = 256
+"""As in the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,10 @@ class Side:
     tp_size: int
     pp_size: int
     messenger_count: int
+    ids_have_suffix: bool = True
+    """Whether this engine appends random digits to the ids of its requests."""
+    is_one_of_several: bool = False
+    """Whether parts of one HTTP request may be with other data-parallel ranks."""
 
 
 def read(params: object, request_id: str, side: Side) -> Ask:
@@ -109,7 +117,7 @@ def read(params: object, request_id: str, side: Side) -> Ask:
     transfer = params.get("transfer_id")
     if transfer is not None and not is_transfer_id(transfer):
         return _refused("transfer_id", transfer, f"a string of 1 to {TRANSFER_ID_LENGTH_MAX} characters, or nothing")
-    name = read_name(request_id)
+    name = read_name(request_id, has_suffix=side.ids_have_suffix)
     if name.response_turn:
         return NOTHING  # no other engine has the output of the tool
     by_prompt = transfer is None and name.response_turn is not None
@@ -119,10 +127,28 @@ def read(params: object, request_id: str, side: Side) -> Ask:
         # No other engine knows a decoder-first transfer yet: its id may keep the part that is unique to this side.
         decoder_first = params.get("prefiller") is not None
         own = transfer_of(transfer, name.item) if transfer else transfer_of(request_id, 0)
-        ask = _read_receive(params, own if decoder_first else _item_of(base, name.item), side)
+        ask = _refused_part(params, name) or _read_receive(
+            params, own if decoder_first else _item_of(base, name.item), side
+        )
     if name.choice > 0 and not isinstance(ask, Refused):
         return Sibling(name.first_choice, send, base)
     return ask
+
+
+def _refused_part(params: Mapping[str, Any], name: RequestName) -> Refused | None:
+    """Refuses what the answer of one data-parallel rank does not cover; without this its pages would wait in vain.
+
+    The answer to a list of prompts is that of the first one, the answer to several choices that of any of them. The KV
+    is with the rank of the prompt's first choice.
+    """
+    if params.get("of_data_parallel_rank") is not True or not (params.get("of_choice") or name.item):
+        return None
+    part = f"prompt {name.item + 1} of a list" if name.item else "a request with n > 1"
+    return Refused(
+        f"kv_transfer_params come from one of several data-parallel ranks of the prefiller and this is {part}, whose KV"
+        " another rank may have, expected one prompt with n of 1 in each request to such a prefiller: send the prompts"
+        " one by one, or start the prefiller's ranks as servers of their own (--data-parallel-external-lb)"
+    )
 
 
 def _item_of(base: str, item: int) -> str:
@@ -149,11 +175,11 @@ def _read_receive(params: Mapping[str, Any], transfer: str, side: Side) -> Ask:
     if prefiller is not None:
         return _read_decoder_first(params, prefiller, transfer, side)
     host, port, engine_id = (params.get(f"remote_{name}") for name in ("host", "port", "engine_id"))
-    if not isinstance(host, str) or not host:
+    if not isinstance(host, str) or not ("," in host or is_host(host)):
         return _refused("remote_host", host, "the prefiller's host, as its own answer gives it")
     if not _is_port(port):
         return _refused("remote_port", port, f"an integer from 1 to {PORT_MAX}, as the prefiller's answer gives it")
-    if not isinstance(engine_id, str | None):
+    if not _is_engine_id(engine_id):
         return _refused("remote_engine_id", engine_id, "a string, as the prefiller's answer gives it")
     messengers = read_list(host) if "," in host else (Address(host, port),)
     if not messengers:
@@ -184,11 +210,22 @@ def _read_decoder_first(params: Mapping[str, Any], prefiller: object, transfer: 
     return Receive(transfer, named[0], "", decoder_first=True, other_prefillers=tuple(named[1:]))
 
 
+def _is_engine_id(value: object) -> bool:
+    return value is None or (isinstance(value, str) and len(value) <= ENGINE_ID_LENGTH_MAX and value.isprintable())
+
+
 def _is_port(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= PORT_MAX
 
 
 def _refused(name: str, value: object, expected: str) -> Refused:
     field = f"kv_transfer_params.{name}" if name else "kv_transfer_params"
-    seen = repr(value)
-    return Refused(f"{field} is {seen if len(seen) <= 80 else seen[:77] + '...'}, expected {expected}")
+    return Refused(f"{field} is {_seen(value)}, expected {expected}")
+
+
+def _seen(value: object) -> str:
+    try:
+        text = ascii(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or nested as deep
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= SEEN_LENGTH_MAX else text[: SEEN_LENGTH_MAX - 3] + "..."

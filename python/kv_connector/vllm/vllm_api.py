@@ -262,6 +262,15 @@ def own_device_type() -> str:
     return str(current_platform.device_type)
 
 
+def ids_are_randomised() -> bool:
+    """Whether this vLLM appends 8 random digits to each request's id."""
+    try:
+        from vllm import envs
+    except ImportError:
+        return True
+    return getattr(envs, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", False) is not True
+
+
 def own_ranks() -> tuple[int, int]:
     """This worker's (tensor parallel rank, pipeline parallel rank)."""
     from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank

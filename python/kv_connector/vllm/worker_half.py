@@ -30,6 +30,7 @@ from kv_connector.figure_gains import GainMeter
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers
+from kv_connector.vllm.messenger_commands import describe, fetch_command, named, worded
 from kv_connector.vllm.metadata import (
     Announce,
     Chunk,
@@ -37,7 +38,6 @@ from kv_connector.vllm.metadata import (
     Expect,
     Fetch,
     MessengerAddress,
-    PlacedBlocks,
     PrefillEnd,
     Refusal,
     Rejection,
@@ -46,6 +46,7 @@ from kv_connector.vllm.metadata import (
     WorkerNews,
 )
 from kv_connector.vllm.proof_messages import ProofTally
+from kv_connector.vllm.reports import Reports
 from kv_connector.vllm.request_numbers import RequestNames
 from kv_connector.vllm.told_steps import StepEnd, ToldSteps
 
@@ -64,23 +65,26 @@ POLL_FAILURES_MAX = 3
 Item = TypeVar("Item")
 
 
-@dataclass
-class Reports:
-    """The requests to report to the engine after a step, by number or, for the engine, by name."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The messenger's own limits, which bound how long an end may take."""
 
-    sent: set[str] = field(default_factory=set)
-    received: set[str] = field(default_factory=set)
-    failed: dict[str, Sequence[int]] = field(default_factory=dict)
-    """The requests in ``received`` whose KV did not arrive, with their blocks."""
+    fetch_seconds: float
+    silence_seconds: float
 
-    def named(self, names: RequestNames) -> Reports:
-        """The same reports by the engine's own ids; those requests are over, and their names are dropped."""
-        of = names.take(self.sent | self.received)
-        return Reports(
-            {of[number] for number in self.sent if number in of},
-            {of[number] for number in self.received if number in of},
-            {of[number]: blocks for number, blocks in self.failed.items() if number in of},
-        )
+    @property
+    def unheard_seconds(self) -> float:
+        """After this time the end of a fetch has come, or will not come: it ends by its limit, or by its peer's loss."""
+        return self.fetch_seconds + 2 * self.silence_seconds
+
+
+@dataclass(slots=True)
+class _Ended:
+    """The state of a prefill that the engine has ended and holds."""
+
+    outcome: str
+    deadline_seconds: float
+    """When its end is told again."""
 
 
 @dataclass(slots=True)
@@ -107,14 +111,16 @@ class WorkerHalf:
         messenger: MessengerPort,
         make_steps: Callable[[Callable[[Command], bool]], ToldSteps],
         groups: Sequence[GroupPages],
-        fetch_limit_seconds: float,
+        limits: Limits,
         logger: logging.Logger,
+        now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         """``make_steps`` is called with the function that submits one command to the messenger."""
         self._messenger = messenger
         self._steps = make_steps(self._submit)
         self._groups = groups
-        self._fetch_limit_seconds = fetch_limit_seconds
+        self._limits = limits
+        self._now_seconds = now_seconds
         self._logger = logger
         self.names = RequestNames()
         """What the engine calls the requests; everything else here knows them by number."""
@@ -126,7 +132,7 @@ class WorkerHalf:
         self._told_counted_right = False
         self._sending: set[str] = set()
         """Prefills that the messenger knows, announced or begun, and that have not ended."""
-        self._ended: set[str] = set()
+        self._ended: dict[str, _Ended] = {}
         """Ended prefills that the messenger has not released; the engine waits for them."""
         self._lost: set[str] = set()
         """Prefills that were given up here, but that the engine has not ended yet."""
@@ -224,18 +230,18 @@ class WorkerHalf:
             self._sending.add(announce.request)
 
     def _expect(self, expect: Expect) -> None:
-        if self._submit({"do": "expect", **_worded(expect)}):
+        if self._submit({"do": "expect", **worded(expect)}):
             self._expected.add(expect.transfer)
         else:
             self._news.computed.append(expect.transfer)  # no event will come: let the fetch fail at once
 
     def _decline(self, decline: Decline) -> None:
         self._expected.discard(decline.transfer)
-        self._submit({"do": "decline", **_worded(decline)})
+        self._submit({"do": "decline", **worded(decline)})
 
     def _reject(self, rejection: Rejection) -> None:
         for transfer_id in rejection.transfer_ids:
-            self._submit({"do": "reject", "transfer": transfer_id, "prefillers": _named(rejection.messengers)})
+            self._submit({"do": "reject", "transfer": transfer_id, "prefillers": named(rejection.messengers)})
 
     def _abandon(self, request: str) -> None:
         if request in self._fetching:
@@ -262,50 +268,22 @@ class WorkerHalf:
             self._lose(chunks)
 
     def _describe(self, chunk: Chunk) -> Command:
-        return {
-            "request": chunk.request,
-            "transfer": chunk.transfer,
-            "promptTokens": chunk.prompt_tokens,
-            "cachedTokens": chunk.cached_tokens,
-            "firstToken": chunk.first_token,
-            "endToken": chunk.end_token,
-            "groups": [_placed(pages, chunk.groups[pages.table]) for pages in self._groups],
-            "promptDigest": chunk.prompt_digest,
-        }
+        return describe(chunk, self._groups)
 
     def _fetch(self, fetch: Fetch) -> None:
-        deadline_seconds = time.monotonic() + self._fetch_limit_seconds
+        deadline_seconds = self._now_seconds() + self._limits.fetch_seconds
         self._fetching[fetch.request] = _Fetching(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
         self._expected.discard(Transfer(fetch.transfer, fetch.prompt_digest))
         if not self._ask(fetch, fetch.messengers, limit_seconds=0):
             self._fail(fetch.request, "the messenger did not take the fetch")
 
     def _ask(self, fetch: Fetch, messengers: Messengers, limit_seconds: float) -> bool:
-        groups = [
-            {"pages": pages.needed(fetch.groups[pages.table], fetch.first_token, fetch.prompt_tokens)}
-            for pages in self._groups
-        ]
-        command: dict[str, Any] = {
-            "do": "fetch",
-            "request": fetch.request,
-            "transfer": fetch.transfer,
-            "prefillers": _named(messengers, fetch.prefiller_engine_id),
-            "promptTokens": fetch.prompt_tokens,
-            "firstToken": fetch.first_token,
-            "groups": groups,
-            "limitMillis": round(limit_seconds * 1000),
-            "promptDigest": fetch.prompt_digest,
-        }
-        if fetch.prompt_token_ids is not None:
-            command["promptTokenIds"] = list(fetch.prompt_token_ids)
-            command["cacheSalt"] = fetch.cache_salt
-            command["priority"] = fetch.priority
-        return self._submit(command)
+        return self._submit(fetch_command(fetch, messengers, limit_seconds, self._groups))
 
     def _ask_another(self, request: str, reason: str) -> bool:
         """Asks the next prefiller that the router named; False if there is none, or no time left."""
         waiting = self._fetching[request]
-        left_seconds = waiting.deadline_seconds - time.monotonic()
+        left_seconds = waiting.deadline_seconds - self._now_seconds()
         if waiting.fetch is None or not waiting.other_prefillers or left_seconds < 0.001:
             return False
         messengers = waiting.other_prefillers.pop(0)
@@ -336,9 +314,10 @@ class WorkerHalf:
             self._lost.discard(end.request)
             self._reports.sent.add(end.request)
             return
-        self._ended.add(end.request)
+        ended = self._ended[end.request] = _Ended(end.outcome, self._now_seconds() + self._limits.unheard_seconds)
         if end.request in self._lost:
             self._lost.discard(end.request)
+            ended.outcome = "failed"
         elif not self._submit({"do": "prefillEnded", "request": end.request, "outcome": end.outcome}):
             self._declare_dead("it did not take the end of a prefill")
 
@@ -403,6 +382,7 @@ class WorkerHalf:
         else:
             self._empty_steps.wait(self._has_news, self._messenger.wait)
         self._end_waits_for_proof()
+        self._end_waits_in_vain()
         reports, self._reports = self._reports, Reports()
         if reports.sent or reports.received:
             self._stats_due = time.monotonic()
@@ -410,14 +390,34 @@ class WorkerHalf:
 
     def _has_news(self) -> bool:
         for event in self._poll():
-            self._on(event)
+            try:
+                self._on(event)
+            except Exception:  # it harms its own request, whose deadline then ends it
+                self._logger.exception("an event could not be handled: %.200s", event)
         return bool(self._reports.sent or self._reports.received or self._news.let_go or self._news.computed)
 
     def _end_waits_for_proof(self) -> None:
-        now_seconds = time.monotonic()
+        now_seconds = self._now_seconds()
         for request, waiting in list(self._fetching.items()):
             if waiting.quarantine_reason and now_seconds >= waiting.proof_deadline_seconds:
                 self._take_in(request, waiting.quarantine_reason)
+
+    def _end_waits_in_vain(self) -> None:
+        """Ends what the messenger should have ended by its own limits: no wait of an engine hangs on one event.
+
+        Whether a fetch still writes is not known then, so its pages stay out of use until the messenger says so. The
+        end of a prefill is told again: the messenger ignores it while it has the prefill, and else releases it again.
+        """
+        now_seconds = self._now_seconds()
+        limit_seconds = self._limits.unheard_seconds
+        for request, waiting in list(self._fetching.items()):
+            if now_seconds >= waiting.deadline_seconds + limit_seconds - self._limits.fetch_seconds:
+                self._submit({"do": "abandon", "request": request})
+                self._take_in(request, f"the messenger has reported no end of it within {limit_seconds:g} s")
+        for request, ended in self._ended.items():
+            if now_seconds >= ended.deadline_seconds:
+                ended.deadline_seconds = now_seconds + limit_seconds
+                self._submit({"do": "prefillEnded", "request": request, "outcome": ended.outcome})
 
     def take_news(self) -> WorkerNews | None:
         """Takes the news for the scheduler's half, which go with the last reports; None if there are none."""
@@ -502,7 +502,9 @@ class WorkerHalf:
                 self._expected.discard(Transfer(transfer, prompt_digest))
                 self._news.computed.append(Transfer(transfer, prompt_digest))
             case Arrived(request):
-                if self._fetching.pop(request, None) is None:
+                if request in self._quarantined:
+                    self._let_go(request)
+                elif self._fetching.pop(request, None) is None:
                     self._logger.warning(
                         "KV arrived for request %s, which does not wait for any", self.names.shown(request)
                     )
@@ -527,7 +529,7 @@ class WorkerHalf:
 
     def _on_released(self, request: str) -> None:
         if request in self._ended:
-            self._ended.discard(request)
+            del self._ended[request]
             self._reports.sent.add(request)
         elif request in self._lost:
             self._released_early.add(request)
@@ -540,7 +542,7 @@ class WorkerHalf:
             return
         if waiting.other_prefillers:
             waiting.quarantine_reason = reason or "its pages may still be written to"
-            waiting.proof_deadline_seconds = time.monotonic() + PROOF_WAIT_SECONDS
+            waiting.proof_deadline_seconds = self._now_seconds() + PROOF_WAIT_SECONDS
         else:
             self._take_in(request, reason)
 
@@ -598,17 +600,3 @@ class WorkerHalf:
         self._reports.sent.update(self._ended)
         self._ended.clear()
         self._released_early.update(self._lost)
-
-
-def _placed(pages: GroupPages, placed: PlacedBlocks) -> dict[str, Any]:
-    return {"firstPage": placed.first * pages.per_block, "pages": pages.pages(placed.blocks)}
-
-
-def _worded(of: Decline | Expect) -> dict[str, Any]:
-    named = _named(of.messengers)
-    return {"transfer": of.transfer.id, "promptDigest": of.transfer.prompt_digest, "prefillers": named}
-
-
-def _named(messengers: Sequence[Address], engine_id: str = "") -> list[dict[str, Any]]:
-    """The messengers of a prefiller, in the form of a command."""
-    return [{"host": each.host, "port": each.port, "engineId": engine_id} for each in messengers]

@@ -39,6 +39,7 @@ class SimulatedMessenger:
         self.geometry = geometry
         self.by_name = RequestsByName()
         self.commands: list[dict[str, Any]] = []
+        self.lost: list[Event] = []
         self.raw: list[Any] = []
         """The commands as they came, with numbers."""
         self.events: list[Event] = []
@@ -48,6 +49,8 @@ class SimulatedMessenger:
         self.closed = False
         self.refuse: set[str] = set()
         """Kinds of commands that are answered with an error."""
+        self.drops: list[type] = []
+        """Kinds of events of which the next one is lost; the connector then tells ends again."""
         self.unfenced: set[str] = set()
         """Requests whose fence is not reached the first time."""
         self._counter = ctypes.c_uint64(41)
@@ -81,8 +84,18 @@ class SimulatedMessenger:
     def poll(self) -> list[Event]:
         if "poll" in self.refuse:
             raise MessengerError("no poll today")
-        events, self.events = self.events, []
+        events, self.events = self._kept_events(), []
         return [self.by_name.event(event) for event in events]
+
+    def _kept_events(self) -> list[Event]:
+        kept: list[Event] = []
+        for event in self.events:
+            if type(event) in self.drops:
+                self.drops.remove(type(event))
+                self.lost.append(event)
+            else:
+                kept.append(event)
+        return kept
 
     def wait(self, limit_seconds: float) -> None:
         assert limit_seconds > 0
@@ -214,6 +227,9 @@ class SimulatedMessenger:
 
     def _on_prefillEnded(self, command: dict[str, Any]) -> None:  # noqa: N802
         request = command["request"]
+        if Released(request) in self.lost:
+            self.events.append(Released(request))
+            return
         assert request in self._announced, "the end of a prompt that is not known"
         assert request not in self._owed, "a prefill ended twice"
         if command["outcome"] == "finished":
@@ -241,5 +257,5 @@ class SimulatedMessenger:
 
     def _on_abandon(self, command: dict[str, Any]) -> None:
         request = command["request"]
-        ended = [event.request for event in self.events if isinstance(event, Arrived | Failed)]
+        ended = [event.request for event in self.events + self.lost if isinstance(event, Arrived | Failed)]
         assert self._owed.get(request) == "fetch" or request in ended, "an unknown request is abandoned"

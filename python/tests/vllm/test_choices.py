@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 from conftest import EngineMaker
 from simulated_engine import remote_decode, remote_prefill
@@ -91,3 +94,77 @@ def test_should_meet_under_request_ids_that_no_frame_can_carry(engine: EngineMak
     for transfer in (met, decoder_first):
         assert len(transfer.encode("utf-16-le")) <= 1024
         assert transfer.isprintable()
+
+
+@pytest.fixture(params=["moe", "dense"])
+def prefiller_of_ranks(engine: EngineMaker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One data-parallel rank of a prefiller; that of a dense model knows of the others by its engine_id only."""
+    config = sys.modules["simulated_engine"].config
+
+    def of_a_rank(*arguments: Any, **more: Any) -> Any:
+        made = config(*arguments, **more)
+        made.parallel_config.data_parallel_index = 1
+        if request.param == "moe":
+            made.parallel_config.data_parallel_size = 2
+        else:
+            made.kv_transfer_config.engine_id += "_dp1"
+        return made
+
+    monkeypatch.setattr(sys.modules["simulated_engine"], "config", of_a_rank)
+    prefiller = engine("kv_producer")
+    monkeypatch.setattr(sys.modules["simulated_engine"], "config", config)
+    return prefiller
+
+
+def answer_of(prefiller: Any, request_id: str) -> dict[str, Any]:
+    prefiller.add(request_id, 200, remote_decode())
+    prefiller.steps(2)
+    for request in prefiller.messenger.owes():
+        prefiller.messenger.release(request)
+    prefiller.step()
+    return dict(prefiller.answers[request_id])
+
+
+@pytest.mark.parametrize(
+    ("prefills", "fetches", "is_served"),
+    [
+        ("cmpl-a-0-11111111", "cmpl-a-0-22222222", True),
+        ("chatcmpl-a-11111111", "1_chatcmpl-a-22222222", True),
+        ("0_chatcmpl-a-11111111", "0_chatcmpl-a-22222222", True),
+        ("cmpl-a-0-11111111", "cmpl-a-1-22222222", False),
+        ("cmpl-a-0-11111111", "0_cmpl-a-3-22222222", False),
+        ("1_chatcmpl-a-11111111", "chatcmpl-a-22222222", False),
+        ("2_chatcmpl-a-11111111", "0_chatcmpl-a-22222222", False),
+    ],
+)
+def test_should_refuse_at_once_what_another_data_parallel_rank_may_have(
+    prefiller_of_ranks: Any,
+    engine: EngineMaker,
+    prefills: str,
+    fetches: str,
+    is_served: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """vLLM balances parts of one HTTP request over its ranks; the answer names the messenger of one of them."""
+    decoder = engine("kv_consumer")
+    decoder.add(fetches, 200, remote_prefill(answer_of(prefiller_of_ranks, prefills)))
+    decoder.steps(3)
+    if is_served:
+        for request in decoder.messenger.owes():
+            decoder.messenger.arrive(request)
+        decoder.steps(4)
+        assert decoder.ended[fetches].name == "FINISHED_LENGTH_CAPPED"
+    else:
+        assert decoder.messenger.of_kind("fetch") == []
+        assert decoder.ended[fetches].name == "FINISHED_ERROR"
+        assert "one of several data-parallel ranks of the prefiller" in caplog.text
+    assert decoder.at_rest()
+
+
+def test_should_serve_lists_and_choices_of_a_rank_with_a_server_of_its_own(
+    engine: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = sys.modules["simulated_engine"].config
+    apart = {"data_parallel_size": 2, "data_parallel_external_lb": True}
+    monkeypatch.setattr(sys.modules["simulated_engine"], "config", lambda *a, **m: config(*a, **{**m, **apart}))
+    assert "of_data_parallel_rank" not in answer_of(engine("kv_producer"), "1_cmpl-a-0-11111111")

@@ -273,6 +273,43 @@ def test_should_tell_the_decoder_of_a_request_whose_chunk_cannot_be_planned(
     assert prefiller.at_rest()
 
 
+def test_should_tell_the_decoder_at_once_when_a_chunk_cannot_be_planned(engine: EngineMaker) -> None:
+    """The engine may go on with the request for minutes: the decoder would wait for its own limit."""
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode(), max_tokens=50)
+    prefiller.step()
+    prefiller.scheduler._half._prefills[REQUEST].sent_tokens -= 1
+    prefiller.step()
+    assert REQUEST in prefiller.requests, "its request goes on"
+    assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["failed"]
+
+
+def test_should_send_the_blocks_that_a_request_has_after_it_was_resumed(engine: EngineMaker) -> None:
+    """vLLM resets running requests also without naming them as preempted: then the whole table is news enough."""
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.step()
+    before = list(prefiller.requests[REQUEST].blocks)
+    prefiller.preempt(REQUEST)
+    prefiller.preempted.clear()
+    prefiller.pool.free.reverse()
+    prefiller.messenger._prefills.clear()
+    prefiller.step()
+    after = prefiller.requests[REQUEST].blocks
+    assert set(before).isdisjoint(after[: len(before)])
+    assert prefiller.messenger.chunks_of(REQUEST)[-1]["groups"] == [{"firstPage": 0, "pages": after}]
+
+
+def test_should_have_layers_sent_early_once_each_messenger_has_counted_right(engine: EngineMaker) -> None:
+    """Otherwise a pair on GPUs would send each step when it is over, for good."""
+    prefiller = engine("kv_producer")
+    half = prefiller.own_scheduler._half
+    news = prefiller.release.metadata.WorkerNews
+    assert not half.build(prefiller._schedule()).layers_are_right
+    half.reported((), (), news(counted_right=1))
+    assert half.build(prefiller._schedule()).layers_are_right
+
+
 def test_should_fence_a_request_that_is_lost(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 700, remote_decode())

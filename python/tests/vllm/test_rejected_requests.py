@@ -56,6 +56,12 @@ def test_should_know_an_engine_s_own_id_by_its_form(engine: EngineMaker, asked: 
     assert rejected(engine("kv_consumer"), remote_prefill(remote_request_id=asked), "cmpl-a-0-22222222") == ["cmpl-a-0"]
 
 
+def test_should_name_both_readings_of_an_id_that_may_end_in_a_suffix(engine: EngineMaker) -> None:
+    """Whether the prefiller has appended one is not known here."""
+    said = remote_prefill(remote_request_id="chatcmpl-req-00000001")
+    assert rejected(engine("kv_consumer"), said, "chatcmpl-b-22222222")[:2] == ["chatcmpl-req", "chatcmpl-req-00000001"]
+
+
 def test_should_name_an_id_that_is_too_long_as_the_prefiller_does(engine: EngineMaker) -> None:
     said = "x" * 600
     prefiller = engine("kv_producer")

@@ -180,6 +180,34 @@ def test_should_not_take_two_failed_changes_for_the_same(core_class: type, engin
     assert [len(of_both) for of_both in names] == [2, 2, 2, 1, 1, 1, 1, 1], names
 
 
+BEGIN_ONLY = {"start_weight_update", "start_draft_weight_update", "update_config"}
+"""A failed one has changed nothing."""
+
+
+@pytest.mark.parametrize("method", [*sorted(CHANGING - BEGIN_ONLY), "a_users_own", of_a_user], ids=str)
+def test_should_get_no_wrong_tokens_from_two_engines_whose_changes_failed_alike(
+    core_class: type, engine: EngineMaker, method: Any
+) -> None:
+    """Each may have got as far as it did: their weights are equal by chance only."""
+
+    def fails(_self: Any, called: Any, *_: Any) -> list[None]:
+        if called == method:
+            raise RuntimeError("the file is cut")
+        return [None]
+
+    names = set()
+    for fault in (True, True, False, None):
+        side = engine("kv_producer")
+        core = core_of(core_class, side, lambda *arguments, fault=fault: fails(None, *arguments) if fault else [None])
+        if method in ("update_weights", "finish_weight_update"):
+            core.collective_rpc("start_weight_update")
+        if fault is not None:
+            with contextlib.suppress(RuntimeError):
+                core.collective_rpc(method)
+        names.add(side.scheduler._weights.name())
+    assert len(names) == 4, "two that failed, one that went well, one that was not changed"
+
+
 def test_should_know_each_method_of_vllm_s_workers(vllm_release: Release) -> None:
     """One that is not known counts as a user's own, which may change weights."""
     found: set[str] = set()

@@ -1,0 +1,226 @@
+"""No request hangs on one event: an event that is lost, or that cannot be handled, harms its own request only."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, get_args
+
+import pytest
+from conftest import EngineMaker
+from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
+
+from kv_connector import Arrived, Failed, Granted, Log, Prefilled, Quarantined, Released, Stopped, Timeline
+from kv_connector._facade import Event, decode_events
+
+KINDS = get_args(Event)
+HELD_BLOCKS = 6
+"""The blocks of one request of 700 tokens."""
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def with_clock(engine: SimulatedEngine, clock: Clock) -> SimulatedEngine:
+    engine.worker._worker._now_seconds = clock
+    return engine
+
+
+def after_all_limits(engine: SimulatedEngine, clock: Clock) -> None:
+    """The limits of the messenger pass, and a step on the way to them and one behind."""
+    limits = engine.worker._worker._limits
+    clock.now += limits.fetch_seconds
+    engine.step()
+    clock.now += 2 * limits.silence_seconds
+    engine.steps(3)
+
+
+def test_should_know_each_kind_of_event() -> None:
+    assert set(KINDS) == {Released, Granted, Stopped, Prefilled, Arrived, Quarantined, Failed, Timeline, Log}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
+def test_should_end_a_prefill_although_an_event_is_lost(engine: EngineMaker, clock: Clock, kind: type) -> None:
+    prefiller = with_clock(engine("kv_producer"), clock)
+    prefiller.messenger.drops.append(kind)
+    for name in ("a-00000000", "b-00000000"):
+        prefiller.add(name, 100, remote_decode())
+        prefiller.messenger.say("info", "it rains")
+        prefiller.messenger.draw("t", request=name)
+        prefiller.step()
+        prefiller.messenger.grant(name)
+        prefiller.messenger.stop(name)
+        prefiller.steps(2)
+    for name in ("a-00000000", "b-00000000"):
+        prefiller.messenger.release(name)
+    prefiller.steps(2)
+    assert prefiller.at_rest() == (kind is not Released)
+    assert prefiller.has_work() == (kind is Released)
+    after_all_limits(prefiller, clock)
+    assert prefiller.at_rest()
+
+
+def test_should_not_end_a_prefill_that_the_messenger_still_has(engine: EngineMaker, clock: Clock) -> None:
+    """A decoder whose pool is full may come hours later; its pages are told of again and again, and stay."""
+    prefiller = with_clock(engine("kv_producer"), clock)
+    prefiller.add("a-00000000", 700, remote_decode())
+    prefiller.steps(5)
+    owed = dict(prefiller.messenger.owes())
+    for _ in range(3):
+        prefiller.messenger._owed.clear()  # the messenger ignores the end that is told again
+        after_all_limits(prefiller, clock)
+        assert len(prefiller.free_blocks) == prefiller.block_count - HELD_BLOCKS
+    assert len(prefiller.messenger.of_kind("prefillEnded")) == 4
+    prefiller.messenger._owed.update(owed)
+    prefiller.messenger.release("a-00000000")
+    prefiller.step()
+    assert prefiller.at_rest()
+
+
+END_OF = {Arrived: "arrive", Failed: "fail", Quarantined: "quarantine"}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
+@pytest.mark.parametrize("end", END_OF.values())
+def test_should_end_a_fetch_although_an_event_is_lost(
+    engine: EngineMaker, clock: Clock, end: str, kind: type
+) -> None:
+    """What may still be written to stays out of use: without the event there is no proof."""
+    decoder = with_clock(engine("kv_consumer"), clock)
+    decoder.add("other-00000000", 100, remote_prefill())
+    decoder.add("a-00000000", 700, remote_prefill())
+    decoder.messenger.drops.append(kind)
+    decoder.step()
+    decoder.messenger.say("info", "it rains")
+    decoder.messenger.draw("t", side="decoder", request="a-00000000")
+    getattr(decoder.messenger, end)("a-00000000")
+    decoder.steps(3)
+    decoder.messenger.drops.clear()
+    decoder.messenger.arrive("other-00000000")
+    decoder.steps(3)
+    assert "other-00000000" in decoder.ended, "another request waits for the lost event"
+    after_all_limits(decoder, clock)
+    lost = END_OF.get(kind) == end
+    assert decoder.ended["a-00000000"].name == (
+        "FINISHED_LENGTH_CAPPED" if end == "arrive" and not lost else "FINISHED_ERROR"
+    )
+    assert not decoder.has_work()
+    unproven = lost or end == "quarantine"
+    assert len(decoder.free_blocks) == decoder.block_count - (HELD_BLOCKS if unproven else 0)
+    if end == "quarantine":
+        decoder.messenger.fail("a-00000000")
+        decoder.steps(2)
+    assert decoder.at_rest() == (not lost or end == "quarantine")
+
+
+@pytest.mark.parametrize("late", ["arrive", "fail"])
+def test_should_use_the_pages_again_when_the_end_comes_after_all(
+    engine: EngineMaker, clock: Clock, late: str
+) -> None:
+    decoder = with_clock(engine("kv_consumer"), clock)
+    decoder.add("a-00000000", 700, remote_prefill())
+    decoder.step()
+    after_all_limits(decoder, clock)
+    assert decoder.ended["a-00000000"].name == "FINISHED_ERROR"
+    assert len(decoder.free_blocks) == decoder.block_count - HELD_BLOCKS
+    getattr(decoder.messenger, late)("a-00000000")
+    decoder.steps(2)
+    assert decoder.at_rest()
+
+
+@pytest.mark.parametrize("broken", range(4))
+def test_should_handle_the_events_behind_one_that_cannot_be(
+    engine: EngineMaker, clock: Clock, broken: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    decoder = with_clock(engine("kv_consumer"), clock)
+    names = [f"request-{index}-0000000{index}" for index in range(4)]
+    for name in names:
+        decoder.add(name, 100, remote_prefill())
+    decoder.step()
+    for name, end in zip(names, ("arrive", "fail", "arrive", "fail"), strict=True):
+        getattr(decoder.messenger, end)(name)
+    handle = decoder.worker._worker._on
+    harmed = decoder.messenger.by_name.number(names[broken])
+
+    def fault(event: Any) -> None:
+        if getattr(event, "request", "") == harmed:
+            raise OSError("a fault of ours")
+        handle(event)
+
+    decoder.worker._worker._on = fault
+    decoder.steps(3)
+    assert "a fault of ours" in caplog.text
+    assert sorted(decoder.ended) == [name for index, name in enumerate(names) if index != broken]
+    after_all_limits(decoder, clock)
+    assert sorted(decoder.ended) == names
+    assert not decoder.has_work()
+
+
+def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[dict[str, Any]] = [
+        {"event": "released", "request": "1"},
+        {"event": "granted", "request": "1", "promptTokens": 5, "firstToken": 0, "contextKinds": []},
+        {"event": "stopped", "request": "1", "reason": "r"},
+        {"event": "prefilled", "transfer": "t", "promptDigest": ""},
+        {"event": "arrived", "request": "1", "pages": 1},
+        {"event": "failed", "request": "1", "reason": "r"},
+        {"event": "quarantined", "request": "1", "reason": "r"},
+        {"event": "timeline", "transfer": "t"},
+        {"event": "log", "level": "info", "message": "m"},
+    ]
+    assert len(decode_events(told)) == len(KINDS)
+    for index, whole in enumerate(told):
+        for field in whole:
+            broken = [*told[:index], {name: value for name, value in whole.items() if name != field}, *told[index + 1 :]]
+            assert decode_events(broken) == decode_events([*told[:index], *told[index + 1 :]])
+    assert decode_events([{"event": "of another version"}, told[0]]) == [Released("1")]
+    assert "which this wheel does not know" in caplog.text
+
+
+def test_should_tell_the_workers_in_the_next_step_what_a_failed_one_did_not(
+    engine: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = engine("kv_consumer")
+    half = sys.modules["kv_connector.vllm.scheduler_half"]
+    scheduled, faults = half.scheduled, [OSError("a fault of ours")]
+
+    def fault(output: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return scheduled(output)
+
+    monkeypatch.setattr(half, "scheduled", fault)
+    decoder.add("a-00000000", 700, remote_prefill())
+    decoder.step()
+    assert not faults
+    assert not decoder.messenger.of_kind("fetch")
+    decoder.step()
+    assert len(decoder.messenger.of_kind("fetch")) == 1
+    decoder.messenger.arrive("a-00000000")
+    decoder.steps(3)
+    assert decoder.at_rest()
+
+
+def test_should_fence_a_preempted_request_whatever_fails(engine: EngineMaker, caplog: pytest.LogCaptureFixture) -> None:
+    """Its blocks are overwritten in the next pass."""
+    prefiller = engine("kv_producer")
+    prefiller.add("a-00000000", 700, remote_decode())
+    prefiller.step()
+    half = prefiller.own_scheduler._half
+
+    def fault(*_: object) -> None:
+        raise OSError("a fault of ours")
+
+    half._restart = fault
+    prefiller.preempt("a-00000000")
+    prefiller.step()
+    assert "a fault of ours" in caplog.text
+    assert prefiller.messenger.fenced == [["a-00000000"]]
