@@ -272,7 +272,12 @@ def test_should_end_a_prefill_although_an_event_is_lost(messenger: ScriptedMesse
     out = exchange.announce(5)
     exchange.computed(out, 32, 32, [Pages(0, [7])])
     exchange.finish(out, 3)
-    events: list[Event] = [Granted(out.request, 32, 0), Stopped(out.request, "r"), Timeline("5", {}), Released(out.request)]
+    events: list[Event] = [
+        Granted(out.request, 32, 0),
+        Stopped(out.request, "r"),
+        Timeline("5", {}),
+        Released(out.request),
+    ]
     messenger.events = [event for event in events if type(event) is not lost]
     after(clock, 1, exchange)
     assert out.released == (lost is not Released)

@@ -23,11 +23,38 @@ def odd_values(seed: int = 0) -> list[Any]:
     """Values of all types that JSON has, and some that it has not: around limits, huge, nested."""
     randoms = random.Random(seed)
     numbers = [base + off for base in (0, 1 << 16, 1 << 31, 1 << 53, 1 << 63, 1 << 64) for off in (-1, 0, 1)]
-    texts = ["", "x", "1", "a\0b", "a\nb", "\ud83d", "é" * 9, "x" * 1_000_000, "18446744073709551616", "[::1]", "a/../b"]
-    values: list[Any] = [None, True, False, 0.0, 1.0, 1.5, -0.0, float("nan"), float("inf"), float("-inf"), 10**400, 10**5000]
+    texts = [
+        "",
+        "x",
+        "1",
+        "a\0b",
+        "a\nb",
+        "\ud83d",
+        "é" * 9,
+        "x" * 1_000_000,
+        "18446744073709551616",
+        "[::1]",
+        "a/../b",
+    ]
+    values: list[Any] = [
+        None,
+        True,
+        False,
+        0.0,
+        1.0,
+        1.5,
+        -0.0,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        10**400,
+        10**5000,
+    ]
     values += numbers + [-number for number in numbers] + texts + [b"1", (1, 2), {1}]
     values += [[each] for each in values[:20]] + [{"room": each} for each in values[:5]] + [[], {}, [[[1]]]]
-    return values + [randoms.choice([randoms.getrandbits(70), randoms.random(), [randoms.getrandbits(8)]]) for _ in range(50)]
+    return values + [
+        randoms.choice([randoms.getrandbits(70), randoms.random(), [randoms.getrandbits(8)]]) for _ in range(50)
+    ]
 
 
 @pytest.mark.parametrize("check", [room_fault, address_fault, dp_rank_fault])
@@ -51,7 +78,8 @@ def test_should_take_rooms_that_sglang_can_write() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["h:1", "a.b-c_d:8998", "127.0.0.1:65535", "[::1]:8998", "[fe80::1%eth0]:1", f"{'h' * HOST_LENGTH_MAX}:1"]
+    "address",
+    ["h:1", "a.b-c_d:8998", "127.0.0.1:65535", "[::1]:8998", "[fe80::1%eth0]:1", f"{'h' * HOST_LENGTH_MAX}:1"],
 )
 def test_should_take_addresses_as_sglang_joins_them(address: str) -> None:
     assert address_fault(address) == ""
@@ -60,7 +88,21 @@ def test_should_take_addresses_as_sglang_joins_them(address: str) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        *("", ":1", "h", "h:", "h:0", f"h:{PORT_MAX + 1}", "h:-1", "h:1.5", "h:None", "h:[1]", "h:²", "h: 1", "h:000001"),
+        *(
+            "",
+            ":1",
+            "h",
+            "h:",
+            "h:0",
+            f"h:{PORT_MAX + 1}",
+            "h:-1",
+            "h:1.5",
+            "h:None",
+            "h:[1]",
+            "h:²",
+            "h: 1",
+            "h:000001",
+        ),
         *("a b:1", "a/b:1", "a?b:1", "a#b:1", "u@h:1", "a\nb:1", "a\0b:1", "é:1", "\ud83d:1", "['a']:1", "{'a': 1}:1"),
         *(f"{'h' * (HOST_LENGTH_MAX + 1)}:1", f"h:{'1' * 100_000}"),
     ],

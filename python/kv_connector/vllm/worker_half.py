@@ -30,7 +30,7 @@ from kv_connector.figure_gains import GainMeter
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers
-from kv_connector.vllm.messenger_commands import describe, fetch_command, named, worded
+from kv_connector.vllm.messenger_commands import comparison_command, describe, fetch_command, named, worded
 from kv_connector.vllm.metadata import (
     Announce,
     Chunk,
@@ -57,8 +57,6 @@ PROOF_WAIT_SECONDS = 1.0
 """How long a request that another prefiller may serve waits for proof that the first one no longer writes to its pages.
 The proof takes milliseconds if that prefiller is dead, and never comes if it hangs."""
 STATS_INTERVAL_SECONDS = 1.0
-DIFFERENCE_MAX = 1e6
-"""What an infinite difference is counted as; no difference between right engines is near it."""
 POLL_FAILURES_MAX = 3
 """The number of consecutive failed polls after which the messenger is lost; one may be due to a single event."""
 
@@ -429,18 +427,7 @@ class WorkerHalf:
     def count(self, tallies: Iterable[ProofTally]) -> None:
         """Passes on to the metrics what the comparisons of last tokens came to."""
         for tally in tallies:
-            if tally.outcome == "refused":
-                self._submit({"do": "refuted", "fetches": 1})
-                continue
-            millionths = round(min(tally.worst, DIFFERENCE_MAX) * 1e6)
-            self._submit(
-                {
-                    "do": "compared",
-                    "outcome": tally.outcome,
-                    "differenceMillionths": millionths,
-                    "prefillers": _named([tally.prefiller]),
-                }
-            )
+            self._submit(comparison_command(tally))
 
     def figures(self) -> dict[str, dict[str, Any]] | None:
         """What counters have gained since the last call, and the gauges; None if unchanged or within the interval."""

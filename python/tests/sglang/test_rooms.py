@@ -189,7 +189,9 @@ def test_should_fail_the_request_alone_whose_room_is_none(pair: Pair, room: obje
     receiver.init(0)
     for side in (sender, receiver):
         assert side.poll() == KVPoll.Failed
-        with pytest.raises(Exception, match=r"bootstrap_room is .*, expected an integer from 1 to 18446744073709551615"):
+        with pytest.raises(
+            Exception, match=r"bootstrap_room is .*, expected an integer from 1 to 18446744073709551615"
+        ):
             side.failure_exception()
         side.abort()
         side.clear()

@@ -21,7 +21,20 @@ def odd_values(seed: int) -> list[Any]:
     numbers = [limit + off for limit in LIMITS for off in (-1, 0, 1)]
     texts = [
         *("", " ", "h", "1", "true", "null", "a\0b", "a\nb", "\r\n\r\n", "half \ud83d", "\ud83d\ude00", "é" * 300),
-        *("x" * 256, "x" * 257, "x" * 512, "x" * 513, "x" * 1_000_000, "h:1", "h:0", "h:65536", "h:1,", ",", "h:1,h", "[::1]:5"),
+        *(
+            "x" * 256,
+            "x" * 257,
+            "x" * 512,
+            "x" * 513,
+            "x" * 1_000_000,
+            "h:1",
+            "h:0",
+            "h:65536",
+            "h:1,",
+            ",",
+            "h:1,h",
+            "[::1]:5",
+        ),
         *(",".join(f"h{index}:1" for index in range(1024)), ",".join(f"h{index}:1" for index in range(1025))),
         *('","request":"1', "%s%d{}", "../../x", "-" * 100_000, "cmpl-" + "-1" * 100_000, "1_" * 100_000, "resp_" * 9),
     ]

@@ -90,9 +90,7 @@ END_OF = {Arrived: "arrive", Failed: "fail", Quarantined: "quarantine"}
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
 @pytest.mark.parametrize("end", END_OF.values())
-def test_should_end_a_fetch_although_an_event_is_lost(
-    engine: EngineMaker, clock: Clock, end: str, kind: type
-) -> None:
+def test_should_end_a_fetch_although_an_event_is_lost(engine: EngineMaker, clock: Clock, end: str, kind: type) -> None:
     """What may still be written to stays out of use: without the event there is no proof."""
     decoder = with_clock(engine("kv_consumer"), clock)
     decoder.add("other-00000000", 100, remote_prefill())
@@ -122,9 +120,7 @@ def test_should_end_a_fetch_although_an_event_is_lost(
 
 
 @pytest.mark.parametrize("late", ["arrive", "fail"])
-def test_should_use_the_pages_again_when_the_end_comes_after_all(
-    engine: EngineMaker, clock: Clock, late: str
-) -> None:
+def test_should_use_the_pages_again_when_the_end_comes_after_all(engine: EngineMaker, clock: Clock, late: str) -> None:
     decoder = with_clock(engine("kv_consumer"), clock)
     decoder.add("a-00000000", 700, remote_prefill())
     decoder.step()
@@ -179,7 +175,11 @@ def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.
     assert len(decode_events(told)) == len(KINDS)
     for index, whole in enumerate(told):
         for field in whole:
-            broken = [*told[:index], {name: value for name, value in whole.items() if name != field}, *told[index + 1 :]]
+            broken = [
+                *told[:index],
+                {name: value for name, value in whole.items() if name != field},
+                *told[index + 1 :],
+            ]
             assert decode_events(broken) == decode_events([*told[:index], *told[index + 1 :]])
     assert decode_events([{"event": "of another version"}, told[0]]) == [Released("1")]
     assert "which this wheel does not know" in caplog.text

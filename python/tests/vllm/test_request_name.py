@@ -57,7 +57,16 @@ def test_should_make_ids_that_frames_can_carry() -> None:
     assert all(is_transfer_id(each) for each in made)
 
 
-CLIENTS_IDS = ["req-00000001", "user-20261125", "a-89abcdef", "3f2c-deadbeef", "plain", "x-1234567", "a\nb-00000001", "-00000000"]
+CLIENTS_IDS = [
+    "req-00000001",
+    "user-20261125",
+    "a-89abcdef",
+    "3f2c-deadbeef",
+    "plain",
+    "x-1234567",
+    "a\nb-00000001",
+    "-00000000",
+]
 KINDS = ["chatcmpl-{}", "cmpl-{}-0", "generate-tokens-{}", "{}"]
 
 
