@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import ipaddress
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from kv_connector import option_variables, tls_files
+from kv_connector import option_rules, option_variables, tls_files
 from kv_connector import shared_secret as secrets
 from kv_connector.exceptions import OptionError
 from kv_connector.nixl_options import NIXL_OPTIONS
@@ -36,7 +35,6 @@ PREFILLER_PORT = 14579
 """vLLM's own default for ``kv_port``."""
 
 _PORT_MAX = 65_535
-_DATA_HOSTS_MAX = 8
 _METRICS_PEERS_MAX = 1_024
 _WAIT_MAX_SECONDS = 86_400.0
 _METADATA_KEY = "kv_messenger_option"
@@ -384,7 +382,7 @@ def parse_options(
         values.get("shared_secret", ""), values.get("shared_secret_file", ""), environment
     )
     options = Options(role=role, engine_id=engine_id, **values)
-    _check_together(options)
+    option_rules.check_together(options, place=VLLM_OPTIONS_PLACE)
     tls_files.check({name: getattr(options, name) for name in ("tls_certificate", "tls_key", "tls_ca")})
     return options
 
@@ -466,59 +464,6 @@ def _wrong(place: _Place, spec: OptionSpec, value: object, expected: str) -> Opt
     return OptionError(f"{place.subject} is {seen}, expected {expected}: {place.remedy}")
 
 
-def _check_together(options: Options) -> None:
-    if not is_loopback(options.listen_host):
-        if not options.shared_secret:
-            raise OptionError(
-                f"option 'listen_host' is {options.listen_host!r}, which is reachable from other machines, and no"
-                " shared secret is set: set the same shared_secret_file on all engines, or listen on 127.0.0.1"
-            )
-        secrets.check_length(options.shared_secret, options.listen_host)
-    if not options.advertise_host and is_any_address(options.listen_host):
-        raise OptionError(
-            f"option 'listen_host' is {options.listen_host!r}, which peers cannot dial, and 'advertise_host' is not"
-            " set: set advertise_host to an address of this machine"
-        )
-    if options.advertise_host and is_loopback(options.advertise_host) and not is_loopback(options.listen_host):
-        raise OptionError(
-            f"option 'advertise_host' is {options.advertise_host!r}, which on another machine is that machine itself,"
-            f" and 'listen_host' is {options.listen_host!r}: set advertise_host to an address that peers can dial, or"
-            " listen on 127.0.0.1"
-        )
-    _check_data_hosts(options)
-    _check_verbs_devices(options)
-    if options.engine_api_url and not options.engine_api_url.startswith(("http://", "https://")):
-        raise OptionError(
-            f"option 'engine_api_url' is {options.engine_api_url!r}, expected a URL like 'http://127.0.0.1:8000':"
-            f" fix it in {VLLM_OPTIONS_PLACE}"
-        )
-    if options.silence_limit_seconds < 2 * options.heartbeat_seconds:
-        raise OptionError(
-            f"option 'silence_limit_seconds' is {options.silence_limit_seconds:g}, expected at least twice"
-            f" 'heartbeat_seconds' ({options.heartbeat_seconds:g}): one late heartbeat must not lose a peer"
-        )
-
-
-def _check_data_hosts(options: Options) -> None:
-    hosts = options.data_hosts
-    if len(hosts) > _DATA_HOSTS_MAX or len(set(hosts)) < len(hosts):
-        raise OptionError(
-            f"option 'data_hosts' is {list(hosts)!r}, expected at most {_DATA_HOSTS_MAX} addresses, each once: fix it"
-            f" in {VLLM_OPTIONS_PLACE}"
-        )
-    for host in hosts:
-        if is_any_address(host):
-            raise OptionError(
-                f"option 'data_hosts' names {host!r}, which peers cannot dial, expected addresses of this machine: name"
-                " the address of each network"
-            )
-        if is_loopback(host) != is_loopback(options.listen_host):
-            raise OptionError(
-                f"option 'data_hosts' names {host!r}, and 'listen_host' is {options.listen_host!r}: expected both to be"
-                " reachable from other machines, or both on loopback"
-            )
-
-
 def _merge_verbs_devices(values: dict[str, Any]) -> None:
     device = values.get("verbs_device", "")
     devices = values.get("verbs_devices", ())
@@ -529,30 +474,3 @@ def _merge_verbs_devices(values: dict[str, Any]) -> None:
         )
     if device:
         values["verbs_devices"] = (device,)
-
-
-def _check_verbs_devices(options: Options) -> None:
-    devices = options.verbs_devices
-    if len(devices) > _DATA_HOSTS_MAX or len(set(devices)) < len(devices) or "" in devices:
-        raise OptionError(
-            f"option 'verbs_devices' is {list(devices)!r}, expected at most {_DATA_HOSTS_MAX} names, each once: fix it"
-            f" in {VLLM_OPTIONS_PLACE}"
-        )
-
-
-def is_any_address(host: str) -> bool:
-    """Whether the address is a wildcard such as 0.0.0.0, to which no peer can connect."""
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return not host
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine can connect to the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

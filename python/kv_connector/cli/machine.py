@@ -18,7 +18,8 @@ from kv_connector import rdma_topology, releases
 from kv_connector._affinity import allowed_cores
 from kv_connector.cli.findings import Finding, fail, ok, warn
 from kv_connector.handover import why_memory_cannot_be_shared
-from kv_connector.options import Options, is_any_address, is_loopback
+from kv_connector.host_addresses import is_any_address, is_loopback
+from kv_connector.options import Options
 
 TESTED_MACHINE = "x86_64"
 DESCRIPTORS_MIN = 4096

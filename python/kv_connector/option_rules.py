@@ -1,0 +1,78 @@
+"""What must hold between options: rules that name two of them, or a list of names. Pure; the table is in options.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kv_connector import shared_secret as secrets
+from kv_connector.exceptions import OptionError
+from kv_connector.host_addresses import is_any_address, is_loopback
+
+if TYPE_CHECKING:
+    from kv_connector.options import Options
+
+HOSTS_MAX = 8
+"""Of data_hosts and of verbs_devices."""
+
+
+def check_together(options: Options, *, place: str) -> None:
+    """Raises :class:`OptionError` for the first rule that is broken; ``place`` is where options are set."""
+    if not is_loopback(options.listen_host):
+        if not options.shared_secret:
+            raise OptionError(
+                f"option 'listen_host' is {options.listen_host!r}, which is reachable from other machines, and no"
+                " shared secret is set: set the same shared_secret_file on all engines, or listen on 127.0.0.1"
+            )
+        secrets.check_length(options.shared_secret, options.listen_host)
+    if not options.advertise_host and is_any_address(options.listen_host):
+        raise OptionError(
+            f"option 'listen_host' is {options.listen_host!r}, which peers cannot dial, and 'advertise_host' is not"
+            " set: set advertise_host to an address of this machine"
+        )
+    if options.advertise_host and is_loopback(options.advertise_host) and not is_loopback(options.listen_host):
+        raise OptionError(
+            f"option 'advertise_host' is {options.advertise_host!r}, which on another machine is that machine itself,"
+            f" and 'listen_host' is {options.listen_host!r}: set advertise_host to an address that peers can dial, or"
+            " listen on 127.0.0.1"
+        )
+    _check_data_hosts(options, place)
+    _check_verbs_devices(options, place)
+    if options.engine_api_url and not options.engine_api_url.startswith(("http://", "https://")):
+        raise OptionError(
+            f"option 'engine_api_url' is {options.engine_api_url!r}, expected a URL like 'http://127.0.0.1:8000':"
+            f" fix it in {place}"
+        )
+    if options.silence_limit_seconds < 2 * options.heartbeat_seconds:
+        raise OptionError(
+            f"option 'silence_limit_seconds' is {options.silence_limit_seconds:g}, expected at least twice"
+            f" 'heartbeat_seconds' ({options.heartbeat_seconds:g}): one late heartbeat must not lose a peer"
+        )
+
+
+def _check_data_hosts(options: Options, place: str) -> None:
+    hosts = options.data_hosts
+    if len(hosts) > HOSTS_MAX or len(set(hosts)) < len(hosts):
+        raise OptionError(
+            f"option 'data_hosts' is {list(hosts)!r}, expected at most {HOSTS_MAX} addresses, each once: fix it"
+            f" in {place}"
+        )
+    for host in hosts:
+        if is_any_address(host):
+            raise OptionError(
+                f"option 'data_hosts' names {host!r}, which peers cannot dial, expected addresses of this machine: name"
+                " the address of each network"
+            )
+        if is_loopback(host) != is_loopback(options.listen_host):
+            raise OptionError(
+                f"option 'data_hosts' names {host!r}, and 'listen_host' is {options.listen_host!r}: expected both to be"
+                " reachable from other machines, or both on loopback"
+            )
+
+
+def _check_verbs_devices(options: Options, place: str) -> None:
+    devices = options.verbs_devices
+    if len(devices) > HOSTS_MAX or len(set(devices)) < len(devices) or "" in devices:
+        raise OptionError(
+            f"option 'verbs_devices' is {list(devices)!r}, expected at most {HOSTS_MAX} names, each once: fix it"
+            f" in {place}"
+        )
