@@ -36,6 +36,8 @@ LOG_TAIL_LINES = 40
 LOG_CAUSE_LINES_MAX = 60
 ERROR_MARKS = (" ERROR ", "Traceback (most recent call last)")
 FIRST_PORT = 20_000
+NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Servers are on this host, whatever http_proxy says."""
 PORT_LOCKS = Path(tempfile.gettempdir()) / f"kv-messenger-ports-{getpass.getuser()}"
 _given_ports: dict[int, IO[bytes]] = {}
 """The ports given so far, with the locks that reserve them against other runs."""
@@ -163,7 +165,7 @@ class Server:
     def answers(self) -> bool:
         """Whether the health check succeeds."""
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
+            with NO_PROXY.open(f"{self.url}/health", timeout=5) as answer:
                 return bool(answer.status == 200)
         except (OSError, urllib.error.URLError):
             return False
@@ -220,7 +222,7 @@ class Server:
         return "\n".join([*cause, *(["…"] if cause else []), *end])
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=REQUEST_LIMIT_SECONDS) as answer:
+        with NO_PROXY.open(self.url + path, timeout=REQUEST_LIMIT_SECONDS) as answer:
             return str(answer.read().decode())
 
     def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -229,7 +231,7 @@ class Server:
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})}
         )
         try:
-            with urllib.request.urlopen(request, timeout=REQUEST_LIMIT_SECONDS) as answer:
+            with NO_PROXY.open(request, timeout=REQUEST_LIMIT_SECONDS) as answer:
                 return dict(json.loads(answer.read() or b"{}"))
         except urllib.error.HTTPError as refused:
             return {"error": refused.read().decode(errors="replace"), "status": refused.code}

@@ -51,6 +51,13 @@ JAVA_OPAQUE = re.compile(
 JAVA_TYPE = re.compile(r"\b(?:class|interface|enum|record)\b|@interface\b")
 JAVA_CONTROL = re.compile(r"^(?:if|for|while|switch|try|catch|finally|else|do|synchronized|return|new|throw)\b")
 
+# Clients that obey the user's environment: http_proxy and its like, .netrc.
+WHEEL = "python/kv_connector/"
+OBEDIENT_CLIENT = re.compile(
+    r"(?:^|\n)[ \t]*(?:import|from)[ \t]+(?:urllib\.request|requests|httpx|aiohttp|urllib3)\b|\burlopen\("
+)
+OBEDIENT_CALL = re.compile(r"\burlopen\(|\btrust_env=True")
+
 Check = Callable[[PurePosixPath, str], Iterator[str]]
 
 
@@ -183,6 +190,15 @@ def plain_words(path: PurePosixPath, text: str) -> Iterator[str]:
         yield from matches(path, text, pattern, remedy)
 
 
+def no_proxies(path: PurePosixPath, text: str) -> Iterator[str]:
+    """A proxy variable of a pod must not send a question to this pod, or to a peer, through a proxy."""
+    if path.suffix == ".py" and str(path).startswith((WHEEL, "examples/")):
+        pattern = OBEDIENT_CLIENT if str(path).startswith(WHEEL) else OBEDIENT_CALL
+        yield from matches(path, text, pattern, "use kv_connector.plain_http, or an opener without proxies")
+    if path.suffix == ".java" and "/src/main/" in str(path) and "HttpClient.new" in text and "NO_PROXY" not in text:
+        yield f"{path} has an HttpClient that asks the system for a proxy: set HttpClient.Builder.NO_PROXY"
+
+
 def checks(root: Path) -> dict[str, Check]:
     return {
         "files are short": file_length,
@@ -193,6 +209,7 @@ def checks(root: Path) -> dict[str, Check]:
         "no registry hosts": registry_hosts,
         "nothing is left to finish": unfinished,
         "plain words": plain_words,
+        "no client obeys a proxy": no_proxies,
         "one title a page": markdown_title,
         "links lead somewhere": links(root),
         "the changelog has its form": changelog,

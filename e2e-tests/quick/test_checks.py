@@ -34,6 +34,12 @@ CASES = {
         "a.md",
         "No thread waits; see the lifetime of a lifeguard, who spends it.",
     ),
+    "no client obeys a proxy": (
+        "python/kv_connector/cli/page.py",
+        "def ask():\n    import requests\n",
+        "python/kv_connector/cli/page.py",
+        "from kv_connector.requests_of import ask\nfrom urllib.parse import urlsplit\n",
+    ),
     "one title a page": ("a.md", "# One\n# Two\n", "a.md", "# One\n```\n# a comment\n```\n"),
     "links lead somewhere": ("a.md", "[a](b.md)", "a.md", "[a](https://example.org) [b](#here)"),
     "the changelog has its form": ("CHANGELOG.md", "- fixed it\n", "CHANGELOG.md", "- **tcp**: fixed it\n"),

@@ -69,6 +69,22 @@ def test_should_wait_until_nothing_is_held(pages: list[Page]) -> None:
     assert pages[0].shown == 3 + idle.QUIET_LOOKS, "a quiet moment between two busy ones counts for nothing"
 
 
+@pytest.fixture(params=["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
+def proxy_variable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(request.param, "http://127.0.0.1:9")
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("proxy_variable")
+def test_should_ask_no_proxy(pages: list[Page], capsys: pytest.CaptureFixture[str]) -> None:
+    pages += [Page(BUSY, REST)]
+    assert main(["drain", "--metrics", pages[0].address, "--limit-seconds", "60"]) == 0
+    assert pages[0].drained
+    assert capsys.readouterr().err == ""
+
+
 def test_should_say_what_is_held_when_the_limit_is_over(pages: list[Page], capsys: pytest.CaptureFixture[str]) -> None:
     pages += [Page(BUSY)]
     assert main(["wait-idle", "--metrics", pages[0].address, "--limit-seconds", "0.05"]) == 1

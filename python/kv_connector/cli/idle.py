@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
+
+from kv_connector.plain_http import ask
 
 AT_REST = (
     "kv_messenger_fetches_open",
@@ -20,6 +20,7 @@ LOOK_SECONDS = 0.5
 QUIET_LOOKS = 3
 """The number of consecutive checks: between two requests there is a moment in which nothing is held."""
 PAGE_LIMIT_SECONDS = 5.0
+OK = 200
 
 
 def drain(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
@@ -37,13 +38,11 @@ def tell_to_drain(page: str) -> None:
     """Asks one messenger to drain; raises OSError with the page's address and answer."""
     url = f"http://{page}/drain"
     try:
-        urllib.request.urlopen(url, data=b"", timeout=PAGE_LIMIT_SECONDS).close()
-    except urllib.error.HTTPError as refused:
-        with refused:
-            said = refused.read().decode(errors="replace").strip()
-        raise OSError(f"{url} refuses ({refused.code}: {said})") from refused
+        answer = ask("POST", url, body=b"", limit_seconds=PAGE_LIMIT_SECONDS)
     except (OSError, ValueError) as failure:
-        raise OSError(f"{url} cannot be reached ({_reason_of(failure)})") from failure
+        raise OSError(f"{url} cannot be reached ({failure})") from failure
+    if answer.status != OK:
+        raise OSError(f"{url} refuses ({answer.status}: {answer.text.strip()})")
 
 
 def wait_idle(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
@@ -70,23 +69,20 @@ def read(page: str) -> str:
     """The metrics at HOST:PORT; raises OSError with the address."""
     url = f"http://{page}/metrics"
     try:
-        with urllib.request.urlopen(url, timeout=PAGE_LIMIT_SECONDS) as answer:
-            text: str = answer.read().decode()
+        answer = ask("GET", url, limit_seconds=PAGE_LIMIT_SECONDS)
     except (OSError, ValueError) as failure:
-        raise OSError(f"{url} cannot be read ({_reason_of(failure)})") from failure
-    if AT_REST[0] not in text:
+        raise OSError(f"{url} cannot be read ({failure})") from failure
+    if answer.status != OK:
+        raise OSError(f"{url} cannot be read ({answer.status}: {answer.text.strip()})")
+    if AT_REST[0] not in answer.text:
         raise OSError(f"{url} is not the page of a messenger")
-    return text
+    return answer.text
 
 
 def held(text: str) -> str:
     """The gauges that are not zero, in words; "" if all are."""
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(AT_REST))
     return ", ".join(f"{name} {value}" for name, value in values.items() if float(value) != 0)
-
-
-def _reason_of(failure: Exception) -> object:
-    return failure.reason if isinstance(failure, urllib.error.URLError) else failure
 
 
 def _with_remedy(failure: Exception) -> str:

@@ -25,7 +25,7 @@ from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
-from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
+from kv_connector.sglang.prefillers import Prefillers, RankPlace, register_room
 from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
 from kv_connector.sglang.state_tensors import STATE_TENSORS
@@ -239,7 +239,7 @@ class TransferEndpoint(CommonEndpoint):
             parallel.load_balance_method != "follow_bootstrap_room"
             or envs.SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK.get()
         ):
-            self.prefillers.run(lambda: _register_room(bootstrap_addr, room, self.attn_dp_rank))
+            self.prefillers.run(lambda: register_room(bootstrap_addr, room, self.attn_dp_rank))
             return ""
         expected = room % parallel.num_dp_ranks
         if self.attn_dp_rank == expected:
@@ -407,21 +407,3 @@ class TransferEndpoint(CommonEndpoint):
 def _is_shareable(memory: Memory | DeviceMemory) -> bool:
     """Whether other processes can map the memory."""
     return memory["memfd"] >= 0 if memory["kind"] == "host" else memory["handleKind"] != "none"
-
-
-def _register_room(bootstrap_addr: str, room: int, dp_rank: int) -> bool:
-    import requests
-
-    try:
-        answer = requests.post(
-            f"http://{bootstrap_addr}/register_dp_rank",
-            json={"bootstrap_room": room, "dp_rank": dp_rank},
-            timeout=LOOKUP_LIMIT_SECONDS,
-        )
-        answer.raise_for_status()
-    except requests.RequestException as fault:
-        logger.error(
-            "room %d was not registered at %s, so its decoder will not find it: %s", room, bootstrap_addr, fault
-        )
-        return False
-    return True

@@ -5,17 +5,23 @@ A prefiller registers its messenger's address in place of the socket's port that
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
+from kv_connector.plain_http import ask
 from kv_connector.sglang.exchange import PrefillerAddress
 
 LOOKUPS_AT_ONCE_MAX = 32
 """For all prefillers together. Threads start on demand; an unanswered request to a server is not repeated."""
 LOOKUP_LIMIT_SECONDS = 5.0
+
+logger = logging.getLogger("sglang.srt.kv_messenger")
 
 _Answer = TypeVar("_Answer")
 GetJson = Callable[[str, Mapping[str, int]], Mapping[str, Any]]
@@ -55,13 +61,32 @@ class Lookup:
 
 def get_json(url: str, query: Mapping[str, int]) -> Mapping[str, Any]:
     """Sends one GET request to a bootstrap server; raises unless it gets a JSON answer."""
-    import requests
-
-    response = requests.get(url, params=dict(query), timeout=LOOKUP_LIMIT_SECONDS)
-    if response.status_code != 200:
-        raise LookupError(f"it answered {response.status_code}: {response.text[:200]}")
-    answer: Mapping[str, Any] = response.json()
+    response = ask("GET", f"{url}?{urlencode(query)}", limit_seconds=LOOKUP_LIMIT_SECONDS)
+    if response.status != 200:
+        raise LookupError(f"it answered {response.status}: {response.text[:200]}")
+    answer: Mapping[str, Any] = json.loads(response.text)
     return answer
+
+
+def register_room(bootstrap_addr: str, room: int, dp_rank: int) -> bool:
+    """Tells the bootstrap server which data-parallel rank has a room; logs an error and returns False if it cannot."""
+    said = json.dumps({"bootstrap_room": room, "dp_rank": dp_rank}).encode()
+    try:
+        answer = ask(
+            "POST",
+            f"http://{bootstrap_addr}/register_dp_rank",
+            body=said,
+            headers={"Content-Type": "application/json"},
+            limit_seconds=LOOKUP_LIMIT_SECONDS,
+        )
+        if answer.status != 200:
+            raise OSError(f"it answered {answer.status}: {answer.text[:200]}")
+    except (OSError, ValueError) as fault:
+        logger.error(
+            "room %d was not registered at %s, so its decoder will not find it: %s", room, bootstrap_addr, fault
+        )
+        return False
+    return True
 
 
 class Prefillers:

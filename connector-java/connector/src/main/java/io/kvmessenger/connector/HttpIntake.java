@@ -62,6 +62,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         this.client = completions.map(url -> HttpClient.newBuilder()
                 .version(HttpClient.Version.HTTP_1_1) // vLLM's server drops the body of an offer to upgrade
                 .connectTimeout(limit)
+                .proxy(HttpClient.Builder.NO_PROXY) // the engine is this host's, whatever the system's proxy is
                 .build());
         requests = new ThreadPoolExecutor(
                 1,

@@ -13,6 +13,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.net.ProxySelector;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
@@ -69,6 +70,20 @@ class HttpIntakeTest {
     private Map<String, Object> api(String path) {
         return Map.of(
                 "engineApiUrl", "http://127.0.0.1:" + engineApi.getAddress().getPort() + path, "engineApiKey", "a key");
+    }
+
+    /** A JVM's system properties, or an operator's agent, may name a proxy, which knows no pod's own server. */
+    @Test
+    void shouldAskNoProxyForItsOwnEngine() throws Exception {
+        ProxySelector before = ProxySelector.getDefault();
+        ProxySelector.setDefault(ProxySelector.of(new InetSocketAddress(InetAddress.getLoopbackAddress(), 9)));
+        try (EngineDouble prefiller = new EngineDouble("prefiller", api("/v1"), Map.of());
+                EngineDouble decoder = EngineDouble.of("decoder")) {
+            fetch(decoder, prefiller);
+            assertThat(asked.get(60, TimeUnit.SECONDS).path()).isEqualTo("/v1/completions");
+        } finally {
+            ProxySelector.setDefault(before);
+        }
     }
 
     private static void fetch(EngineDouble decoder, EngineDouble prefiller) {
