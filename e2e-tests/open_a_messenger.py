@@ -50,6 +50,9 @@ def main() -> None:
     assert [status(f"http://{metrics}/{name}") for name in ("health", "ready")] == [200, 200]
     assert command(["drain", "--metrics", metrics]) == 0
     assert [status(f"http://{metrics}/{name}") for name in ("health", "ready")] == [200, 503]
+    assert command(["undrain", "--metrics", metrics]) == 0
+    assert status(f"http://{metrics}/ready") == 200
+    assert status(f"http://{metrics}/state") == 401, "only the key shows the state"
     held = messenger.leak_check()
     messenger.close()
     print(json.dumps({"milliseconds": milliseconds, "mebibytes": resident, "clean": held.clean}))

@@ -112,3 +112,21 @@ def test_monitor_scrapes_the_metrics_port_under_the_name_of_the_rules() -> None:
         service = of(component, "Service")
         assert monitor["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
         assert service["metadata"]["labels"][monitor["jobLabel"]] == "kv-messenger"
+
+
+COMMAND_OF_A_PAGE = re.compile(r"kv-messenger (?:state|page-key|drain|undrain) --metrics (\S+?):(\d+)")
+
+
+@pytest.mark.parametrize("page", ["troubleshooting.md", "kubernetes.md", "operations.md"])
+def test_documented_commands_reach_the_pages_of_the_manifests(page: str) -> None:
+    """Inside a pod and through port-forward it is loopback that is dialled, and the pages listen there too."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    commands = COMMAND_OF_A_PAGE.findall(text)
+    assert commands
+    for component in ("prefiller", "decoder"):
+        said = options(component)
+        reachable = {"127.0.0.1", said["metrics_host"]}
+        assert all(host in reachable and int(port) == said["metrics_port"] for host, port in commands)
+    for pod, port in re.findall(r"kubectl port-forward (\S+) (\d+)", text):
+        component = pod.rpartition("-")[0]
+        assert int(port) in {one["containerPort"] for one in container(component)["ports"]}

@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NotRequired, Protocol, Self, TypedDict
 
-from kv_connector import rdma_topology
+from kv_connector import page_key, rdma_topology
 from kv_connector._affinity import all_of_them, allowed_cores, parents_cores
 from kv_connector._jvm import boot
 from kv_connector._table import NO_ANSWER_CAPACITY_BYTES, Function, FunctionTable
@@ -313,7 +314,14 @@ class Messenger:
         self._closed = False
         self._lock = threading.Lock()
         self._out = ctypes.create_string_buffer(OUT_CAPACITY_BYTES)
+        self._page_key = ""
+        self._page_key_file: Path | None = None
         atexit.register(self._close_at_exit)
+
+    def _leave_key(self, key: str) -> None:
+        if self._opened.metrics_port > 0:
+            self._page_key = key
+            self._page_key_file = page_key.keep(key, self._opened.metrics_port)
 
     @classmethod
     def open(
@@ -329,8 +337,9 @@ class Messenger:
         Raises KvConnectorError. ``layer_counter_lag`` is LAG_NONE or LAG_LEAD_ONLY.
         """
         options, near = _with_devices(options)
+        key = page_key.made(options.shared_secret)
         asked = {
-            "options": options.for_java(),
+            "options": options.for_java() | {"pageKey": key},
             "geometry": geometry,
             "contextRows": list(context_rows),
             "layerCounterLag": layer_counter_lag,
@@ -348,7 +357,9 @@ class Messenger:
             metrics_port=answer["metricsPort"],
             layer_counter_address=answer["layerCounterAddress"],
         )
-        return cls(table, opened)
+        messenger = cls(table, opened)
+        messenger._leave_key(key)
+        return messenger
 
     @property
     def opened(self) -> Opened:
@@ -397,6 +408,7 @@ class Messenger:
                 return
             self._closed = True
         atexit.unregister(self._close_at_exit)
+        page_key.forget(self._page_key_file, self._page_key)
         self._table.wait(Function.CLOSE, self._opened.handle, b"")
 
     def _close_at_exit(self) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
+from kv_connector import page_key
 from kv_connector.cli import idle
 from kv_connector.cli.main import main
 
@@ -22,6 +24,7 @@ class Page:
         self.shown = 0
         self.drained = False
         self.refuses = False
+        self.key = ""
         page = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -33,10 +36,13 @@ class Page:
                 self.wfile.write(text.encode())
 
             def do_POST(self) -> None:
-                self.send_response(403 if page.refuses else 200)
+                shown = self.headers.get("Authorization", "") == f"Bearer {page.key}"
+                status = 403 if page.refuses else 200 if shown or not page.key else 401
+                self.send_response(status)
                 self.end_headers()
-                self.wfile.write(b"only this host may drain it\n")
-                page.drained = self.path == "/drain" and not page.refuses
+                self.wfile.write(b"no browser may drain it\n")
+                if status == 200:
+                    page.drained = self.path == "/drain"
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -67,6 +73,49 @@ def test_should_wait_until_nothing_is_held(pages: list[Page]) -> None:
     pages += [Page(BUSY, REST, BUSY, REST), Page(REST)]
     assert idle.wait_idle([page.address for page in pages], 60, print) == 0
     assert pages[0].shown == 3 + idle.QUIET_LOOKS, "a quiet moment between two busy ones counts for nothing"
+
+
+def test_should_undrain(pages: list[Page]) -> None:
+    pages += [Page(REST)]
+    assert main(["drain", "--metrics", pages[0].address, "--limit-seconds", "60"]) == 0
+    assert main(["undrain", "--metrics", pages[0].address]) == 0
+    assert not pages[0].drained
+
+
+SECRET = "a secret of some length"
+
+
+@pytest.mark.parametrize("known", ["secret", "file", "another secret, and file", "unreadable secret, and file"])
+def test_should_show_the_key_that_fits(
+    pages: list[Page], known: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(page_key, "FOLDERS", (tmp_path,))
+    pages += [Page(REST)]
+    pages[0].key = page_key.derived(SECRET)
+    if "file" in known:
+        page_key.keep(pages[0].key, int(pages[0].address.rpartition(":")[2]))
+    if known == "secret":
+        monkeypatch.setenv("KV_MESSENGER_SECRET", SECRET)
+    elif "another" in known:
+        monkeypatch.setenv("KV_MESSENGER_SECRET", "some other secret")
+    elif "unreadable" in known:
+        monkeypatch.setenv("KV_MESSENGER_SECRET_FILE", str(tmp_path / "missing"))
+    assert main(["drain", "--metrics", pages[0].address, "--limit-seconds", "60"]) == 0
+    assert pages[0].drained
+
+
+def test_should_say_what_a_drain_needs(
+    pages: list[Page], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(page_key, "FOLDERS", (tmp_path,))
+    pages += [Page(REST)]
+    pages[0].key = "a key"
+    assert main(["drain", "--metrics", pages[0].address]) == 1
+    assert not pages[0].drained
+    assert capsys.readouterr().err == (
+        f"http://{pages[0].address}/drain refuses (401): set KV_MESSENGER_SECRET_FILE as the engine has it, or run this"
+        " command as the engine's user on its host\n"
+    )
 
 
 @pytest.fixture(params=["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
@@ -122,5 +171,5 @@ def test_should_say_that_a_page_refuses_to_be_drained(pages: list[Page], capsys:
     pages += [Page(REST)]
     pages[0].refuses = True
     assert main(["drain", "--metrics", pages[0].address]) == 1
-    said = f"http://{pages[0].address}/drain refuses (403: only this host may drain it): look at"
+    said = f"http://{pages[0].address}/drain refuses (403: no browser may drain it): look at"
     assert capsys.readouterr().err.startswith(said)

@@ -12,7 +12,7 @@ import pytest
 from browser import Browser, MissingBrowserError
 from moving_pair import WAITING, go, metrics_ports, moving
 
-from kv_connector import _preflight
+from kv_connector import _preflight, page_key
 
 LIMIT_SECONDS = 60.0
 WIDTH, HEIGHT = 1400, 1250
@@ -35,9 +35,14 @@ def pages(browser: Browser, jar: _preflight.Jar, java: _preflight.JavaRuntime) -
     assert jar.path.exists()
     assert java.launcher.exists()
     with moving() as pair:
-        prefiller, decoder = (f"http://127.0.0.1:{port}/" for port in metrics_ports(pair))
+        prefiller, decoder = (f"http://:{key_of(port)}@127.0.0.1:{port}/" for port in metrics_ports(pair))
         go(pair)
         yield prefiller, decoder
+
+
+def key_of(port: int) -> str:
+    """What an operator enters as the password."""
+    return next(page_key.kept(port))
 
 
 def shown(browser: Browser, url: str, *expected: str) -> str:

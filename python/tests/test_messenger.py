@@ -6,6 +6,9 @@ from conftest import RunPython
 
 PAIR = """
 import ctypes, json, os, pathlib, sys, time, urllib.request
+from kv_connector import page_key
+from kv_connector.cli.protected_pages import open_page
+from kv_connector.plain_http import ask
 from kv_connector import (
     Arrived, Failed, Geometry, Granted, LayerCounter, Messenger, MessengerError, OptionError, Released,
     parse_options)
@@ -90,12 +93,20 @@ assert d.stats().counters["kv_messenger_fetches_arrived"] == 1
 assert p.fence(["p"], 5) == ["p"]
 with urllib.request.urlopen(f"http://127.0.0.1:{d.opened.metrics_port}/metrics", timeout=60) as answer:
     assert b"kv_messenger_fetches_arrived_total 1.0" in answer.read()
-with urllib.request.urlopen(f"http://127.0.0.1:{d.opened.metrics_port}/state", timeout=60) as answer:
-    state = json.load(answer)
-    assert [peer["role"] for peer in state["peers"]] == ["prefiller"], state
-    assert (state["fetchCount"], state["failures"]) == (0, []), state
+page = f"127.0.0.1:{d.opened.metrics_port}"
+state = json.loads(open_page("GET", page, "/state"))
+assert [peer["role"] for peer in state["peers"]] == ["prefiller"], state
+assert (state["fetchCount"], state["failures"]) == (0, []), state
+for path, method in (("/state", "GET"), ("/", "GET"), ("/drain", "POST"), ("/undrain", "POST")):
+    assert ask(method, f"http://{page}{path}", limit_seconds=60).status == 401, path
+key = list(page_key.kept(d.opened.metrics_port))
+open_page("POST", page, "/drain")
+assert ask("GET", f"http://{page}/ready", limit_seconds=60).status == 503
+open_page("POST", page, "/undrain")
+assert ask("GET", f"http://{page}/ready", limit_seconds=60).status == 200
 p.close()
 d.close()
+assert len(key) == 1 and key[0] not in page_key.kept(d.opened.metrics_port), "its key is forgotten"
 """
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from kv_connector.cli.protected_pages import OK, PAGE_LIMIT_SECONDS, open_page
 from kv_connector.plain_http import ask
 
 AT_REST = (
@@ -19,30 +20,27 @@ AT_REST = (
 LOOK_SECONDS = 0.5
 QUIET_LOOKS = 3
 """The number of consecutive checks: between two requests there is a moment in which nothing is held."""
-PAGE_LIMIT_SECONDS = 5.0
-OK = 200
 
 
 def drain(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
     """Makes messengers report that they are not ready, then does ``wait_idle``; returns 1 also if one refuses."""
+    return _ask_all(pages, "/drain", say) or wait_idle(pages, limit_seconds, say)
+
+
+def undrain(pages: Sequence[str], say: Callable[[str], object]) -> int:
+    """Makes drained messengers report that they are ready again; returns 1 if one refuses."""
+    return _ask_all(pages, "/undrain", say)
+
+
+def _ask_all(pages: Sequence[str], path: str, say: Callable[[str], object]) -> int:
+    failed = 0
     for page in pages:
         try:
-            tell_to_drain(page)
-        except (OSError, ValueError) as failure:
-            say(_with_remedy(failure))
-            return 1
-    return wait_idle(pages, limit_seconds, say)
-
-
-def tell_to_drain(page: str) -> None:
-    """Asks one messenger to drain; raises OSError with the page's address and answer."""
-    url = f"http://{page}/drain"
-    try:
-        answer = ask("POST", url, body=b"", limit_seconds=PAGE_LIMIT_SECONDS)
-    except (OSError, ValueError) as failure:
-        raise OSError(f"{url} cannot be reached ({failure})") from failure
-    if answer.status != OK:
-        raise OSError(f"{url} refuses ({answer.status}: {answer.text.strip()})")
+            open_page("POST", page, path)
+        except OSError as failure:
+            say(f"{failure}\n")
+            failed = 1
+    return failed
 
 
 def wait_idle(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:

@@ -6,13 +6,21 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from kv_connector import _preflight
 from kv_connector._version import __version__
 from kv_connector.cli import bench, compare, doctor, ping, said_options, timeline
-from kv_connector.cli.idle import drain, wait_idle
+from kv_connector.cli.idle import drain, undrain, wait_idle
+from kv_connector.cli.protected_pages import show_key, show_state
 from kv_connector.exceptions import OptionError, PreflightError
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, Options
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+KEY_NEEDED = (
+    "It needs the shared secret in the environment as the engine has it (KV_MESSENGER_SECRET_FILE), or runs as the"
+    " engine's user on its host."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return wait_idle(said.metrics, said.limit_seconds, sys.stderr.write)
     if said.command == "drain":
         return drain(said.metrics, said.limit_seconds, sys.stderr.write)
+    if said.command == "undrain":
+        return undrain(said.metrics, sys.stderr.write)
+    if said.command == "state":
+        return show_state(said.metrics, sys.stdout.write, sys.stderr.write)
+    if said.command == "page-key":
+        return show_key(said.metrics, sys.stdout.write, sys.stderr.write)
     if said.command == "timeline":
         wanted = timeline.Wanted(said.svg, said.transfer, said.perfetto)
         return timeline.tell(said.logs, wanted, sys.stdout.write, sys.stderr.write)
@@ -59,10 +73,11 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "drain",
             help="make /ready answer 503, so that no new requests come, then wait as wait-idle does",
-            description="Run it on the engine's own host. From then on /ready answers 503, and /health as before."
-            " Transfers in progress are completed, and requests that still come are served. It cannot be undone.",
+            description="From then on /ready answers 503, and /health as before. Transfers in progress are completed,"
+            f" and requests that still come are served. undrain undoes it. {KEY_NEEDED}",
         )
     )
+    add_page_commands(commands)
     times = commands.add_parser(
         "timeline",
         help="show from engines' logs where the time of each transfer went",
@@ -102,6 +117,29 @@ def parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("bench", add_help=False, help="measure how fast pages move: kvperf, see bench --help")
     return made
+
+
+def add_page_commands(commands: Commands) -> None:
+    """Adds the commands that open one page with its key."""
+    undoes = commands.add_parser(
+        "undrain", help="make /ready answer 200 again after drain", description=f"It undoes drain. {KEY_NEEDED}"
+    )
+    undoes.add_argument(
+        "--metrics", metavar="HOST:PORT", action="append", required=True, help="a metrics page; may be repeated"
+    )
+    states = commands.add_parser(
+        "state",
+        help="print what a messenger holds and waits for, as JSON",
+        description=f"Prints the page /state. {KEY_NEEDED}",
+    )
+    states.add_argument("--metrics", metavar="HOST:PORT", required=True, help="the messenger's metrics page")
+    prints = commands.add_parser(
+        "page-key",
+        help="print the key that opens a messenger's pages in a browser",
+        description="Prints the password for a browser or for curl -u :KEY, with any user name. It is found like that"
+        " of the other commands: from the shared secret in the environment, or, as the engine's user, on its host.",
+    )
+    prints.add_argument("--metrics", metavar="HOST:PORT", required=True, help="the messenger's metrics page")
 
 
 def add_pages(command: argparse.ArgumentParser) -> None:

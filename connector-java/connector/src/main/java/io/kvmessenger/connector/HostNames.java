@@ -2,6 +2,7 @@ package io.kvmessenger.connector;
 
 import java.net.InetAddress;
 import java.net.UnknownHostException;
+import java.util.List;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadPoolExecutor;
@@ -21,7 +22,8 @@ final class HostNames implements AutoCloseable {
 
     /** Receives the result for one name. */
     interface Answer {
-        void onFound(InetAddress address);
+        /** All addresses of the name, at least one, in the order of the name service. */
+        void onFound(List<InetAddress> addresses);
 
         void onUnknown(String reason);
     }
@@ -41,7 +43,7 @@ final class HostNames implements AutoCloseable {
     void find(String host, Answer answer) {
         InetAddress literal = literal(host);
         if (literal != null) {
-            answer.onFound(literal);
+            answer.onFound(List.of(literal));
             return;
         }
         try {
@@ -53,9 +55,9 @@ final class HostNames implements AutoCloseable {
     }
 
     private static void lookUp(String host, Answer answer) {
-        InetAddress found;
+        List<InetAddress> found;
         try {
-            found = InetAddress.getByName(host);
+            found = List.of(InetAddress.getAllByName(host));
         } catch (UnknownHostException e) {
             answer.onUnknown("no such host is known (" + e.getMessage() + ")");
             return;

@@ -44,6 +44,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
 
     private final Optional<URI> completions;
     private final String apiKey;
+    private final Duration connectLimit;
     private final Duration limit;
     private final Inbox inbox;
     private final Optional<HttpClient> client;
@@ -52,16 +53,19 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     /**
      * @param apiUrl of the engine, with or without {@code /v1}; empty = none
      * @param apiKey that the engine requires; empty = none
+     * @param connectLimit limit on connecting, for all addresses of the URL's host together
+     * @param limit limit on one request
      * @throws IllegalArgumentException with a sentence that names the option
      */
-    HttpIntake(String apiUrl, String apiKey, Duration limit, Inbox inbox) {
+    HttpIntake(String apiUrl, String apiKey, Duration connectLimit, Duration limit, Inbox inbox) {
         this.completions = apiUrl.isEmpty() ? Optional.empty() : Optional.of(completionsAt(apiUrl));
         this.apiKey = apiKey;
+        this.connectLimit = connectLimit;
         this.limit = limit;
         this.inbox = inbox;
         this.client = completions.map(url -> HttpClient.newBuilder()
                 .version(HttpClient.Version.HTTP_1_1) // vLLM's server drops the body of an offer to upgrade
-                .connectTimeout(limit)
+                .connectTimeout(connectLimit)
                 .proxy(HttpClient.Builder.NO_PROXY) // the engine is this host's, whatever the system's proxy is
                 .build());
         requests = new ThreadPoolExecutor(
@@ -114,14 +118,22 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         requests.execute(() -> {
             try {
                 send(transfer, prompt, again);
+            } catch (IOException e) {
+                failed(transfer, e.getMessage());
             } catch (RuntimeException e) { // results in a decline, instead of a decoder that waits for its limit
                 failed(transfer, e.toString());
             }
         });
     }
 
-    private void send(TransferKey transfer, EngineCommand.Prompt prompt, boolean again) {
-        HttpRequest.Builder request = HttpRequest.newBuilder(completions.orElseThrow())
+    /** The URL, at the first address of its host that takes a connection. TLS needs the name, so it stays there. */
+    private URI reachable() throws IOException {
+        URI url = completions.orElseThrow();
+        return "http".equals(url.getScheme()) ? ReachableUrl.of(url, connectLimit) : url;
+    }
+
+    private void send(TransferKey transfer, EngineCommand.Prompt prompt, boolean again) throws IOException {
+        HttpRequest.Builder request = HttpRequest.newBuilder(reachable())
                 .timeout(limit)
                 .header("Content-Type", "application/json")
                 .POST(BodyPublishers.ofByteArray(body(transfer, prompt)));

@@ -29,6 +29,7 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -68,8 +69,8 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     /** Null if links have no TLS. */
     private final ControlTls tls;
 
-    /** Dialled links whose host is still being looked up. */
-    private final Set<Long> lookups = ConcurrentHashMap.newKeySet();
+    /** Dialled links that are not connected yet, and that are still wanted. */
+    private final Set<Long> dialled = ConcurrentHashMap.newKeySet();
 
     private final AtomicLong nextLink = new AtomicLong(1);
     private final Map<Long, Link> links = new ConcurrentHashMap<>();
@@ -128,43 +129,61 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     @Override
     public long dial(String host, int port) {
         long link = nextLink.getAndIncrement();
-        lookups.add(link);
+        dialled.add(link);
         names.find(host, new HostNames.Answer() {
             @Override
-            public void onFound(InetAddress address) {
-                if (lookups.remove(link)) { // else closed meanwhile
-                    connect(link, host, new InetSocketAddress(address, port));
-                }
+            public void onFound(List<InetAddress> addresses) {
+                connect(new Dial(link, host, port, addresses, connectLimitMillis));
             }
 
             @Override
             public void onUnknown(String reason) {
-                lookups.remove(link);
+                dialled.remove(link);
                 unreachable(link, host, port, reason);
             }
         });
         return link;
     }
 
-    private void connect(long link, String host, InetSocketAddress address) {
+    /** Tries the next address; the one after it follows if it fails. */
+    private void connect(Dial dial) {
+        if (!dialled.contains(dial.link())) {
+            return; // closed meanwhile
+        }
+        InetSocketAddress address = dial.next();
         new Bootstrap()
                 .group(loop)
                 .channel(NioSocketChannel.class)
                 .option(ChannelOption.TCP_NODELAY, true)
-                .option(ChannelOption.CONNECT_TIMEOUT_MILLIS, connectLimitMillis)
+                .option(ChannelOption.CONNECT_TIMEOUT_MILLIS, dial.limitMillis(System.nanoTime()))
                 .handler(new ChannelInitializer<SocketChannel>() {
                     @Override
                     protected void initChannel(SocketChannel channel) {
-                        prepare(channel, link, false);
+                        prepare(channel, dial.link(), false);
+                        if (!dialled.contains(dial.link())) { // closed before the link was there to be closed
+                            links.remove(dial.link());
+                            hangUp(channel);
+                        }
                     }
                 })
                 .connect(address)
                 .addListener((ChannelFutureListener) done -> {
-                    if (!done.isSuccess()) {
-                        links.remove(link);
-                        unreachable(link, host, address.getPort(), withoutAddress(done.cause()));
+                    if (done.isSuccess()) {
+                        dialled.remove(dial.link());
+                    } else {
+                        onUnconnected(dial, withoutAddress(done.cause()));
                     }
                 });
+    }
+
+    private void onUnconnected(Dial dial, String reason) {
+        links.remove(dial.link());
+        dial.refused(reason);
+        if (dial.hasNext()) {
+            connect(dial);
+        } else if (dialled.remove(dial.link())) {
+            unreachable(dial.link(), dial.host(), dial.port(), dial.refusals());
+        }
     }
 
     private void unreachable(long link, String host, int port, String reason) {
@@ -196,7 +215,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
     @Override
     public void close(long link) {
-        lookups.remove(link);
+        dialled.remove(link);
         Link closing = links.remove(link);
         if (closing != null) {
             // after earlier frames, so that a refusal reaches the peer
@@ -207,7 +226,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     @Override
     public void close() {
         names.close();
-        lookups.clear();
+        dialled.clear();
         if (listener != null) {
             hangUp(listener);
         }

@@ -78,10 +78,10 @@ final class OpenMessenger {
         this.incarnation = random.nextLong();
         this.closeOnExec = new CloseOnExec(new FfmLibC());
         started.push(closeOnExec);
-        this.metrics = MessengerMetrics.open(
-                request.metricsHost(), request.metricsPort(), request.metricsPeers(), closeOnExec::opened);
+        this.metrics = metrics(request, closeOnExec);
         started.push(metrics);
         this.events = new EventQueue(metrics, request.timelines(), CLOCK);
+        metrics.notes().forEach(note -> events.log(EngineEvents.Level.INFO, note));
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
         this.transfer = TransferWiring.open(request);
         started.push(transfer);
@@ -96,11 +96,7 @@ final class OpenMessenger {
                 closeOnExec,
                 request.tls().isSaid() ? request.tls().read(Instant.now()) : null);
         started.push(network);
-        this.intake = new HttpIntake(
-                request.engineApiUrl(),
-                request.engineApiKey(),
-                Duration.ofNanos(request.limits().fetchLimitNs()),
-                inbox);
+        this.intake = intake(request, inbox);
         started.push(intake);
         this.messenger = new Messenger(
                 new MessengerIdentity(
@@ -129,6 +125,24 @@ final class OpenMessenger {
         agent.start();
         metrics.watch(() -> agent.healthProblem(request.limits().heartbeatNs()));
         metrics.show(asked -> inbox.add(m -> asked.complete(m.describe(STATE_ROWS_MAX))));
+    }
+
+    private static MessengerMetrics metrics(OpenRequest request, CloseOnExec closeOnExec) {
+        return MessengerMetrics.open(
+                request.metricsHost(),
+                request.metricsPort(),
+                request.metricsPeers(),
+                request.pageKey(),
+                closeOnExec::opened);
+    }
+
+    private static HttpIntake intake(OpenRequest request, Inbox inbox) {
+        return new HttpIntake(
+                request.engineApiUrl(),
+                request.engineApiKey(),
+                Duration.ofNanos(request.limits().connectLimitNs()),
+                Duration.ofNanos(request.limits().fetchLimitNs()),
+                inbox);
     }
 
     /** Starts everything; on failure closes what had started. */
@@ -167,7 +181,7 @@ final class OpenMessenger {
                 request.engineId(),
                 Long.toHexString(incarnation),
                 request.reachableHost(),
-                controlPort,
+                controlPort > 0 && request.advertisePort() > 0 ? request.advertisePort() : controlPort,
                 request.metricsHost(),
                 metrics.port(),
                 counterWord.address());

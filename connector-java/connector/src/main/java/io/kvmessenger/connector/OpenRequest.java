@@ -25,7 +25,9 @@ import java.util.concurrent.TimeUnit;
 /**
  * An engine's request to open a messenger: its options and the description of its KV cache. A value.
  *
+ * @param advertisePort control port that peers are told to dial; 0 = the one that is listened on
  * @param metricsPeers number of peers with metrics of their own; 0 = none
+ * @param pageKey opens the metrics server's pages that are not for every reader; "" = they stay closed
  * @param engineApiKey sent to {@code engineApiUrl}; "" = none
  * @param tls secures control links
  * @param tcpInClear whether KV over tcp is sent in clear although control links are secured
@@ -45,9 +47,11 @@ record OpenRequest(
         String listenHost,
         int listenPort,
         String advertiseHost,
+        int advertisePort,
         String metricsHost,
         int metricsPort,
         int metricsPeers,
+        String pageKey,
         String sharedSecret,
         List<String> transports,
         int streamsPerPeer,
@@ -112,9 +116,11 @@ record OpenRequest(
                 options.text("listenHost"),
                 options.count("listenPort"),
                 options.text("advertiseHost"),
+                options.has("advertisePort") ? options.count("advertisePort") : 0,
                 options.text("metricsHost"),
                 (int) options.integer("metricsPort"),
                 options.has("metricsPeers") ? options.count("metricsPeers") : 0,
+                options.textIfSaid("pageKey"),
                 options.text("sharedSecret"),
                 options.texts("transports"),
                 options.count("streamsPerPeer"),

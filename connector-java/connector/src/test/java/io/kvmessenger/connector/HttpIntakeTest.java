@@ -30,6 +30,8 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** How a prefiller asks its own engine for a prompt that only a decoder was given, and what comes of its answer. */
 @Timeout(60)
@@ -83,6 +85,28 @@ class HttpIntakeTest {
             assertThat(asked.get(60, TimeUnit.SECONDS).path()).isEqualTo("/v1/completions");
         } finally {
             ProxySelector.setDefault(before);
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"wrong-first.invalid", "right-first.invalid", "last-of-three.invalid"})
+    void shouldAskItsEngineAtWhicheverAddressItListens(String name) throws Exception {
+        String url = "http://" + name + ":" + engineApi.getAddress().getPort();
+        try (EngineDouble prefiller = new EngineDouble("prefiller", Map.of("engineApiUrl", url), Map.of());
+                EngineDouble decoder = EngineDouble.of("decoder")) {
+            fetch(decoder, prefiller);
+            assertThat(asked.get(60, TimeUnit.SECONDS).path()).isEqualTo("/v1/completions");
+        }
+    }
+
+    @Test
+    void shouldNameEachAddressAtWhichItsEngineDoesNotListen() {
+        String url = "http://none.invalid:" + engineApi.getAddress().getPort();
+        try (EngineDouble prefiller = new EngineDouble("prefiller", Map.of("engineApiUrl", url), Map.of());
+                EngineDouble decoder = EngineDouble.of("decoder")) {
+            fetch(decoder, prefiller);
+            assertThat((String) decoder.await("failed", "d").get("reason"))
+                    .contains("127.0.0.9: Connection refused; 127.0.0.8: Connection refused");
         }
     }
 

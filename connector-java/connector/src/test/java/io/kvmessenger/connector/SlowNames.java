@@ -4,12 +4,23 @@ import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.net.spi.InetAddressResolver;
 import java.net.spi.InetAddressResolverProvider;
+import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.stream.Stream;
 
 /** The name service of this module's tests: a name server that is silent, for one name, until a test lets it answer. */
 public final class SlowNames extends InetAddressResolverProvider {
     static final String SLOW_HOST = "slow.invalid";
+
+    /** Names with several addresses, of which a messenger or an engine listens on one. */
+    static final Map<String, List<String>> MANY = Map.of(
+            "wrong-first.invalid", List.of("127.0.0.9", "127.0.0.1"),
+            "right-first.invalid", List.of("127.0.0.1", "127.0.0.9"),
+            "six-first.invalid", List.of("::1", "127.0.0.1"),
+            "four-first.invalid", List.of("127.0.0.1", "::1"),
+            "last-of-three.invalid", List.of("127.0.0.9", "::1", "127.0.0.1"),
+            "none.invalid", List.of("127.0.0.9", "127.0.0.8"));
 
     private static volatile CountDownLatch answer = new CountDownLatch(0);
 
@@ -32,6 +43,9 @@ public final class SlowNames extends InetAddressResolverProvider {
                         Thread.currentThread().interrupt();
                     }
                     throw new UnknownHostException(host);
+                }
+                if (MANY.containsKey(host)) {
+                    return MANY.get(host).stream().map(InetAddress::ofLiteral);
                 }
                 return builtin.lookupByName(host, policy);
             }

@@ -72,7 +72,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private volatile Supplier<Optional<String>> healthProblem = Optional::empty;
     private volatile Consumer<CompletableFuture<MessengerState>> describe = asked -> asked.cancel(false);
 
-    private MessengerMetrics(String host, int port, int peersMax, IntConsumer onSocket) {
+    private MessengerMetrics(String host, int port, int peersMax, String pageKey, IntConsumer onSocket) {
         peers = new PeerSeries(peersMax);
         for (MessengerMetric metric : MessengerMetric.values()) {
             registerSource(metric);
@@ -86,6 +86,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
                         new Pages(
                                 registry,
                                 () -> healthProblem.get(),
+                                pageKey,
                                 new AtomicBoolean(),
                                 asked -> describe.accept(asked)),
                         onSocket));
@@ -94,11 +95,12 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     /**
      * @param port 0 takes any free one, below 0 there is no HTTP
      * @param peersMax number of peers with series of their own; 0 = no metric is labelled by peer
+     * @param pageKey opens the pages that are not for every reader of the metrics; empty = none can see them
      * @param onSocket receives each local port on which a socket has been opened
      * @throws io.kvmessenger.connector.boot.RefusedException if the address cannot be listened on
      */
-    public static MessengerMetrics open(String host, int port, int peersMax, IntConsumer onSocket) {
-        return new MessengerMetrics(host, port, peersMax, onSocket);
+    public static MessengerMetrics open(String host, int port, int peersMax, String pageKey, IntConsumer onSocket) {
+        return new MessengerMetrics(host, port, peersMax, pageKey, onSocket);
     }
 
     /** Sets the source of the transports' counters. */
@@ -114,6 +116,11 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     /** Makes {@code /} and {@code /state} show the state with which {@code describe} completes its argument. */
     public void show(Consumer<CompletableFuture<MessengerState>> describe) {
         this.describe = describe;
+    }
+
+    /** What an operator should know about the pages; mostly empty. */
+    public List<String> notes() {
+        return server.map(MetricsServer::notes).orElse(List.of());
     }
 
     /** Port of the pages, -1 if there are none. */

@@ -3,6 +3,7 @@ package io.kvmessenger.connector.metrics;
 import io.kvmessenger.connector.boot.RefusedException;
 import io.netty.bootstrap.ServerBootstrap;
 import io.netty.channel.Channel;
+import io.netty.channel.ChannelFuture;
 import io.netty.channel.ChannelInitializer;
 import io.netty.channel.ChannelOption;
 import io.netty.channel.EventLoopGroup;
@@ -10,7 +11,9 @@ import io.netty.channel.MultiThreadIoEventLoopGroup;
 import io.netty.channel.nio.NioIoHandler;
 import io.netty.channel.socket.SocketChannel;
 import io.netty.channel.socket.nio.NioServerSocketChannel;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
@@ -19,8 +22,11 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.IntConsumer;
 
 /**
- * Serves the pages {@code /metrics}, {@code /health}, {@code /ready}, and to this host only the messenger's state and
- * {@code /drain}.
+ * Serves the pages {@code /metrics}, {@code /health}, {@code /ready}, and to requests with the key the messenger's
+ * state, {@code /drain} and {@code /undrain}.
+ *
+ * <p>It listens on loopback too if its host is another address: {@code kubectl port-forward} and a shell in the pod
+ * dial loopback.
  *
  * <p>One daemon thread, which no connection can block: an incomplete request is closed at its limit, or sooner when
  * newer connections need its place. It does not interpret metrics.
@@ -30,9 +36,11 @@ final class MetricsServer implements AutoCloseable {
     static final int CONNECTIONS_MAX = 64;
 
     private static final long CLOSE_LIMIT_MILLIS = 1_000;
+    private static final List<String> LOOPBACK = List.of("127.0.0.1", "::1");
 
     private final EventLoopGroup loop;
-    private final Channel listener;
+    private final List<Channel> listeners = new ArrayList<>();
+    private final List<String> notes = new ArrayList<>();
     /** Event loop only. */
     private final Set<Channel> connections = new LinkedHashSet<>();
 
@@ -57,7 +65,9 @@ final class MetricsServer implements AutoCloseable {
                         PageHandler.addTo(channel.pipeline(), pages);
                     }
                 });
-        listener = listen(bootstrap, address);
+        listeners.add(listen(bootstrap, address));
+        onSocket.accept(port());
+        listenOnLoopback(bootstrap, address.getAddress());
         onSocket.accept(port());
     }
 
@@ -66,7 +76,12 @@ final class MetricsServer implements AutoCloseable {
     }
 
     int port() {
-        return ((InetSocketAddress) listener.localAddress()).getPort();
+        return ((InetSocketAddress) listeners.getFirst().localAddress()).getPort();
+    }
+
+    /** What an operator should know; mostly empty. */
+    List<String> notes() {
+        return List.copyOf(notes);
     }
 
     @Override
@@ -74,7 +89,7 @@ final class MetricsServer implements AutoCloseable {
         if (loop.isShuttingDown()) {
             return;
         }
-        listener.close().awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
+        listeners.forEach(listener -> listener.close().awaitUninterruptibly(CLOSE_LIMIT_MILLIS));
         // the end of the loop would close them too, but leak the buffer of a partial request
         loop.submit(this::hangUp).awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
         close(loop);
@@ -113,6 +128,25 @@ final class MetricsServer implements AutoCloseable {
         } catch (Exception e) { // Netty throws BindException unchecked
             close(loop);
             throw refusal(address, e);
+        }
+    }
+
+    /** The same port on loopback, where nothing else has it: a convenience, so it never ends a start. */
+    private void listenOnLoopback(ServerBootstrap bootstrap, InetAddress host) {
+        if (host.isAnyLocalAddress() || host.isLoopbackAddress()) {
+            return;
+        }
+        for (String literal : LOOPBACK) {
+            ChannelFuture bound = bootstrap
+                    .bind(new InetSocketAddress(InetAddress.ofLiteral(literal), port()))
+                    .awaitUninterruptibly();
+            if (bound.isSuccess()) {
+                listeners.add(bound.channel());
+            }
+        }
+        if (listeners.size() == 1) {
+            notes.add("the metrics pages are at " + host.getHostAddress() + ":" + port()
+                    + " and not on 127.0.0.1 too, because another program has that port there");
         }
     }
 

@@ -14,8 +14,6 @@ import io.prometheus.metrics.expositionformats.ExpositionFormatWriter;
 import io.prometheus.metrics.expositionformats.ExpositionFormats;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
-import java.net.InetSocketAddress;
-import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.util.Locale;
 import java.util.Optional;
@@ -62,8 +60,8 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
         }
         String path = request[1].split("\\?", 2)[0];
         boolean withBody = !request[0].equals("HEAD");
-        if (path.equals("/drain")) {
-            answerDrain(context, request[0], lines);
+        if (path.equals("/drain") || path.equals("/undrain")) {
+            answerDrain(context, request[0], lines, path.equals("/drain"));
             return;
         }
         if (withBody && !request[0].equals("GET")) {
@@ -74,14 +72,14 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
             case "/health" -> answerProbe(context, "ok", pages.healthProblem().get(), withBody);
             case "/ready" -> answerProbe(context, "ready", pages.reasonNotReady(), withBody);
             case "/metrics" -> answerMetrics(context, header(lines, "accept"), withBody);
-            case "/" -> answerState(context, StatePage.HTML, withBody);
-            case "/state" -> answerState(context, StatePage.JSON_TYPE, withBody);
+            case "/" -> answerState(context, lines, StatePage.HTML, withBody);
+            case "/state" -> answerState(context, lines, StatePage.JSON_TYPE, withBody);
             default ->
                 answer(
                         context,
                         "404 Not Found",
                         TEXT,
-                        "the pages are /metrics, /health, /ready, / and /state\n",
+                        "the pages are /metrics, /health, /ready, /, /state, /drain and /undrain\n",
                         withBody);
         }
     }
@@ -92,22 +90,31 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
     }
 
     /** Refuses requests with an {@code Origin}, as from a page in a browser: none may end this engine's traffic. */
-    private void answerDrain(ChannelHandlerContext context, String method, String[] lines) {
+    private void answerDrain(ChannelHandlerContext context, String method, String[] lines, boolean drain) {
         if (!method.equals("POST")) {
             answer(context, "405 Method Not Allowed", TEXT, "POST\n", true);
-        } else if (!isOfThisHost(
-                        context.channel().localAddress(), context.channel().remoteAddress())
-                || !header(lines, "origin").isEmpty()) {
-            answer(
-                    context,
-                    "403 Forbidden",
-                    TEXT,
-                    "only this host may drain it, and no browser: ask from there\n",
-                    true);
+        } else if (!header(lines, "origin").isEmpty()) {
+            answer(context, "403 Forbidden", TEXT, "no page in a browser may ask this\n", true);
+        } else if (!PageKey.opens(pages.pageKey(), header(lines, "authorization"))) {
+            refuse(context, true);
         } else {
-            pages.draining().set(true);
-            answer(context, "200 OK", TEXT, "draining: /ready says so, and open transfers go on to their end\n", true);
+            pages.draining().set(drain);
+            String said = drain
+                    ? "draining: /ready says so, and open transfers go on to their end\n"
+                    : "not draining: /ready says so\n";
+            answer(context, "200 OK", TEXT, said, true);
         }
+    }
+
+    /** A browser asks for the key on the header; its user's name does not matter. */
+    private static void refuse(ChannelHandlerContext context, boolean withBody) {
+        answer(
+                context,
+                "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"kv-messenger\"",
+                TEXT,
+                "this needs the messenger's key, which 'kv-messenger page-key' prints on the engine's host: pass it as"
+                        + " a password (curl -u :KEY)\n",
+                withBody);
     }
 
     private void answerMetrics(ChannelHandlerContext context, String accepted, boolean withBody) throws IOException {
@@ -117,10 +124,10 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
         answer(context, "200 OK", format.getContentType(), page.toByteArray(), withBody);
     }
 
-    /** Answers this host only: the state names requests and peers, which is not for every reader of the metrics. */
-    private void answerState(ChannelHandlerContext context, String type, boolean withBody) {
-        if (!isOfThisHost(context.channel().localAddress(), context.channel().remoteAddress())) {
-            answer(context, "403 Forbidden", TEXT, "the state is shown to this host only: ask from there\n", withBody);
+    /** Needs the key: the state names requests and peers, which is not for every reader of the metrics. */
+    private void answerState(ChannelHandlerContext context, String[] lines, String type, boolean withBody) {
+        if (!PageKey.opens(pages.pageKey(), header(lines, "authorization"))) {
+            refuse(context, withBody);
             return;
         }
         CompletableFuture<MessengerState> asked = new CompletableFuture<>();
@@ -143,13 +150,6 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
         return type.equals(StatePage.HTML)
                 ? StatePage.html(state, pages.healthProblem().get().orElse(""))
                 : StatePage.json(state);
-    }
-
-    /** Whether a connection comes from this host: then its source is loopback, or equal to its local address. */
-    static boolean isOfThisHost(SocketAddress local, SocketAddress remote) {
-        return remote instanceof InetSocketAddress from
-                && local instanceof InetSocketAddress to
-                && (from.getAddress().isLoopbackAddress() || from.getAddress().equals(to.getAddress()));
     }
 
     /** Value of the header, "" if absent. */

@@ -12,12 +12,14 @@ import java.util.function.Supplier;
  * The sources of the pages.
  *
  * @param healthProblem why the messenger does not work, if it does not
- * @param draining whether the engine should get no new requests; set by this host, and never reset
+ * @param pageKey opens the pages that name requests and those that change something; empty = they stay closed
+ * @param draining whether the engine should get no new requests
  * @param describe completes its argument, on any thread, soon
  */
 record Pages(
         PrometheusRegistry registry,
         Supplier<Optional<String>> healthProblem,
+        String pageKey,
         AtomicBoolean draining,
         Consumer<CompletableFuture<MessengerState>> describe) {
 

@@ -2,6 +2,7 @@ package io.kvmessenger.connector.metrics;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assumptions.assumeThat;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.boot.BuildId;
@@ -15,12 +16,11 @@ import io.kvmessenger.messenger.port.MessengerState.Span;
 import io.kvmessenger.messenger.port.MessengerState.TransferRow;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
-import io.netty.buffer.ByteBuf;
-import io.netty.buffer.Unpooled;
-import io.netty.channel.embedded.EmbeddedChannel;
-import io.prometheus.metrics.model.registry.PrometheusRegistry;
+import java.io.IOException;
+import java.net.Inet4Address;
 import java.net.InetAddress;
-import java.net.InetSocketAddress;
+import java.net.NetworkInterface;
+import java.net.ServerSocket;
 import java.net.Socket;
 import java.net.SocketException;
 import java.net.URI;
@@ -30,14 +30,19 @@ import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class MessengerMetricsTest {
+    private static final String KEY = "a-key-of-the-pages";
+    private static final String WITH_KEY = "Authorization: Bearer " + KEY + "\r\n";
+
     private static final TransferCounters SOME_TRANSPORTS = new TransferCounters(
             MessengerMetricsTest::figure,
             List.of("shm", "tcp"),
@@ -48,7 +53,7 @@ class MessengerMetricsTest {
     }
 
     private final HttpClient client = HttpClient.newHttpClient();
-    private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0, 0, MessengerMetricsTest::onSocket);
+    private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0, 0, KEY, MessengerMetricsTest::onSocket);
 
     @AfterEach
     void close() {
@@ -58,7 +63,7 @@ class MessengerMetricsTest {
 
     @Test
     void shouldShowEveryFigureOfTheEnumWithItsSentence() throws Exception {
-        try (MessengerMetrics told = MessengerMetrics.open("127.0.0.1", 0, 1, MessengerMetricsTest::onSocket)) {
+        try (MessengerMetrics told = MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {
             told.follow(() -> SOME_TRANSPORTS);
             String page = get(told.port(), "/metrics").body();
             for (MessengerMetric metric : MessengerMetric.values()) {
@@ -145,21 +150,21 @@ class MessengerMetricsTest {
 
     @Test
     void shouldNameTheOptionWhenThePortIsTaken() {
-        assertThatThrownBy(() -> MessengerMetrics.open("127.0.0.1", metrics.port(), 0, MessengerMetricsTest::onSocket))
+        assertThatThrownBy(() -> MessengerMetrics.open("127.0.0.1", metrics.port(), 0, KEY, MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_port is " + metrics.port() + " on 127.0.0.1, expected a free port");
     }
 
     @Test
     void shouldNameTheOptionWhenTheHostIsUnknown() {
-        assertThatThrownBy(() -> MessengerMetrics.open("no.such.host.invalid", 0, 0, MessengerMetricsTest::onSocket))
+        assertThatThrownBy(() -> MessengerMetrics.open("no.such.host.invalid", 0, 0, KEY, MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_host is 'no.such.host.invalid'");
     }
 
     @Test
     void shouldNameTheHostWhenItIsNotOfThisMachine() {
-        assertThatThrownBy(() -> MessengerMetrics.open("192.0.2.1", 0, 0, MessengerMetricsTest::onSocket))
+        assertThatThrownBy(() -> MessengerMetrics.open("192.0.2.1", 0, 0, KEY, MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_host is '192.0.2.1', expected an address of this machine");
     }
@@ -265,14 +270,16 @@ class MessengerMetricsTest {
     }
 
     @Test
-    void shouldNotBeReadyOnceThisHostHasDrainedIt() throws Exception {
+    void shouldNotBeReadyWhileItIsDrained() throws Exception {
         assertThat(get("/ready").statusCode()).isEqualTo(200);
-        assertThat(raw("POST /drain HTTP/1.1\r\nContent-Length: 0\r\n\r\n")).startsWith("HTTP/1.1 200");
+        assertThat(raw("POST /drain HTTP/1.1\r\nContent-Length: 0\r\n" + WITH_KEY + "\r\n")).startsWith("HTTP/1.1 200");
         assertThat(get("/ready").statusCode()).isEqualTo(503);
         assertThat(get("/ready").body()).isEqualTo("draining: the engine is about to end\n");
         assertThat(get("/health").statusCode())
                 .as("what is open goes on to its end")
                 .isEqualTo(200);
+        assertThat(raw("POST /undrain HTTP/1.1\r\n" + WITH_KEY + "\r\n")).startsWith("HTTP/1.1 200");
+        assertThat(get("/ready").statusCode()).isEqualTo(200);
     }
 
     @Test
@@ -284,47 +291,89 @@ class MessengerMetricsTest {
 
     @Test
     void shouldBeDrainedByNoBrowserAndByNoMistake() throws Exception {
-        assertThat(raw("POST /drain HTTP/1.1\r\nOrigin: http://page.example\r\n\r\n"))
+        assertThat(raw("POST /drain HTTP/1.1\r\nOrigin: http://page.example\r\n" + WITH_KEY + "\r\n"))
                 .startsWith("HTTP/1.1 403");
         assertThat(raw("GET /drain HTTP/1.1\r\n\r\n")).startsWith("HTTP/1.1 405");
         assertThat(get("/ready").statusCode()).isEqualTo(200);
     }
 
-    @Test
-    void shouldShowTheStateToThisHostOnlyAndBeDrainedByItAlone() {
-        AtomicBoolean draining = new AtomicBoolean();
-        assertThat(fromElsewhere("GET /state HTTP/1.1\r\n\r\n", draining))
-                .startsWith("HTTP/1.1 403 ")
-                .doesNotContain("r<1>");
-        assertThat(fromElsewhere("POST /drain HTTP/1.1\r\n\r\n", draining)).startsWith("HTTP/1.1 403 ");
-        assertThat(draining).isFalse();
+    /** The test's requests come from this host, as those of other pods do that a sidecar hands on. */
+    @ParameterizedTest
+    @ValueSource(strings = {"GET /state", "HEAD /state", "GET /", "POST /drain", "POST /undrain"})
+    void shouldRefuseWhatHasNoKeyOrAWrongOne(String request) throws Exception {
+        metrics.show(asked -> asked.complete(state()));
+        String basic = Base64.getEncoder().encodeToString(":wrong".getBytes(StandardCharsets.UTF_8));
+        for (String header : List.of(
+                "",
+                "Authorization: Bearer\r\n",
+                "Authorization: Bearer wrong\r\n",
+                "Authorization: Bearer " + KEY + "x\r\n",
+                "Authorization: Basic " + basic + "\r\n",
+                "Authorization: Basic =\r\n",
+                "Authorization: " + KEY + "\r\n",
+                "X-Forwarded-For: 127.0.0.1\r\n")) {
+            assertThat(raw(request + " HTTP/1.1\r\n" + header + "\r\n"))
+                    .as(header)
+                    .startsWith("HTTP/1.1 401 ")
+                    .contains("WWW-Authenticate: Basic")
+                    .doesNotContain("r<1>", "r&lt;1");
+        }
+        assertThat(get("/ready").statusCode()).isEqualTo(200);
     }
 
-    /** An embedded channel has no address of this host. */
-    private static String fromElsewhere(String request, AtomicBoolean draining) {
-        EmbeddedChannel elsewhere = new EmbeddedChannel();
-        PageHandler.addTo(
-                elsewhere.pipeline(),
-                new Pages(new PrometheusRegistry(), Optional::empty, draining, asked -> asked.complete(state())));
-        elsewhere.writeInbound(Unpooled.copiedBuffer(request, StandardCharsets.US_ASCII));
-        ByteBuf answer = elsewhere.readOutbound();
-        try {
-            return answer.toString(StandardCharsets.US_ASCII);
-        } finally {
-            answer.release();
-            elsewhere.finishAndReleaseAll();
+    @Test
+    void shouldStayClosedWithoutAKey() {
+        assertThat(PageKey.opens("", "Bearer ")).isFalse();
+        assertThat(PageKey.opens("", "")).isFalse();
+    }
+
+    @Test
+    void shouldTakeTheKeyAsThePasswordOfAnyUser() throws Exception {
+        metrics.show(asked -> asked.complete(state()));
+        for (String user : List.of("", "operator")) {
+            String basic = Base64.getEncoder().encodeToString((user + ":" + KEY).getBytes(StandardCharsets.UTF_8));
+            assertThat(raw("GET / HTTP/1.1\r\nAuthorization: Basic " + basic + "\r\n\r\n"))
+                    .startsWith("HTTP/1.1 200");
         }
     }
 
+    /** A shell in a pod, and kubectl port-forward, dial loopback. */
     @Test
-    void shouldTellThisHostByLoopbackOrByTheAddressThatItWasReachedAt() {
-        InetSocketAddress pod = new InetSocketAddress(InetAddress.ofLiteral("192.0.2.7"), 14800);
-        assertThat(PageHandler.isOfThisHost(pod, new InetSocketAddress(InetAddress.ofLiteral("192.0.2.7"), 4000)))
-                .isTrue();
-        assertThat(PageHandler.isOfThisHost(pod, new InetSocketAddress(InetAddress.ofLiteral("127.0.0.1"), 4000)))
-                .isTrue();
-        assertThat(PageHandler.isOfThisHost(pod, new InetSocketAddress(InetAddress.ofLiteral("192.0.2.8"), 4000)))
-                .isFalse();
+    void shouldListenOnLoopbackToo() throws Exception {
+        InetAddress other = InetAddress.ofLiteral("127.0.0.1");
+        for (NetworkInterface network :
+                NetworkInterface.networkInterfaces().toList()) {
+            other = network.inetAddresses()
+                    .filter(address -> address instanceof Inet4Address && !address.isLoopbackAddress())
+                    .findFirst()
+                    .orElse(other);
+        }
+        assumeThat(other.isLoopbackAddress()).as("this machine has no other address").isFalse();
+        String host = other.getHostAddress();
+        int port;
+        try (MessengerMetrics ofPod = MessengerMetrics.open(host, 0, 0, KEY, MessengerMetricsTest::onSocket)) {
+            port = ofPod.port();
+            assertThat(ofPod.notes()).isEmpty();
+            assertThat(get(port, "/health").statusCode()).isEqualTo(200);
+            assertThat(answers(host, port)).isTrue();
+        }
+        assertThat(answers("127.0.0.1", port)).as("closed with the other").isFalse();
+        try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
+                ServerSocket taken6 = new ServerSocket(taken.getLocalPort(), 1, InetAddress.ofLiteral("::1"));
+                MessengerMetrics ofPod = MessengerMetrics.open(
+                        host, taken.getLocalPort(), 0, KEY, MessengerMetricsTest::onSocket)) {
+            assertThat(taken6.isBound()).isTrue();
+            assertThat(answers(host, ofPod.port())).isTrue();
+            assertThat(ofPod.notes()).singleElement().asString().contains("another program has that port");
+        }
+    }
+
+    private static boolean answers(String host, int port) {
+        try (Socket socket = new Socket(InetAddress.ofLiteral(host), port)) {
+            return socket.isConnected();
+        } catch (IOException e) {
+            return false;
+        }
     }
 
     @Test
@@ -351,7 +400,7 @@ class MessengerMetricsTest {
 
     @Test
     void shouldCountWithoutPagesWhenThePortIsBelowZero() {
-        try (MessengerMetrics silent = MessengerMetrics.open("127.0.0.1", -1, 0, MessengerMetricsTest::onSocket)) {
+        try (MessengerMetrics silent = MessengerMetrics.open("127.0.0.1", -1, 0, KEY, MessengerMetricsTest::onSocket)) {
             silent.add(MessengerMetric.PAGES_SENT, 1);
             assertThat(silent.port()).isEqualTo(-1);
         }
@@ -360,7 +409,7 @@ class MessengerMetricsTest {
     @Test
     void shouldTellPeersApartWhenAskedTo() throws Exception {
         assertThat(get("/metrics").body()).doesNotContain("peer=");
-        try (MessengerMetrics told = MessengerMetrics.open("127.0.0.1", 0, 1, MessengerMetricsTest::onSocket)) {
+        try (MessengerMetrics told = MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {
             told.ofPeer("d \"1\"", Optional.empty()).add(MessengerMetric.PEER_BYTES_SENT, 5);
             told.ofPeer("e", Optional.empty()).add(MessengerMetric.PEER_BYTES_SENT, 6);
             assertThat(get(told.port(), "/metrics").body())
@@ -374,7 +423,7 @@ class MessengerMetricsTest {
     void shouldFreeThePortWhenClosed() {
         int port = metrics.port();
         metrics.close();
-        try (MessengerMetrics next = MessengerMetrics.open("127.0.0.1", port, 0, MessengerMetricsTest::onSocket)) {
+        try (MessengerMetrics next = MessengerMetrics.open("127.0.0.1", port, 0, KEY, MessengerMetricsTest::onSocket)) {
             assertThat(next.port()).isEqualTo(port);
         }
     }
@@ -394,6 +443,7 @@ class MessengerMetricsTest {
     private HttpResponse<String> get(int port, String path) throws Exception {
         HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path))
                 .timeout(Duration.ofSeconds(60))
+                .header("Authorization", "Bearer " + KEY)
                 .build();
         return client.send(request, HttpResponse.BodyHandlers.ofString());
     }

@@ -75,7 +75,7 @@ class MetricsPageTest {
                 | `/metrics` | the metrics below, in the Prometheus format |
                 | `/health` | 200, or 503 and the reason |
                 | `/ready` | the same, and 503 also after [`drain`](operations.md#end-an-engine) |
-                | `/`, `/state` | what it holds and waits for, for its own host only ([how](troubleshooting.md#a-request-waits)) |
+                | `/`, `/state` | what it holds and waits for, to requests with the key ([how](troubleshooting.md#a-request-waits)) |
 
                 On the page a counter ends with `_total`, a histogram with `_bucket`, `_sum` and `_count`. Totals
                 count from the moment at which the messenger was opened. `kv_messenger_build_info` is 1; its labels name the version, build,
