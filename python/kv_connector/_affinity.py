@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 def allowed_cores() -> frozenset[int]:
     """The cores of this thread and those of the parent process."""
-    own = os.sched_getaffinity(0)
+    try:
+        own = os.sched_getaffinity(0)
+    except OSError:
+        return frozenset(range(os.cpu_count() or 1))  # a seccomp filter denies the question
     try:
         return frozenset(own | os.sched_getaffinity(os.getppid()))
     except OSError:
@@ -30,8 +33,8 @@ def parents_cores(choose: Callable[[frozenset[int]], frozenset[int]] = all_of_th
     for the whole engine, by ``taskset`` or a container, still apply. The calling thread's own affinity is restored on
     exit.
     """
-    own = os.sched_getaffinity(0)
     try:
+        own = os.sched_getaffinity(0)
         os.sched_setaffinity(0, choose(allowed_cores()))
     except OSError:
         yield  # the kernel does not allow these cores

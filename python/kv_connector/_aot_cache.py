@@ -58,6 +58,15 @@ class AotCache:
                 return reason
         return ""
 
+    def why_unmakeable(self) -> str:
+        """Why the first start could not make the file, in a few words; "" if it could. Makes nothing."""
+        for parent in (self._folder, *self._folder.parents):
+            with contextlib.suppress(OSError):
+                parent.stat()
+                writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+                return "" if writable else f"{self._folder} cannot be made: {parent} is not this user's to write"
+        return f"{self._folder} cannot be made"
+
     def share(self) -> None:
         """Makes the file readable for other users, who trust it if root has created it: for the build of an image."""
         self._folder.chmod(0o755)
@@ -115,11 +124,19 @@ class AotCache:
                 file.unlink()
 
 
-def cache_folder() -> Path:
-    """The user's folder for AOT caches."""
+NO_HOME = "this user has neither HOME nor a passwd entry, and KV_MESSENGER_CACHE is not set"
+
+
+def cache_folder() -> Path | None:
+    """The user's folder for AOT caches; None if the user has no home."""
     if own := os.environ.get("KV_MESSENGER_CACHE"):
         return Path(own) / "aot"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        try:
+            base = str(Path.home() / ".cache")
+        except RuntimeError:  # a container's user id often has no passwd entry
+            return None
     return Path(base) / "kv-messenger" / "aot"
 
 

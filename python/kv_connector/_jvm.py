@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kv_connector import _preflight
-from kv_connector._aot_cache import AotCache, cache_folder
+from kv_connector import _preflight, jar_locale, system_calls
+from kv_connector._aot_cache import NO_HOME, AotCache, cache_folder
 from kv_connector._fault_handlers import FaultHandlers, enable_python_dumps_first
 from kv_connector._java_variables import java_variables_set_aside
 from kv_connector._preflight import JavaRuntime
@@ -66,6 +66,8 @@ class JvmSetup:
     options: tuple[str, ...]
     build_id: str
     cache_folder: Path | None = None
+    why_no_cache: str = "aot_cache is false"
+    """Said if there is no cache folder."""
     entry_class: str = ENTRY_CLASS
     training_class: str = TRAINING_CLASS
 
@@ -105,7 +107,10 @@ def set_up(options: Options) -> JvmSetup:
     """Checks that everything a JVM needs is there; raises PreflightError if not."""
     java = _preflight.find_java(options.java_home)
     jar = _preflight.check_jar()
+    system_calls.require()
+    jar_locale.require(jar.path, java.home)
     jvm_options = (*JVM_OPTIONS, *options.jvm_options)
+    folder, why_no_cache = _cache_place(options)
     _preflight.try_options(java, jvm_options, options.jvm_options)
     return JvmSetup(
         java=java,
@@ -113,15 +118,30 @@ def set_up(options: Options) -> JvmSetup:
         class_path_hashes=(jar.sha256,),
         options=jvm_options,
         build_id=jar.build_id,
-        cache_folder=cache_folder() if options.aot_cache else None,
+        cache_folder=folder,
+        why_no_cache=why_no_cache,
     )
+
+
+def _cache_place(options: Options) -> tuple[Path | None, str]:
+    """The folder of class caches, or None with the reason: a cache is a convenience."""
+    if not options.aot_cache:
+        return None, "aot_cache is false"
+    folder = cache_folder()
+    if folder is None:
+        return None, NO_HOME
+    unreadable = jar_locale.why_unreadable(folder)
+    return (None, unreadable) if unreadable else (folder, "")
 
 
 def prepare_setup(setup: JvmSetup) -> None:
     """Starts a process that creates the AOT cache if there is none. Loads no JVM into this process."""
     cache = setup.aot_cache
-    if cache is not None and not cache.usable():
-        cache.train(setup.java, setup.all_options, setup.training_class)
+    try:
+        if cache is not None and not cache.usable():
+            cache.train(setup.java, setup.all_options, setup.training_class)
+    except Exception as failure:  # a cache is a convenience: whatever keeps it from being made ends nothing
+        logger.info("no class cache is made (%s): the next start is as slow as this one", failure)
 
 
 def boot_setup(setup: JvmSetup) -> FunctionTable:
@@ -133,7 +153,7 @@ def boot_setup(setup: JvmSetup) -> FunctionTable:
         if _failed is not None:
             raise _failed  # a process can start one JVM only: there is no second attempt
         cache = setup.aot_cache
-        unusable = "aot_cache is false" if cache is None else cache.why_unusable()
+        unusable = setup.why_no_cache if cache is None else cache.why_unusable()
         logger.info("the JVM starts %s", f"without a class cache ({unusable})" if unusable else "with its class cache")
         try:
             table = _start(setup, cache.path if cache is not None and not unusable else None)
@@ -203,8 +223,8 @@ def _create_jvm(java: JavaRuntime, options: Sequence[str]) -> ctypes.c_void_p:
         result = library.JNI_CreateJavaVM(ctypes.byref(machine), ctypes.byref(environment), ctypes.byref(arguments))
     if result != 0:
         raise BootError(
-            f"Java {java.version} at {java.home} did not start (JNI result {result}; it says why on stderr):"
-            " look at jvm_options, and whether this process has loaded another JVM"
+            f"Java {java.version} at {java.home} did not start (JNI result {result}; it says why on standard"
+            " output or error): look at jvm_options, and whether this process has loaded another JVM"
         )
     return environment
 

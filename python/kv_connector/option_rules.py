@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kv_connector import shared_secret as secrets
 from kv_connector.exceptions import OptionError
-from kv_connector.host_addresses import is_any_address, is_loopback
+from kv_connector.host_addresses import is_any_address, is_loopback, says_loopback
 
 if TYPE_CHECKING:
     from kv_connector.options import Options
@@ -29,7 +29,7 @@ def check_together(options: Options, *, place: str) -> None:
             f"option 'listen_host' is {options.listen_host!r}, which peers cannot dial, and 'advertise_host' is not"
             " set: set advertise_host to an address of this machine"
         )
-    if options.advertise_host and is_loopback(options.advertise_host) and not is_loopback(options.listen_host):
+    if options.advertise_host and says_loopback(options.advertise_host) and not is_loopback(options.listen_host):
         raise OptionError(
             f"option 'advertise_host' is {options.advertise_host!r}, which on another machine is that machine itself,"
             f" and 'listen_host' is {options.listen_host!r}: set advertise_host to an address that peers can dial, or"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +16,12 @@ PREFIX = "KV_MESSENGER_"
 WITH_VARIABLES_OF_THEIR_OWN = frozenset({"shared_secret", "shared_secret_file", "java_home"})
 """Options whose variables have rules of their own, in the modules that read them."""
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
+OTHER_VARIABLES = frozenset(
+    PREFIX + name for name in ("CACHE", "JAVA_HOME", "OPTIONS", "SECRET", "SECRET_FILE", "HOLD_PASSES", "RECORDING")
+)
+"""Of this package and its tests, with rules of their own."""
+SERVICE_LINK = re.compile(r"_SERVICE_(?:HOST|PORT(?:_\w+)?)$|_PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?$")
+"""Ends of the variables that Kubernetes sets for a service, besides NAME_PORT, which its value shows."""
 OF_A_KUBERNETES_SERVICE = re.compile(r"(?:tcp|udp|sctp)://")
 
 
@@ -27,6 +34,23 @@ def said_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dict[s
     """The options that are set by variables, converted to their types but not checked further; raises OptionError."""
     said = {name: (variable_of(name), kind) for name, kind in kinds.items() if environment.get(variable_of(name), "")}
     return {name: _value(variable, kind, environment[variable]) for name, (variable, kind) in said.items()}
+
+
+def unknown_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables with the prefix that nothing reads, each with the nearest known name or "": misspelt, most likely.
+
+    Kubernetes sets such variables for services whose names begin with kv-messenger; those are left out.
+    """
+    known = {PREFIX + name.upper() for name in kinds} | OTHER_VARIABLES
+    return {
+        name: (difflib.get_close_matches(name, known, n=1) or [""])[0]
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and name not in known and not _is_service_link(name, value)
+    }
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    return bool(SERVICE_LINK.search(name)) or bool(OF_A_KUBERNETES_SERVICE.match(value))
 
 
 def _value(variable: str, kind: Kind, text: str) -> object:

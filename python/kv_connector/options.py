@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from kv_connector import option_rules, option_variables, tls_files
+from kv_connector import host_addresses, option_rules, option_variables, tls_files
 from kv_connector import shared_secret as secrets
 from kv_connector.exceptions import OptionError
 from kv_connector.nixl_options import NIXL_OPTIONS
 from kv_connector.own_address import AUTO, outward_address
+
+logger = logging.getLogger("kv_connector")
 
 Role = Literal["prefiller", "decoder", "both"]
 
@@ -381,10 +384,35 @@ def parse_options(
     values["shared_secret"] = secrets.find_secret(
         values.get("shared_secret", ""), values.get("shared_secret_file", ""), environment
     )
+    for name in ("listen_host", "advertise_host", "metrics_host"):
+        if name in values:
+            values[name] = host_addresses.bare(values[name])
+    values["data_hosts"] = tuple(host_addresses.bare(host) for host in values.get("data_hosts", ()))
+    _warn_of_unknown_variables(environment)
     options = Options(role=role, engine_id=engine_id, **values)
     option_rules.check_together(options, place=VLLM_OPTIONS_PLACE)
     tls_files.check({name: getattr(options, name) for name in ("tls_certificate", "tls_key", "tls_ca")})
     return options
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_unknown_variables(environment: Mapping[str, str]) -> None:
+    """Once for each in a process: an engine reads its options several times."""
+    for sentence in unknown_variables(environment):
+        if sentence not in _warned:
+            _warned.add(sentence)
+            logger.warning("%s", sentence)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable of the environment that has the prefix of options, and that is none."""
+    return [
+        f"environment variable {name} is no option of KV Messenger's and changes nothing:"
+        f" {f'did you mean {near}?' if near else 'unset it, or see docs/options.md for the names'}"
+        for name, near in option_variables.unknown_in(_KINDS, environment).items()
+    ]
 
 
 def check_options(said: Mapping[str, object]) -> Options:

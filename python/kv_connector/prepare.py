@@ -46,6 +46,10 @@ def main(arguments: list[str]) -> int:
 def made(setup: JvmSetup) -> str:
     """Waits until the cache is there and readable for all users; returns a sentence that names it."""
     cache = setup.aot_cache
+    if cache is None and setup.why_no_cache != "aot_cache is false":
+        raise BootError(
+            f"there is no place for a class cache ({setup.why_no_cache}): set KV_MESSENGER_CACHE to a folder"
+        )
     if cache is None:
         raise BootError("aot_cache is false, expected true: there is no class cache to make")
     limit = time.monotonic() + TRAINING_LIMIT_SECONDS

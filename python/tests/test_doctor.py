@@ -16,7 +16,8 @@ from conftest import PROCESS_LIMIT_SECONDS
 from sys_trees import dgx
 
 from kv_connector import OptionError, _preflight
-from kv_connector._aot_cache import AotCache
+from kv_connector._aot_cache import NO_HOME
+from kv_connector._jvm import JvmSetup
 from kv_connector.cli import doctor, machine, said_options
 from kv_connector.cli.findings import Finding
 from kv_connector.options import check_options
@@ -323,11 +324,81 @@ def test_should_say_which_rdma_devices_are_used_and_why(tmp_path: Path, monkeypa
     assert list(machine.rdma(check_options({}), dgx(tmp_path / "again"))) == []
 
 
+def setup_with(folder: Path | None) -> JvmSetup:
+    return JvmSetup(_preflight.find_java(""), (), (), (), "none", folder, why_no_cache=NO_HOME)
+
+
 def test_should_tell_a_class_cache_that_is_missing_from_one_that_is_not_trusted(tmp_path: Path) -> None:
-    cache = AotCache(_preflight.find_java(""), ["1"], [], tmp_path)
-    assert doctor.class_cache(cache) == f"none yet: the first start makes {cache.path}"
+    setup = setup_with(tmp_path)
+    cache = setup.aot_cache
+    assert cache is not None
+    assert doctor.class_cache(setup).value == f"none yet: the first start makes {cache.path}"
     cache.path.write_bytes(b"")
     cache.path.chmod(0o666)
-    assert doctor.class_cache(cache).startswith(f"not used: {cache.path} ")
+    assert doctor.class_cache(setup).value.startswith(f"not used: {cache.path} ")
     cache.path.chmod(0o600)
-    assert doctor.class_cache(cache) == str(cache.path)
+    assert doctor.class_cache(setup).value == str(cache.path)
+
+
+def test_should_say_where_no_class_cache_can_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    found = doctor.class_cache(setup_with(tmp_path / "a" / "b"))
+    assert (found.level, found.value) == (
+        "warn",
+        f"none: {tmp_path / 'a' / 'b'} cannot be made: {tmp_path} is not this user's to write",
+    )
+    found = doctor.class_cache(setup_with(None))
+    assert (found.level, found.value) == ("warn", f"none: {NO_HOME}")
+
+
+CHECKS = ("system", "engines", "shared_memory", "descriptors", "locked_memory", "clock", "cores", "calls", "variables")
+
+
+@pytest.mark.parametrize("check", [*CHECKS, "reach", "ports", "rdma"])
+@pytest.mark.parametrize("fault", [PermissionError(1, "Operation not permitted"), ValueError("a bug"), KeyError("x")])
+def test_should_make_the_other_checks_when_one_of_them_breaks(
+    check: str, fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Finding:
+        raise fault
+
+    monkeypatch.setattr(machine, check, broken)
+    monkeypatch.setattr(doctor, "messenger", lambda _: [Finding("fail", "messenger", "not opened here")])
+    printed: list[str] = []
+    assert doctor.report(said_options.none_said, printed.append) == 1
+    failed = [line for line in printed if line.startswith("fail")]
+    assert len(failed) == 2, "the broken check, and the messenger that was not opened"
+    assert printed[-1].startswith(f"2 of {len(printed) - 1} failed: ")
+    assert "messenger" in printed[-1]
+
+
+def test_should_close_with_what_failed_and_what_warns() -> None:
+    fine, odd, bad = Finding("ok", "a", ""), Finding("warn", "b", ""), Finding("fail", "c", "")
+    assert doctor.summary([fine, fine]) == "none of 2 failed"
+    assert doctor.summary([fine, odd]) == "none of 2 failed; 1 to look at: b"
+    assert doctor.summary([fine, odd, bad, bad]) == "2 of 4 failed: c, c; 1 to look at: b"
+
+
+INITIALIZATION = "Error occurred during initialization of VM"
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("", ""),
+        (f"{INITIALIZATION}\nCould not reserve enough space\n", "Could not reserve enough space"),
+        ("Could not reserve\nError: Could not create the Java Virtual Machine.\n", "Could not reserve"),
+        (f"{INITIALIZATION}\n", INITIALIZATION),
+    ],
+)
+def test_should_find_the_reason_of_a_jvm_in_what_it_printed(printed: str, reason: str) -> None:
+    assert doctor.last_words(printed) == reason
+
+
+def test_should_show_what_the_jvm_printed_on_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        said = f"{INITIALIZATION}\nCould not reserve enough space for code cache\n"
+        return subprocess.CompletedProcess([], 1, stdout=said, stderr="")
+
+    monkeypatch.setattr(subprocess, "run", ended)
+    assert "(Could not reserve enough space for code cache)" in doctor.probe(check_options({}))["error"]

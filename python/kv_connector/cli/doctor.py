@@ -6,12 +6,11 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kv_connector import _preflight
-from kv_connector._aot_cache import AotCache
-from kv_connector._jvm import set_up
+from kv_connector._jvm import JvmSetup, set_up
 from kv_connector.cli import machine
 from kv_connector.cli.findings import Finding, fail, ok, warn
 from kv_connector.cli.gpus import gpus
@@ -24,33 +23,59 @@ LOOPBACK = "127.0.0.1"
 LEFT_OUT = "a transport is left out: "
 
 
-def examine(read_options: Callable[[], Options]) -> Iterator[Finding]:
-    """Runs all checks, in the order in which an engine's start would need them."""
-    yield machine.system()
-    yield from machine.engines()
-    options = None
+Check = Callable[[], Finding | Iterable[Finding]]
+
+
+def guarded(what: str, check: Check) -> Iterator[Finding]:
+    """The findings of a check; if it cannot be made, that is one, and the others are made all the same."""
     try:
-        options = read_options()
+        found = check()
+        yield from [found] if isinstance(found, Finding) else found
     except OptionError as wrong:
-        yield fail("options", str(wrong))
-    else:
-        yield ok("options", f"role {options.role}, {'TLS' if options.tls_ca else 'no TLS'}, {secret(options)}")
-    yield machine.shared_memory()
-    yield machine.descriptors()
-    yield machine.locked_memory()
-    yield machine.clock()
-    yield machine.cores()
-    yield from gpus(options)
-    runtime = list(java(options.java_home if options else ""))
+        yield fail(what, str(wrong))
+    except OSError as refused:
+        yield fail(what, f"the check was refused ({refused})", "look at the limits of this container or host")
+    except Exception as fault:
+        yield fail(what, f"the check itself failed ({type(fault).__name__}: {fault})", "report this line")
+
+
+def examine(read_options: Callable[[], Options]) -> Iterator[Finding]:
+    """Runs all checks, each under a guard of its own, in the order in which an engine's start would need them."""
+    yield from guarded("system", machine.system)
+    yield from guarded("engine", machine.engines)
+    read: list[Options] = []
+    yield from guarded("options", lambda: options_finding(read_options, read))
+    options = read[0] if read else None
+    yield from guarded("variables", machine.variables)
+    yield from guarded("system calls", machine.calls)
+    yield from guarded("shared memory", machine.shared_memory)
+    yield from guarded("open files", machine.descriptors)
+    yield from guarded("locked memory", machine.locked_memory)
+    yield from guarded("clock", machine.clock)
+    yield from guarded("cores", machine.cores)
+    yield from guarded("GPU", lambda: gpus(options))
+    runtime = list(guarded("Java", lambda: java(options.java_home if options else "")))
     yield from runtime
     if options is not None:
-        yield from machine.rdma(options)
-        yield machine.reach(options)
-        ports = machine.ports(options)
-        yield from ports
-        if all(finding.level == "ok" for finding in runtime):
-            free = all(port.level == "ok" for port in ports)
-            yield from messenger(options if free else on_free_ports(options))
+        yield from moving(options, all(finding.level == "ok" for finding in runtime))
+
+
+def options_finding(read_options: Callable[[], Options], read: list[Options]) -> Finding:
+    """Reads the options into ``read``; raises OptionError."""
+    options = read_options()
+    read.append(options)
+    return ok("options", f"role {options.role}, {'TLS' if options.tls_ca else 'no TLS'}, {secret(options)}")
+
+
+def moving(options: Options, java_is_fit: bool) -> Iterator[Finding]:
+    """The checks that need options: addresses, ports, and a messenger that is opened and closed."""
+    yield from guarded("RDMA devices", lambda: machine.rdma(options))
+    yield from guarded("reach", lambda: machine.reach(options))
+    ports = list(guarded("ports", lambda: machine.ports(options)))
+    yield from ports
+    if java_is_fit:
+        free = all(port.level == "ok" for port in ports)
+        yield from guarded("messenger", lambda: messenger(options if free else on_free_ports(options)))
 
 
 def secret(options: Options) -> str:
@@ -58,12 +83,21 @@ def secret(options: Options) -> str:
     return "with a shared secret" if options.shared_secret else "no shared secret"
 
 
-def class_cache(cache: AotCache) -> str:
-    """The class cache that is used, or why there is none."""
-    if not cache.path.exists():
-        return f"none yet: the first start makes {cache.path}"
+def class_cache(setup: JvmSetup) -> Finding:
+    """The class cache that is used, or why there is none; a start without one is slower, no more."""
+    cache = setup.aot_cache
+    remedy = "starts take longer; set KV_MESSENGER_CACHE to a folder of this user's"
+    if cache is None:
+        return warn("class cache", f"none: {setup.why_no_cache}", remedy)
     unusable = cache.why_unusable()
-    return f"not used: {unusable}" if unusable else str(cache.path)
+    if not unusable:
+        return ok("class cache", str(cache.path))
+    if cache.path.is_file():
+        return warn("class cache", f"not used: {unusable}", remedy)
+    unmakeable = cache.why_unmakeable()
+    if unmakeable:
+        return warn("class cache", f"none: {unmakeable}", remedy)
+    return ok("class cache", f"none yet: the first start makes {cache.path}")
 
 
 def messenger(options: Options) -> Iterator[Finding]:
@@ -73,8 +107,8 @@ def messenger(options: Options) -> Iterator[Finding]:
     except PreflightError as unfit:
         yield fail("JVM", str(unfit))
         return
-    if setup.aot_cache is not None:
-        yield ok("class cache", class_cache(setup.aot_cache))
+    if options.aot_cache:
+        yield from guarded("class cache", lambda: class_cache(setup))
     yield from probed(probe(options), options)
 
 
@@ -123,8 +157,15 @@ def probe(options: Options) -> dict[str, Any]:
     last = ran.stdout.rstrip().rpartition("\n")[2]
     if ran.returncode == 0 and last.startswith("{"):
         return dict(json.loads(last))
-    reason = ran.stderr.strip().rpartition("\n")[2] or "nothing on standard error"
+    reason = last_words(ran.stderr) or last_words(ran.stdout) or "it printed nothing"
     return {"error": f"the process with the JVM ended with status {ran.returncode} ({reason})"}
+
+
+def last_words(printed: str) -> str:
+    """The last line that gives a reason; a JVM prints its own on standard output."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    reasons = [line for line in lines if not line.startswith(_preflight.NO_REASONS)]
+    return (reasons or lines or [""])[-1]
 
 
 def probed(answer: dict[str, Any], options: Options) -> Iterator[Finding]:
@@ -146,9 +187,19 @@ def probed(answer: dict[str, Any], options: Options) -> Iterator[Finding]:
 
 
 def report(read_options: Callable[[], Options], say: Callable[[str], object]) -> int:
-    """Prints each finding; returns 1 if one of them is a failure, else 0."""
-    failed = False
+    """Prints each finding, then how many there were and which failed; returns 1 if one of them did, else 0."""
+    findings = []
     for finding in examine(read_options):
         say(f"{finding}\n")
-        failed |= finding.level == "fail"
-    return int(failed)
+        findings.append(finding)
+    say(f"{summary(findings)}\n")
+    return int(any(finding.level == "fail" for finding in findings))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """The last line: it names what failed and what warns, since the lines above may have scrolled away."""
+    count = len(findings)
+    failed = [finding.what for finding in findings if finding.level == "fail"]
+    warned = [finding.what for finding in findings if finding.level == "warn"]
+    begin = f"{len(failed)} of {count} failed: {', '.join(failed)}" if failed else f"none of {count} failed"
+    return f"{begin}; {len(warned)} to look at: {', '.join(warned)}" if warned else begin

@@ -11,17 +11,15 @@ from kv_connector._facade import Geometry
 
 
 class HostPages:
-    """``page_count`` pages of ``page_bytes`` bytes each, in memory that another process can map."""
+    """``page_count`` pages of ``page_bytes`` bytes each, in memory that another process can map if it may."""
 
     def __init__(self, name: str, page_bytes: int, page_count: int) -> None:
         self.page_bytes = page_bytes
         self.page_count = page_count
         self._name = name
         length = page_bytes * page_count
-        self._memfd = os.memfd_create(f"kv-messenger-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self._memfd, length)
-        fcntl.fcntl(self._memfd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        self._bytes = (ctypes.c_char * length).from_buffer(mmap.mmap(self._memfd, length))
+        self._memfd, mapping = _shareable(f"kv-messenger-{name}", length)
+        self._bytes = (ctypes.c_char * length).from_buffer(mapping)
         self.view = memoryview(self._bytes).cast("B")
 
     def geometry(self, page_tokens: int) -> Geometry:
@@ -67,3 +65,17 @@ class HostPages:
                 }
             ],
         }
+
+
+def _shareable(name: str, length_bytes: int) -> tuple[int, mmap.mmap]:
+    """(descriptor, memory); (-1, memory of this process alone) where memfds are denied, as engines do."""
+    descriptor = -1
+    try:
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, length_bytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        return descriptor, mmap.mmap(descriptor, length_bytes)
+    except OSError:
+        if descriptor >= 0:
+            os.close(descriptor)
+        return -1, mmap.mmap(-1, length_bytes)

