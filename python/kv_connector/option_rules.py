@@ -36,6 +36,7 @@ def check_together(options: Options, *, place: str) -> None:
             " listen on 127.0.0.1"
         )
     _check_data_hosts(options, place)
+    _check_advertised_ports(options)
     _check_verbs_devices(options, place)
     if options.engine_api_url and not options.engine_api_url.startswith(("http://", "https://")):
         raise OptionError(
@@ -67,6 +68,26 @@ def _check_data_hosts(options: Options, place: str) -> None:
                 f"option 'data_hosts' names {host!r}, and 'listen_host' is {options.listen_host!r}: expected both to be"
                 " reachable from other machines, or both on loopback"
             )
+
+
+def _check_advertised_ports(options: Options) -> None:
+    """A relay forwards to a port that it was set up with, so the port that is listened on must be fixed."""
+    if options.advertise_port and options.role != "decoder" and not options.listen_port:
+        raise OptionError(
+            f"option 'advertise_port' is {options.advertise_port}, and 'listen_port' is 0, any free port: set"
+            " listen_port to the port that is forwarded to"
+        )
+    ports = options.advertise_data_ports
+    if ports and not options.data_port:
+        raise OptionError(
+            f"option 'advertise_data_ports' is {list(ports)!r}, and 'data_port' is 0, any free port: set data_port to"
+            " the port that is forwarded to"
+        )
+    if len(ports) > 1 and len(ports) != len(options.data_hosts):
+        raise OptionError(
+            f"option 'advertise_data_ports' is {list(ports)!r}, and 'data_hosts' names {len(options.data_hosts)}"
+            " addresses, expected one port, or one for each address: name as many"
+        )
 
 
 def _check_verbs_devices(options: Options, place: str) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from kv_connector.exceptions import OptionError
 
-Kind = Literal["string", "choice", "integer", "seconds", "flag", "list of strings"]
+Kind = Literal["string", "choice", "integer", "seconds", "flag", "list of strings", "list of integers"]
 
 PREFIX = "KV_MESSENGER_"
 WITH_VARIABLES_OF_THEIR_OWN = frozenset({"shared_secret", "shared_secret_file", "java_home"})
@@ -70,6 +70,8 @@ def _value(variable: str, kind: Kind, text: str) -> object:
             return FLAGS[text]
         case "list of strings":
             return _texts(variable, text)
+        case "list of integers":
+            return [_number(variable, "integer", str(part)) for part in _texts(variable, text)]
 
 
 def _number(variable: str, kind: Kind, text: str) -> int | float:

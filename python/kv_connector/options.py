@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import logging
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from kv_connector import host_addresses, option_rules, option_variables, tls_files
 from kv_connector import shared_secret as secrets
 from kv_connector.exceptions import OptionError
 from kv_connector.nixl_options import NIXL_OPTIONS
+from kv_connector.option_values import OptionSpec, Place, checked
 from kv_connector.own_address import AUTO, outward_address
 
 logger = logging.getLogger("kv_connector")
@@ -43,23 +43,6 @@ _WAIT_MAX_SECONDS = 86_400.0
 _METADATA_KEY = "kv_messenger_option"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class OptionSpec:
-    """The type, limits and description of one option."""
-
-    kind: option_variables.Kind
-    sentence: str
-    boundary: str = ""
-    """Its name in docs/boundary.md; "" if it is not passed to Java."""
-    unit: str = ""
-    minimum: float = -math.inf
-    maximum: float = math.inf
-    choices: tuple[str, ...] = ()
-    default_said: str = ""
-    """The default's text in the docs, if the bare value would mislead."""
-    secret: bool = False
-
-
 def _text(sentence: str, default: str, **more: Any) -> Any:
     return _option(default, OptionSpec(kind="string", sentence=sentence, **more))
 
@@ -79,6 +62,10 @@ def _seconds(sentence: str, default: float, **more: Any) -> Any:
 
 def _flag(sentence: str, default: bool, **more: Any) -> Any:
     return _option(default, OptionSpec(kind="flag", sentence=sentence, **more))
+
+
+def _integers(sentence: str, default: tuple[int, ...], **more: Any) -> Any:
+    return _option(default, OptionSpec(kind="list of integers", sentence=sentence, **more))
 
 
 def _texts(sentence: str, default: tuple[str, ...], **more: Any) -> Any:
@@ -118,10 +105,27 @@ class Options:
         maximum=_PORT_MAX,
     )
     advertise_host: str = _text(
-        "Address that peers are told to use instead of listen_host.",
+        "Address or name that peers are told to use instead of listen_host. Only peers look a name up, when they dial,"
+        " and try each of its addresses.",
         "",
         boundary="advertiseHost",
         default_said="listen_host",
+    )
+    advertise_port: int = _integer(
+        "Control port that decoders are told instead of listen_port, as behind NAT or a NodePort; 0: listen_port.",
+        0,
+        boundary="advertisePort",
+        minimum=0,
+        maximum=_PORT_MAX,
+        default_said="listen_port",
+    )
+    advertise_data_ports: tuple[int, ...] = _integers(
+        "Ports that peers are told instead of data_port: one, or one for each of data_hosts.",
+        (),
+        boundary="advertiseDataPorts",
+        minimum=1,
+        maximum=_PORT_MAX,
+        default_said="data_port",
     )
     data_hosts: tuple[str, ...] = _texts(
         "Addresses of this machine, one for each network that KV over tcp uses at once; at most 8. Peers dial each of"
@@ -328,6 +332,8 @@ class Options:
             listen_port=self.listen_port + rank_index if self.listen_port > 0 else self.listen_port,
             data_port=self.data_port + rank_index if self.data_port > 0 else self.data_port,
             metrics_port=self.metrics_port + rank_index if self.metrics_port > 0 else self.metrics_port,
+            advertise_port=self.advertise_port + rank_index if self.advertise_port > 0 else 0,
+            advertise_data_ports=tuple(port + rank_index for port in self.advertise_data_ports),
         )
 
     def for_java(self) -> dict[str, object]:
@@ -339,7 +345,7 @@ class Options:
             value = getattr(self, name)
             if spec.kind == "seconds":
                 value = max(1, round(value * 1000))
-            elif spec.kind == "list of strings":
+            elif spec.kind in ("list of strings", "list of integers"):
                 value = list(value)
             said[spec.boundary] = value
         return said
@@ -374,10 +380,10 @@ def parse_options(
         spec = OPTION_SPECS.get(name)
         if spec is None:
             raise OptionError(_unknown(name))
-        values[name] = _checked(_Place.configuration(name), spec, value)
+        values[name] = checked(Place.configuration(name, VLLM_OPTIONS_PLACE), spec, value)
     for name, value in option_variables.said_in(_KINDS, environment).items():
         if name not in said:
-            values[name] = _checked(_Place.variable(name), OPTION_SPECS[name], value)
+            values[name] = checked(Place.variable(name), OPTION_SPECS[name], value)
     _merge_verbs_devices(values)
     if values.get("listen_host") == AUTO:
         values["listen_host"] = outward()
@@ -426,70 +432,6 @@ def _unknown(name: object) -> str:
     near = difflib.get_close_matches(str(name), OPTION_SPECS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options are {', '.join(OPTION_SPECS)}"
     return f"unknown option {name!r} in {VLLM_OPTIONS_PLACE}: {hint}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a value was set, for error messages."""
-
-    subject: str
-    remedy: str
-
-    @classmethod
-    def configuration(cls, name: str) -> _Place:
-        return cls(f"option {name!r}", f"fix it in {VLLM_OPTIONS_PLACE}")
-
-    @classmethod
-    def variable(cls, name: str) -> _Place:
-        return cls(f"environment variable {option_variables.variable_of(name)}", "fix it, or unset it")
-
-
-def _checked(place: _Place, spec: OptionSpec, value: object) -> object:
-    match spec.kind:
-        case "string":
-            if not isinstance(value, str):
-                raise _wrong(place, spec, value, "a string")
-            return value
-        case "choice":
-            if value not in spec.choices:
-                raise _wrong(place, spec, value, f"one of {', '.join(spec.choices)}")
-            return value
-        case "flag":
-            if not isinstance(value, bool):
-                raise _wrong(place, spec, value, "true or false")
-            return value
-        case "integer":
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise _wrong(place, spec, value, "an integer")
-            return _in_range(place, spec, value)
-        case "seconds":
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise _wrong(place, spec, value, "a number of seconds")
-            return float(_in_range(place, spec, value))
-        case "list of strings":
-            return _checked_texts(place, spec, value)
-
-
-def _checked_texts(place: _Place, spec: OptionSpec, value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
-        raise _wrong(place, spec, value, "a list of strings")
-    texts = tuple(value)
-    if spec.choices and (not texts or len(set(texts)) < len(texts) or not set(texts) <= set(spec.choices)):
-        raise _wrong(place, spec, value, f"a list with one or more of {', '.join(spec.choices)}, each once")
-    return texts
-
-
-def _in_range(place: _Place, spec: OptionSpec, value: int | float) -> int | float:
-    if not spec.minimum <= value <= spec.maximum:
-        raise _wrong(
-            place, spec, value, f"a value from {spec.minimum:g} to {spec.maximum:g}{' ' * bool(spec.unit)}{spec.unit}"
-        )
-    return value
-
-
-def _wrong(place: _Place, spec: OptionSpec, value: object, expected: str) -> OptionError:
-    seen = "of another type" if spec.secret else repr(value)
-    return OptionError(f"{place.subject} is {seen}, expected {expected}: {place.remedy}")
 
 
 def _merge_verbs_devices(values: dict[str, Any]) -> None:

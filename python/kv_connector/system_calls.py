@@ -65,7 +65,7 @@ def denied() -> Iterator[Denied]:
     for name, (probe, needed, effect) in _PROBES.items():
         try:
             probe()
-        except (OSError, ValueError) as refusal:
+        except (OSError, ValueError, AttributeError) as refusal:
             reason = refusal.strerror if isinstance(refusal, OSError) and refusal.strerror else str(refusal)
             yield Denied(name, reason, needed, effect)
 

@@ -7,7 +7,8 @@ import json
 import math
 import sys
 
-from kv_connector.options import OPTION_SPECS, Options, OptionSpec
+from kv_connector.option_values import OptionSpec
+from kv_connector.options import OPTION_SPECS, Options
 
 
 def options_page() -> str:

@@ -35,7 +35,7 @@ def pages(browser: Browser, jar: _preflight.Jar, java: _preflight.JavaRuntime) -
     assert jar.path.exists()
     assert java.launcher.exists()
     with moving() as pair:
-        prefiller, decoder = (f"http://:{key_of(port)}@127.0.0.1:{port}/" for port in metrics_ports(pair))
+        prefiller, decoder = (f"http://operator:{key_of(port)}@127.0.0.1:{port}/" for port in metrics_ports(pair))
         go(pair)
         yield prefiller, decoder
 

@@ -92,6 +92,22 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
             {"listen_host": "10.0.0.1", "shared_secret": SECRET, "data_hosts": ["10.1.0.1", "localhost"]},
             "option 'data_hosts' names 'localhost', and 'listen_host' is '10.0.0.1'",
         ),
+        (
+            {"advertise_port": 30_000, "listen_port": 0},
+            "option 'advertise_port' is 30000, and 'listen_port' is 0, any free port: set listen_port",
+        ),
+        ({"advertise_port": "30000"}, "option 'advertise_port' is '30000', expected an integer"),
+        (
+            {"advertise_data_ports": [30_001]},
+            "option 'advertise_data_ports' is [30001], and 'data_port' is 0, any free port: set data_port",
+        ),
+        (
+            {"advertise_data_ports": [1, 2, 3], "data_port": 7, "data_hosts": ["127.0.0.1", "127.0.0.2"]},
+            "option 'advertise_data_ports' is [1, 2, 3], and 'data_hosts' names 2 addresses, expected one port, or one",
+        ),
+        ({"advertise_data_ports": [0]}, "option 'advertise_data_ports' is 0, expected a value from 1 to 65535"),
+        ({"advertise_data_ports": ["1"]}, "option 'advertise_data_ports' is ['1'], expected a list of integers"),
+        ({"advertise_data_ports": [True]}, "expected a list of integers"),
         ({"shared_secret": SECRET, "shared_secret_file": "x"}, "are both set, expected one of them"),
         ({"shared_secret_file": "/no/such"}, "'/no/such', which cannot be read (No such file or directory)"),
         ({"engine_api_url": "host:80"}, "option 'engine_api_url' is 'host:80', expected a URL like"),
@@ -198,6 +214,19 @@ def test_should_take_all_of_tls_or_none(tmp_path: Path) -> None:
         assert sentence in str(refused.value)
 
 
+def test_should_tell_peers_the_ports_of_a_relay() -> None:
+    options = parse(listen_port=7, advertise_port=30_000, data_port=8, advertise_data_ports=[30_001])
+    assert (options.for_java()["advertisePort"], options.for_java()["advertiseDataPorts"]) == (30_000, [30_001])
+    third = options.of_rank(2)
+    assert (third.advertise_port, third.advertise_data_ports, third.data_port) == (30_002, (30_003,), 10)
+    assert options_of_ranks_without_relay() == (0, ())
+
+
+def options_of_ranks_without_relay() -> tuple[int, tuple[int, ...]]:
+    options = parse(data_port=8).of_rank(1)
+    return options.advertise_port, options.advertise_data_ports
+
+
 def parse_in(environment: dict[str, str], **said: Any) -> Any:
     return parse_options(said, role="decoder", engine_id="e", environment=environment)
 
@@ -211,6 +240,7 @@ def test_should_read_what_is_not_said_from_the_environment() -> None:
             "KV_MESSENGER_TRANSPORTS": "tcp, shm",
             "KV_MESSENGER_JVM_OPTIONS": '["-Xlog:gc,safepoint"]',
             "KV_MESSENGER_AOT_CACHE": "false",
+            "KV_MESSENGER_ADVERTISE_DATA_PORTS": "30001",
             "KV_MESSENGER_TIMELINES": "full",
             "KV_MESSENGER_MODEL_ID": "",
             "KV_MESSENGER_NOTHING": "of ours",
@@ -222,6 +252,7 @@ def test_should_read_what_is_not_said_from_the_environment() -> None:
     assert options.transports == ("tcp", "shm")
     assert options.jvm_options == ("-Xlog:gc,safepoint",)
     assert options.aot_cache is False
+    assert options.advertise_data_ports == (30_001,)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +270,7 @@ def test_should_read_what_is_not_said_from_the_environment() -> None:
         ),
         ("JVM_OPTIONS", "[-Xmx1g]", "expected strings with commas between them, or a JSON list of strings: fix it"),
         ("JVM_OPTIONS", "[1]", r"is \[1\], expected a list of strings: fix it"),
+        ("ADVERTISE_DATA_PORTS", "1,a", "is 'a', expected an integer: fix it"),
         ("PAGE_CHECKSUM", "on", "is 'on', expected one of off, sampled, full: fix it"),
         ("DATA_PORT", "tcp://10.0.0.7:80", "which Kubernetes sets for a service of that name .* enableServiceLinks"),
     ],

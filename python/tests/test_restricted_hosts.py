@@ -15,6 +15,7 @@ from kv_connector import _affinity, _aot_cache, _jvm, _preflight, jar_locale, sy
 from kv_connector.cli import machine
 from kv_connector.cli.host_pages import HostPages
 from kv_connector.exceptions import PreflightError
+from kv_connector.memfd import map_memfd
 from kv_connector.options import check_options
 
 DENIED_CALLS = Path(__file__).parent / "denied_calls.py"
@@ -75,6 +76,15 @@ def test_pages_without_memfd_are_memory_of_this_process(monkeypatch: pytest.Monk
     pages.view[:] = b"x" * 8192
     (memory,) = pages.geometry(16)["ranks"][0]["memories"]
     assert memory["memfd"] == -1
+
+
+def test_memory_is_refused_and_no_start_ended_where_python_knows_no_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(OSError, match="knows no memfd_create"):
+        map_memfd(4096)
+    (memory,) = HostPages("test", 4096, 2).geometry(16)["ranks"][0]["memories"]
+    assert memory["memfd"] == -1
+    assert [one.name for one in system_calls.denied()] == ["memfd_create"]
 
 
 def test_cores_that_cannot_be_asked_for_end_no_start(monkeypatch: pytest.MonkeyPatch) -> None:

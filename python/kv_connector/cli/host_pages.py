@@ -75,7 +75,7 @@ def _shareable(name: str, length_bytes: int) -> tuple[int, mmap.mmap]:
         os.ftruncate(descriptor, length_bytes)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         return descriptor, mmap.mmap(descriptor, length_bytes)
-    except OSError:
+    except (OSError, AttributeError):  # denied, or unknown to this Python
         if descriptor >= 0:
             os.close(descriptor)
         return -1, mmap.mmap(-1, length_bytes)

@@ -15,6 +15,7 @@ import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.Memory;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
@@ -37,6 +38,7 @@ import java.util.concurrent.TimeUnit;
  * @param dmaBuf whether NICs access device memory directly, where supported
  * @param dataHosts addresses that data paths are offered on and dialled from; empty = the one that peers are told
  * @param dataPort port that data paths are accepted on; 0 = any free port
+ * @param advertiseDataPorts ports that peers are told for data paths; empty = those that are listened on
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
  * @param context kinds of rows that a transfer carries besides its KV
  * @param layerCounterLag increments of the layer counter after a layer's own that prove it complete on all ranks
@@ -65,6 +67,7 @@ record OpenRequest(
         boolean tcpInClear,
         List<String> dataHosts,
         int dataPort,
+        List<Integer> advertiseDataPorts,
         Timelines timelines,
         ProtocolLimits limits,
         ChecksumMode checksumMode,
@@ -137,6 +140,7 @@ record OpenRequest(
                 options.flagIfSaid("tcpInClear"),
                 options.has("dataHosts") ? options.texts("dataHosts") : List.of(),
                 options.has("dataPort") ? options.count("dataPort") : 0,
+                options.has("advertiseDataPorts") ? Arrays.stream(options.counts("advertiseDataPorts")).boxed().toList() : List.of(),
                 Timelines.valueOf(options.text("timelines").toUpperCase(Locale.ROOT)),
                 limits(options),
                 ChecksumMode.valueOf(options.text("pageChecksum").toUpperCase(Locale.ROOT)),

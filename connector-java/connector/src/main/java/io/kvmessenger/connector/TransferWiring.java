@@ -32,6 +32,7 @@ final class TransferWiring {
                 request.advertiseHost(),
                 request.dataHosts(),
                 request.dataPort(),
+                request.advertiseDataPorts(),
                 request.transports(),
                 request.streamsPerPeer(),
                 REQUESTS_PER_PEER_MAX,

@@ -22,6 +22,16 @@ public final class SlowNames extends InetAddressResolverProvider {
             "last-of-three.invalid", List.of("127.0.0.9", "::1", "127.0.0.1"),
             "none.invalid", List.of("127.0.0.9", "127.0.0.8"));
 
+    /** A name that this host does not know at first, like that of a pod which is not ready yet. */
+    static final String LATE_HOST = "late.invalid";
+
+    private static volatile List<String> late = List.of();
+
+    /** From here on the late name has these addresses. */
+    static void know(String... addresses) {
+        late = List.of(addresses);
+    }
+
     private static volatile CountDownLatch answer = new CountDownLatch(0);
 
     /** From here on the slow name is not answered; count down to answer that there is no such host. */
@@ -43,6 +53,9 @@ public final class SlowNames extends InetAddressResolverProvider {
                         Thread.currentThread().interrupt();
                     }
                     throw new UnknownHostException(host);
+                }
+                if (host.equals(LATE_HOST) && !late.isEmpty()) {
+                    return late.stream().map(InetAddress::ofLiteral);
                 }
                 if (MANY.containsKey(host)) {
                     return MANY.get(host).stream().map(InetAddress::ofLiteral);

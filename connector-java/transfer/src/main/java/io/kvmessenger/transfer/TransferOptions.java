@@ -1,5 +1,7 @@
 package io.kvmessenger.transfer;
 
+import java.net.InetAddress;
+import java.util.Collections;
 import java.util.List;
 import java.util.Set;
 import java.util.function.Consumer;
@@ -8,10 +10,13 @@ import java.util.function.Consumer;
  * Options for opening an engine.
  *
  * @param listenHost literal address or name that the engine listens on
- * @param advertiseHost the address that peers are told to connect to; empty for {@code listenHost}
+ * @param advertiseHost the address or name that peers are told to connect to, which only they look up; empty for
+ *     {@code listenHost}
  * @param dataHosts addresses of this machine that data sockets are offered on and dialled from, one for each network;
  *     empty for {@code advertiseHost} and the operating system's routing
  * @param dataPort port that tcp data paths are accepted on; 0 for any free port
+ * @param advertiseDataPorts ports that peers are told for tcp data paths: none for those that are listened on, one for
+ *     all addresses, or one for each of {@code dataHosts}
  * @param transports names of the transports offered and tried, fastest first
  * @param streamsPerPeer data sockets to each tcp peer
  * @param requestsPerPeerMax writes queued for or in flight to one peer; a power of two
@@ -30,6 +35,7 @@ public record TransferOptions(
         String advertiseHost,
         List<String> dataHosts,
         int dataPort,
+        List<Integer> advertiseDataPorts,
         List<String> transports,
         int streamsPerPeer,
         int requestsPerPeerMax,
@@ -81,6 +87,17 @@ public record TransferOptions(
                 "verbs_devices",
                 verbsDevices,
                 "at most " + DATA_HOSTS_MAX + " devices, each once");
+        advertiseDataPorts = List.copyOf(advertiseDataPorts);
+        require(
+                advertiseDataPorts.size() <= 1 || advertiseDataPorts.size() == dataHosts.size(),
+                "advertise_data_ports",
+                advertiseDataPorts,
+                "one port, or one for each of data_hosts");
+        require(
+                advertiseDataPorts.stream().allMatch(port -> port > 0 && port <= PORT_MAX),
+                "advertise_data_ports",
+                advertiseDataPorts,
+                "ports from 1 to " + PORT_MAX);
         require(dataPort >= 0 && dataPort <= PORT_MAX, "data_port", dataPort, "0 to " + PORT_MAX);
         for (String transport : transports) {
             require(KNOWN.contains(transport), "transports", transport, "each one of cuda, libfabric, shm, tcp, verbs");
@@ -109,6 +126,7 @@ public record TransferOptions(
                 "",
                 List.of(),
                 0,
+                List.of(),
                 List.of(SHM, TCP),
                 2,
                 512,
@@ -138,6 +156,31 @@ public record TransferOptions(
     /** Sets the port for data sockets; 0 is any free port. */
     public TransferOptions withDataPort(int port) {
         return with(draft -> draft.dataPort = port);
+    }
+
+    /** Sets the ports that peers are told for data sockets. */
+    public TransferOptions withAdvertiseDataPorts(Integer... ports) {
+        return with(draft -> draft.advertiseDataPorts = List.of(ports));
+    }
+
+    /** The address or name that peers are told, given the address that is listened on. */
+    public String reachableHost(InetAddress listening) {
+        return advertiseHost.isEmpty() ? listening.getHostAddress() : advertiseHost;
+    }
+
+    /** The port that peers are told for the listener of data paths; 0 for the one that is listened on. */
+    public int reachableDataPort() {
+        int index = Math.max(0, dataHosts.indexOf(advertiseHost.isEmpty() ? listenHost : advertiseHost));
+        return advertiseDataPorts.isEmpty()
+                ? 0
+                : advertiseDataPorts.get(Math.min(index, advertiseDataPorts.size() - 1));
+    }
+
+    /** The port that peers are told for each of {@code dataHosts}; empty for those that are listened on. */
+    public List<Integer> reachableDataPorts() {
+        return advertiseDataPorts.size() == 1
+                ? Collections.nCopies(dataHosts.size(), advertiseDataPorts.getFirst())
+                : advertiseDataPorts;
     }
 
     /** Sets the transports in order of preference. */
@@ -205,6 +248,7 @@ public record TransferOptions(
         String advertiseHost;
         List<String> dataHosts;
         int dataPort;
+        List<Integer> advertiseDataPorts;
         List<String> transports;
         int streamsPerPeer;
         int requestsPerPeerMax;
@@ -222,6 +266,7 @@ public record TransferOptions(
             advertiseHost = of.advertiseHost;
             dataHosts = of.dataHosts;
             dataPort = of.dataPort;
+            advertiseDataPorts = of.advertiseDataPorts;
             transports = of.transports;
             streamsPerPeer = of.streamsPerPeer;
             requestsPerPeerMax = of.requestsPerPeerMax;
@@ -241,6 +286,7 @@ public record TransferOptions(
                     advertiseHost,
                     dataHosts,
                     dataPort,
+                    advertiseDataPorts,
                     transports,
                     streamsPerPeer,
                     requestsPerPeerMax,

@@ -68,12 +68,7 @@ public final class TransferEngines {
             Supplier<LibVerbs> libVerbs,
             DeviceAccess devices) {
         InetAddress listenHost = resolve("listen_host", options.listenHost());
-        InetAddress advertiseHost =
-                options.advertiseHost().isEmpty() ? listenHost : resolve("advertise_host", options.advertiseHost());
-        if (advertiseHost.isAnyLocalAddress()) {
-            throw new IllegalArgumentException("option advertise_host is " + advertiseHost.getHostAddress()
-                    + ", which no peer can connect to; set it to an address of this machine");
-        }
+        InetAddress advertiseHost = ofDevices(options, listenHost);
         List<InetAddress> dataHosts = dataHosts(options);
         LongSupplier clock = System::nanoTime;
         List<EventLoop> loops = loops(options, libC, clock);
@@ -154,11 +149,32 @@ public final class TransferEngines {
             case TransferOptions.LIBFABRIC ->
                 new LibFabricTransport(loop, links, options, listenHost, advertiseHost, libFabric);
             case TransferOptions.SHM -> new ShmTransport(loop, links, options.connectLimitNs());
-            case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, advertiseHost, dataHosts);
+            case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, dataHosts);
             case TransferOptions.VERBS ->
                 new VerbsTransport(links, options, listenHost, advertiseHost, devices, loop.libC(), libVerbs);
             default -> throw new AssertionError("transport " + name);
         };
+    }
+
+    /**
+     * The address by which the transports choose among this machine's devices. What peers are told may be a name that
+     * only they know, or the address of a relay; then it is the one that is listened on.
+     */
+    private static InetAddress ofDevices(TransferOptions options, InetAddress listenHost) {
+        InetAddress said = options.advertiseHost().isEmpty() ? listenHost : literal(options.advertiseHost());
+        if (said != null && said.isAnyLocalAddress()) {
+            throw new IllegalArgumentException("option advertise_host is " + said.getHostAddress()
+                    + ", which no peer can connect to; set it to an address that peers can dial");
+        }
+        return said == null ? listenHost : said;
+    }
+
+    private static InetAddress literal(String host) {
+        try {
+            return InetAddress.ofLiteral(host);
+        } catch (IllegalArgumentException e) {
+            return null;
+        }
     }
 
     private static List<InetAddress> dataHosts(TransferOptions options) {

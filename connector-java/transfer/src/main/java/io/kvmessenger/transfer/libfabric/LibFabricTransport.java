@@ -70,7 +70,14 @@ public final class LibFabricTransport implements Transport {
         FabricRegions regions = null;
         try {
             regions = new FabricRegions(fabric);
-            String location = links.listenInet(name(), listenHost, advertiseHost, dataPort(), port, figures);
+            String location = links.listenInet(
+                    name(),
+                    listenHost,
+                    options.reachableHost(listenHost),
+                    dataPort(),
+                    dataPort() == 0 ? 0 : options.reachableDataPort(),
+                    port,
+                    figures);
             return new LibFabricDomain(fabric, regions, options.connectLimitNs(), port, figures, location);
         } catch (IllegalStateException | IllegalArgumentException e) {
             if (regions != null) {

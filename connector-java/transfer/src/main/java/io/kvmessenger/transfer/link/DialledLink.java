@@ -17,9 +17,14 @@ import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import java.lang.foreign.MemorySegment;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
-import java.util.Iterator;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.function.IntPredicate;
 
 /**
@@ -37,14 +42,24 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
      *
      * @param transport the transport that the address belongs to
      * @param local whether it is a Unix socket
+     * @param at one of the addresses of the location's name; null if the location says the address itself
+     * @param limitNs how long the attempt may take
      */
-    record Way(String transport, boolean local, String location) {}
+    record Way(String transport, boolean local, String location, InetAddress at, long limitNs) {
+        /** In errors. */
+        String said() {
+            return at == null ? location : location + " (" + at.getHostAddress() + ")";
+        }
+    }
 
     private final EventLoop loop;
-    private final Iterator<Way> ways;
+    private final Deque<Way> ways;
+    /** Of locations with a name; each is looked up once, from the beginning on. */
+    private final Map<String, NameLookup> names = new HashMap<>();
+    /** What became of the addresses of one name. */
+    private final List<String> refusals = new ArrayList<>();
     private final byte[] admissionKey;
     private final LinkEvents events;
-    private final long connectLimitNs;
     private final IntPredicate ofThisUser;
     private final Channel[] channels = new Channel[AdmittedLink.ATTACHMENTS_MAX];
     private int channelCount;
@@ -59,36 +74,71 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private boolean lost;
     private boolean closed;
 
-    /** @param ways in the order in which they are tried; each may take the limit */
+    /** @param ways in the order in which they are tried */
     DialledLink(
             EventLoop loop,
             List<Way> ways,
             byte[] admissionKey,
             LinkEvents events,
-            long connectLimitNs,
             IntPredicate ofThisUser,
             long nowNs) {
         this.loop = loop;
-        this.ways = ways.iterator();
+        this.ways = new ArrayDeque<>(ways);
         this.admissionKey = admissionKey;
         this.events = events;
-        this.connectLimitNs = connectLimitNs;
         this.ofThisUser = ofThisUser;
-        if (this.ways.hasNext()) {
-            dial(this.ways.next(), nowNs);
+        ways.stream().filter(each -> !each.local).forEach(each -> lookUp(each.location));
+        if (!this.ways.isEmpty()) {
+            dial(this.ways.removeFirst(), nowNs);
         } else {
             fault = "no transport in common";
         }
     }
 
+    /** Begins to look up the location's name, if it has one. */
+    private void lookUp(String location) {
+        try {
+            InetSocketAddress target =
+                    SocketLocation.parse(location, loop.seals().sealing());
+            if (target.isUnresolved()) {
+                names.computeIfAbsent(location, named -> NameLookup.of(target.getHostString()));
+            }
+        } catch (IllegalArgumentException e) {
+            names.remove(location); // it is reported when it is dialled
+        }
+    }
+
+    /** Whether the address is still unknown, because its name is being looked up. */
+    private boolean awaitsName() {
+        return way != null && !way.local && way.at == null && names.containsKey(way.location);
+    }
+
+    /** Puts one way for each of the name's addresses in place of the current one, each with its share of the time left. */
+    private void onLookedUp(NameLookup name, long nowNs) {
+        List<InetAddress> addresses = name.addresses();
+        if (addresses.isEmpty()) {
+            lose(TransferFault.UNREACHABLE, "connecting to " + way.location + ": " + name.fault());
+            return;
+        }
+        long shareNs = Math.max(1, (deadlineNs - nowNs) / addresses.size());
+        for (InetAddress address : addresses.reversed()) {
+            ways.addFirst(new Way(way.transport, false, way.location, address, shareNs));
+        }
+        refusals.clear();
+        dial(ways.removeFirst(), nowNs);
+    }
+
     private void dial(Way next, long nowNs) {
         way = next;
         fault = null;
-        deadlineNs = nowNs + connectLimitNs;
+        deadlineNs = nowNs + way.limitNs;
+        if (awaitsName()) {
+            return;
+        }
         try {
             int fd = way.local ? openLocal() : openInet();
             if (fault == null) {
-                dialer = new Dialer(loop, fd, way.location, this::answer, new Dialing());
+                dialer = new Dialer(loop, fd, way.said(), this::answer, new Dialing());
             }
         } catch (IllegalArgumentException e) {
             fault = e.getMessage();
@@ -108,7 +158,8 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private int openInet() {
         InetSocketAddress target =
                 SocketLocation.parse(way.location, loop.seals().sealing());
-        int fd = loop.sockets().connectInet(target.getAddress(), target.getPort());
+        InetAddress address = way.at == null ? target.getAddress() : way.at;
+        int fd = loop.sockets().connectInet(address, target.getPort());
         if (fd >= 0) {
             loop.sockets().setNoDelay(fd);
         }
@@ -197,20 +248,28 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         if (lost || closed) {
             return;
         }
-        if (!accepted && ways.hasNext()) {
+        if (!accepted && way != null && way.at != null) {
+            refusals.add(detail);
+        }
+        if (!accepted && !ways.isEmpty()) {
             hangUp();
-            dial(ways.next(), loop.nowNs());
+            dial(ways.removeFirst(), loop.nowNs());
             return;
         }
         lost = true;
         String prefix = accepted || way == null ? "" : way.transport + ": ";
-        events.onLost(why, prefix + detail);
+        boolean byName = !accepted && way != null && way.at != null;
+        events.onLost(why, prefix + (byName ? String.join("; ", refusals) : detail));
     }
 
     @Override
     public int doWork(long nowNs) {
         if (lost || closed) {
             return 0;
+        }
+        if (awaitsName() && names.get(way.location).isDone()) {
+            onLookedUp(names.get(way.location), nowNs);
+            return 1;
         }
         if (dialer != null) {
             dialer.doWork();
@@ -220,7 +279,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
             return 1;
         }
         if (!accepted && nowNs - deadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "no answer from " + way.location + " in time");
+            lose(TransferFault.UNREACHABLE, "no answer from " + way.said() + " in time");
         }
         return 0;
     }
@@ -299,6 +358,17 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         @Override
         public byte[] admissionKey() {
             return admissionKey;
+        }
+
+        @Override
+        public InetAddress addressOf(String location) {
+            if (way.at != null && way.location.equals(location)) {
+                return way.at;
+            }
+            NameLookup name = names.get(location);
+            return name == null || name.addresses().isEmpty()
+                    ? null
+                    : name.addresses().getFirst();
         }
 
         @Override

@@ -132,7 +132,9 @@ public final class SocketLinks implements Links {
      * Listens on an internet socket, or lets the first worker do so; before a worker begins.
      *
      * @param transport peers that support it dial this socket
+     * @param advertiseHost literal address or name that peers are told
      * @param portNumber 0 for any free port
+     * @param advertisePort port that peers are told; 0 for the one that is listened on
      * @return the address for peers
      * @throws IllegalArgumentException naming the option that is wrong
      * @throws IllegalStateException when the operating system refuses
@@ -140,8 +142,9 @@ public final class SocketLinks implements Links {
     public String listenInet(
             String transport,
             InetAddress listenHost,
-            InetAddress advertiseHost,
+            String advertiseHost,
             int portNumber,
+            int advertisePort,
             InboundPort inbound,
             Figures counted) {
         port = inbound;
@@ -150,8 +153,9 @@ public final class SocketLinks implements Links {
             return first.locationOf(transport);
         }
         int fd = loop.sockets().listenInet("listen_host", listenHost, portNumber);
-        String location = SocketLocation.format(
-                advertiseHost, loop.sockets().port(fd), loop.seals().sealing());
+        int port = advertisePort > 0 ? advertisePort : loop.sockets().port(fd);
+        String location =
+                SocketLocation.format(advertiseHost, port, loop.seals().sealing());
         doors.addLast(new Door(transport, false, location, fd));
         return location;
     }
@@ -162,25 +166,30 @@ public final class SocketLinks implements Links {
      *
      * @param listenHost address of the transport's listener: hosts that it covers need no listener of their own
      * @param portNumber 0 for any free port
+     * @param advertisePorts port that peers are told for each host; empty for those that are listened on
      * @return the address of each host for peers
      * @throws IllegalArgumentException naming the option that is wrong
      * @throws IllegalStateException when the operating system refuses
      */
     public List<InetSocketAddress> listenData(
-            String transport, InetAddress listenHost, List<InetAddress> hosts, int portNumber) {
+            String transport,
+            InetAddress listenHost,
+            List<InetAddress> hosts,
+            int portNumber,
+            List<Integer> advertisePorts) {
         if (first != this) {
             return first.dataAddresses;
         }
         String location = locationOf(transport);
-        int listenPort = SocketLocation.parse(location, loop.seals().sealing()).getPort();
         for (InetAddress host : hosts) {
-            int port = listenPort;
+            int port = loop.sockets().port(doorOf(transport).fd);
             if (!covers(listenHost, host)) {
                 int fd = loop.sockets().listenInet("data_hosts", host, portNumber);
                 port = loop.sockets().port(fd);
                 dataDoors.add(new Door(transport, false, location, fd));
             }
-            dataAddresses.add(new InetSocketAddress(host, port));
+            int index = dataAddresses.size();
+            dataAddresses.add(new InetSocketAddress(host, advertisePorts.isEmpty() ? port : advertisePorts.get(index)));
         }
         return dataAddresses;
     }
@@ -192,9 +201,13 @@ public final class SocketLinks implements Links {
     }
 
     private String locationOf(String transport) {
+        return doorOf(transport).location;
+    }
+
+    private Door doorOf(String transport) {
         for (Door door : doors) {
             if (door.transport.equals(transport)) {
-                return door.location;
+                return door;
             }
         }
         throw new IllegalStateException("the first worker does not listen for " + transport);
@@ -211,11 +224,12 @@ public final class SocketLinks implements Links {
         for (Door door : first.doors) {
             for (TransportAddress offered : target.transports()) {
                 if (offered.transport().equals(door.transport)) {
-                    ways.add(new DialledLink.Way(door.transport, door.local, offered.location()));
+                    ways.add(new DialledLink.Way(
+                            door.transport, door.local, offered.location(), null, connectLimitNs));
                 }
             }
         }
-        return new DialledLink(loop, ways, admissionKey, events, connectLimitNs, ofThisUser, nowNs);
+        return new DialledLink(loop, ways, admissionKey, events, ofThisUser, nowNs);
     }
 
     @Override
@@ -336,12 +350,14 @@ public final class SocketLinks implements Links {
         final String transport;
         final boolean local;
         final String location;
+        final int fd;
         final Listener listener;
 
         Door(String transport, boolean local, String location, int fd) {
             this.transport = transport;
             this.local = local;
             this.location = location;
+            this.fd = fd;
             IntPredicate mayEnter = local ? ofThisUser : any -> true;
             listener = new Listener(loop, fd, figures, mayEnter, random, this::onHello);
         }

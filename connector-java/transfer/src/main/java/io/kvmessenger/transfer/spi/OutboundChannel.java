@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.spi;
 
 import java.lang.foreign.MemorySegment;
+import java.net.InetAddress;
 
 /** The writer's end of a {@link PeerChannel}. Worker only. */
 public interface OutboundChannel extends PeerChannel {
@@ -11,6 +12,14 @@ public interface OutboundChannel extends PeerChannel {
      * @return false when there is no room for the request, or this peer has been asked too often
      */
     boolean open(MemorySegment wish, Reader reader);
+
+    /**
+     * The address at which the peer has been reached, or else the first, of a location of the peer's whose host is a
+     * name. Null if it is unknown, or not known yet.
+     */
+    default InetAddress addressOf(String location) {
+        return null;
+    }
 
     /** The key that proves this engine's admission. */
     byte[] admissionKey();

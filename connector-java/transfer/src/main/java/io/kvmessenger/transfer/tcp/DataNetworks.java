@@ -46,7 +46,11 @@ record DataNetworks(List<InetAddress> hosts, List<InetSocketAddress> addresses) 
         String words = new String(told.toArray(ValueLayout.JAVA_BYTE), StandardCharsets.UTF_8);
         List<InetSocketAddress> addresses = new ArrayList<>();
         for (String location : words.split(BETWEEN, -1)) {
-            addresses.add(SocketLocation.parse(location, false));
+            InetSocketAddress address = SocketLocation.parse(location, false);
+            if (address.isUnresolved()) {
+                throw new IllegalArgumentException("data address " + location + " is no literal address");
+            }
+            addresses.add(address);
         }
         if (addresses.size() > TransferOptions.DATA_HOSTS_MAX) {
             throw new IllegalArgumentException(

@@ -70,7 +70,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
             long nowNs) {
         this.loop = loop;
         this.location = location;
-        target = SocketLocation.parse(location, loop.seals().sealing());
+        target = resolved(SocketLocation.parse(location, loop.seals().sealing()), location, channel);
         this.channel = channel;
         this.events = events;
         this.figures = figures;
@@ -82,6 +82,18 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
             arena.close();
             throw new IllegalStateException("the peer was asked for too many paths");
         }
+    }
+
+    private static InetSocketAddress resolved(InetSocketAddress said, String location, OutboundChannel channel) {
+        if (!said.isUnresolved()) {
+            return said;
+        }
+        InetAddress address = channel.addressOf(location);
+        if (address == null) {
+            throw new IllegalArgumentException("the peer's address " + location
+                    + " has a name that is not known here: fix the name service, or its advertise_host");
+        }
+        return new InetSocketAddress(address, said.getPort());
     }
 
     @Override

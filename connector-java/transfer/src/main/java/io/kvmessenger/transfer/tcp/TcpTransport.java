@@ -18,7 +18,6 @@ public final class TcpTransport implements Transport {
     private final SocketLinks links;
     private final TransferOptions options;
     private final InetAddress listenHost;
-    private final InetAddress advertiseHost;
     private final List<InetAddress> dataHosts;
 
     public TcpTransport(
@@ -26,13 +25,11 @@ public final class TcpTransport implements Transport {
             SocketLinks links,
             TransferOptions options,
             InetAddress listenHost,
-            InetAddress advertiseHost,
             List<InetAddress> dataHosts) {
         this.loop = loop;
         this.links = links;
         this.options = options;
         this.listenHost = listenHost;
-        this.advertiseHost = advertiseHost;
         this.dataHosts = dataHosts;
     }
 
@@ -44,8 +41,16 @@ public final class TcpTransport implements Transport {
     @Override
     public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
         try {
-            String location = links.listenInet(name(), listenHost, advertiseHost, options.dataPort(), port, figures);
-            List<InetSocketAddress> dataAddresses = links.listenData(name(), listenHost, dataHosts, options.dataPort());
+            String location = links.listenInet(
+                    name(),
+                    listenHost,
+                    options.reachableHost(listenHost),
+                    options.dataPort(),
+                    options.reachableDataPort(),
+                    port,
+                    figures);
+            List<InetSocketAddress> dataAddresses = links.listenData(
+                    name(), listenHost, dataHosts, options.dataPort(), options.reachableDataPorts());
             return new TcpDomain(
                     loop,
                     new DataNetworks(dataHosts, dataAddresses),

@@ -79,7 +79,14 @@ public final class VerbsTransport implements Transport {
         List<Nic> nics = Nic.openAll(loaded, search.find(options.verbsDevices()), connecting);
         List<String> leftOut = options.verbsDevices().isEmpty() ? List.of() : search.leftOut();
         try {
-            String location = links.listenInet(name(), listenHost, advertiseHost, dataPort(), port, figures);
+            String location = links.listenInet(
+                    name(),
+                    listenHost,
+                    options.reachableHost(listenHost),
+                    dataPort(),
+                    dataPort() == 0 ? 0 : options.reachableDataPort(),
+                    port,
+                    figures);
             DeviceRegions regions = new DeviceRegions(nics, devices, libC, options.dmaBuf());
             return new VerbsDomain(
                     nics, regions, connecting, leftOut, options.connectLimitNs(), port, figures, location);

@@ -356,7 +356,7 @@ final class SocketLinksTest {
     @Test
     void shouldTakeTheUnixSocketAndElseAnother() {
         String there = links.listenInet(
-                SENT, InetAddress.getLoopbackAddress(), InetAddress.getLoopbackAddress(), 0, port, figures);
+                SENT, InetAddress.getLoopbackAddress(), "127.0.0.1", 0, 0, port, figures);
         OutboundLink link = dial(new TransportAddress(SENT, there), new TransportAddress(MAPPED, here));
         for (int i = 0; events.isEmpty() && i < 100; i++) {
             work();

@@ -1,0 +1,103 @@
+"""What an option's value may be, and the check of one value. Pure; the table of options is in options.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from kv_connector import option_variables
+from kv_connector.exceptions import OptionError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """The type, limits and description of one option."""
+
+    kind: option_variables.Kind
+    sentence: str
+    boundary: str = ""
+    """Its name in docs/boundary.md; "" if it is not passed to Java."""
+    unit: str = ""
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    choices: tuple[str, ...] = ()
+    default_said: str = ""
+    """The default's text in the docs, if the bare value would mislead."""
+    secret: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value was set, for error messages."""
+
+    subject: str
+    remedy: str
+
+    @classmethod
+    def configuration(cls, name: str, place: str) -> Place:
+        """An entry of the engine's configuration, at a place that the remedy names."""
+        return cls(f"option {name!r}", f"fix it in {place}")
+
+    @classmethod
+    def variable(cls, name: str) -> Place:
+        """A variable of the environment."""
+        return cls(f"environment variable {option_variables.variable_of(name)}", "fix it, or unset it")
+
+
+def checked(place: Place, spec: OptionSpec, value: object) -> object:
+    """The value in its type; raises OptionError, one sentence."""
+    match spec.kind:
+        case "string":
+            if not isinstance(value, str):
+                raise _wrong(place, spec, value, "a string")
+            return value
+        case "choice":
+            if value not in spec.choices:
+                raise _wrong(place, spec, value, f"one of {', '.join(spec.choices)}")
+            return value
+        case "flag":
+            if not isinstance(value, bool):
+                raise _wrong(place, spec, value, "true or false")
+            return value
+        case "integer":
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise _wrong(place, spec, value, "an integer")
+            return _in_range(place, spec, value)
+        case "seconds":
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise _wrong(place, spec, value, "a number of seconds")
+            return float(_in_range(place, spec, value))
+        case "list of strings":
+            return _checked_texts(place, spec, value)
+        case "list of integers":
+            return _checked_integers(place, spec, value)
+
+
+def _checked_texts(place: Place, spec: OptionSpec, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
+        raise _wrong(place, spec, value, "a list of strings")
+    texts = tuple(value)
+    if spec.choices and (not texts or len(set(texts)) < len(texts) or not set(texts) <= set(spec.choices)):
+        raise _wrong(place, spec, value, f"a list with one or more of {', '.join(spec.choices)}, each once")
+    return texts
+
+
+def _checked_integers(place: Place, spec: OptionSpec, value: object) -> tuple[int, ...]:
+    numbers = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+        raise _wrong(place, spec, value, "a list of integers")
+    return tuple(int(_in_range(place, spec, int(str(number)))) for number in numbers)
+
+
+def _in_range(place: Place, spec: OptionSpec, value: int | float) -> int | float:
+    if not spec.minimum <= value <= spec.maximum:
+        raise _wrong(
+            place, spec, value, f"a value from {spec.minimum:g} to {spec.maximum:g}{' ' * bool(spec.unit)}{spec.unit}"
+        )
+    return value
+
+
+def _wrong(place: Place, spec: OptionSpec, value: object, expected: str) -> OptionError:
+    seen = "of another type" if spec.secret else repr(value)
+    return OptionError(f"{place.subject} is {seen}, expected {expected}: {place.remedy}")
