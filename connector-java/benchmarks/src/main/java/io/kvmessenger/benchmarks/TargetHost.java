@@ -9,6 +9,7 @@ import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 
 /**
@@ -34,10 +35,8 @@ final class TargetHost implements AutoCloseable {
 
     /** @throws IllegalStateException with one sentence: nothing answers there, or it is not a target */
     static TargetHost dial(String place, String[] given) throws IOException {
-        InetSocketAddress address = address("--dial", place);
-        Socket socket = new Socket();
+        Socket socket = connected(place);
         try {
-            socket.connect(address, CONNECT_LIMIT_MILLIS);
             socket.setTcpNoDelay(true);
             String[] arguments = withHosts(given, socket);
             DataOutputStream out = new DataOutputStream(socket.getOutputStream());
@@ -49,11 +48,30 @@ final class TargetHost implements AutoCloseable {
             return new TargetHost(socket, arguments);
         } catch (IOException e) {
             socket.close();
-            throw new IllegalStateException(
-                    "the target at " + place + " cannot be reached (" + e.getMessage()
-                            + "): begin with --listen there, and let the firewall pass that port",
-                    e);
+            throw unreachable(place, e.getMessage());
         }
+    }
+
+    /** Tries every address of the name within the limit. */
+    private static Socket connected(String place) throws IOException {
+        List<InetSocketAddress> addresses = addresses("--dial", place);
+        List<String> refusals = new ArrayList<>();
+        for (InetSocketAddress address : addresses) {
+            Socket socket = new Socket();
+            try {
+                socket.connect(address, CONNECT_LIMIT_MILLIS / addresses.size());
+                return socket;
+            } catch (IOException e) {
+                socket.close();
+                refusals.add(address.getAddress().getHostAddress() + ": " + e.getMessage());
+            }
+        }
+        throw unreachable(place, String.join("; ", refusals));
+    }
+
+    private static IllegalStateException unreachable(String place, String reason) {
+        return new IllegalStateException("the target at " + place + " cannot be reached (" + reason
+                + "): begin with --listen there, and let the firewall pass that port");
     }
 
     /** Fills in the connection's addresses for those that the user has not given. */
@@ -85,7 +103,7 @@ final class TargetHost implements AutoCloseable {
     /** Serves one run after the other, until the process is ended. */
     static void serve(String place, PrintStream log) throws IOException {
         try (ServerSocket door = new ServerSocket()) {
-            door.bind(address("--listen", place));
+            door.bind(addresses("--listen", place).getFirst());
             log.println("kvperf: listening at " + door.getInetAddress().getHostAddress() + ":" + door.getLocalPort());
             while (true) {
                 try (Socket socket = door.accept()) {
@@ -123,12 +141,14 @@ final class TargetHost implements AutoCloseable {
         return arguments;
     }
 
-    private static InetSocketAddress address(String option, String place) throws IOException {
+    private static List<InetSocketAddress> addresses(String option, String place) throws IOException {
         int colon = place.lastIndexOf(':');
         try {
             int port = Integer.parseInt(place.substring(colon + 1));
             if (colon > 0 && port >= 0 && port < 1 << 16) {
-                return new InetSocketAddress(InetAddress.getByName(place.substring(0, colon)), port);
+                return Arrays.stream(InetAddress.getAllByName(place.substring(0, colon)))
+                        .map(found -> new InetSocketAddress(found, port))
+                        .toList();
             }
         } catch (NumberFormatException e) {
             // Falls through to the one sentence for both cases.
