@@ -29,7 +29,7 @@ import java.util.Set;
 final class LoopbackVerbs implements LibVerbs {
     private static final int MTU_4096 = 5;
     private static final int ENTRIES_MAX = 4096;
-    private static final int MESSAGE_MAX_BYTES = 1 << 23;
+    static final int MESSAGE_MAX_BYTES = 1 << 23;
     /** What an IPv4 address begins with among GIDs. */
     private static final byte[] LOOPBACK_GID = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 127, 0, 0, 1};
 

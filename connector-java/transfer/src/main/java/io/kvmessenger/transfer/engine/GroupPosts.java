@@ -51,7 +51,7 @@ final class GroupPosts {
             if (member.isGone()) {
                 unsent.add(part);
             } else {
-                member.writes().offer(request.part(i), part, WriteLedger.OF_GROUP);
+                member.offer(request.part(i), part, WriteLedger.OF_GROUP);
                 queued++;
             }
         }

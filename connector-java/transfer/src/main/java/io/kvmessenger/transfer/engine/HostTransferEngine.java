@@ -216,7 +216,7 @@ final class HostTransferEngine implements TransferEngine {
         if (domainGroup == null) {
             return PEER_LOST;
         }
-        if (!outbound.writes().hasRoom() || !completionsHaveRoom(1)) {
+        if (!outbound.hasRoom() || !completionsHaveRoom(1)) {
             backPressured++;
             return BACK_PRESSURE;
         }
@@ -225,7 +225,7 @@ final class HostTransferEngine implements TransferEngine {
             refusal = why;
             return REFUSED;
         }
-        outbound.writes().offer(request, cookie);
+        outbound.offer(request, cookie, WriteLedger.OF_USER);
         requestsInFlight++;
         domainGroup.worker().wake();
         return ACCEPTED;

@@ -42,7 +42,7 @@ final class OutboundGroup implements PeerGroup {
     /** Whether every live member can take one more write. */
     boolean hasRoom() {
         for (OutboundPeer member : members) {
-            if (!member.isGone() && !member.writes().hasRoom()) {
+            if (!member.isGone() && !member.hasRoom()) {
                 return false;
             }
         }

@@ -69,6 +69,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private final MessageQueue answers = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
 
     private final List<Route> routes = new ArrayList<>(2);
+    private final PageLimit pageLimit;
     private final WriteBatch batch = new WriteBatch();
     /** Null until device memory is posted to a path that does not reach it. */
     private GatheredWrites gathered;
@@ -110,10 +111,12 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         this.completions = completions;
         this.clock = clock;
         this.allowances = allowances;
+        pageLimit = new PageLimit(target.staging.limits().pageMaxBytes());
         for (Domain domain : target.domains) {
             for (TransportAddress offered : target.address.transports()) {
                 if (offered.transport().equals(domain.name())) {
                     routes.add(new Route(domain, figures.ofTransport(domain.name()), offered.location(), this));
+                    pageLimit.add(domain);
                 }
             }
         }
@@ -146,8 +149,21 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return rate.bytesPerSecond();
     }
 
-    WriteLedger writes() {
-        return writes;
+    /** Messenger's thread: whether {@link #offer} will succeed. */
+    boolean hasRoom() {
+        return writes.hasRoom();
+    }
+
+    /**
+     * Messenger's thread: queues a write, after {@link #hasRoom} and the check of its length. All writes pass here.
+     *
+     * @param origin whose the cookie is, of {@link WriteLedger}
+     */
+    void offer(TransferRequest request, long cookie, int origin) {
+        pageLimit.require(request);
+        if (!writes.offer(request, cookie, origin)) {
+            throw new AssertionError("a write was queued without room for it");
+        }
     }
 
     MessageQueue messages() {
@@ -175,21 +191,12 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     /** Messenger's thread: why the request may not be submitted, or null. */
     String refusal(TransferRequest request) {
         String refusal = allowances.refusal(request);
-        return refusal == null ? tooLong(request) : refusal;
+        return refusal == null ? lengthRefusal(request) : refusal;
     }
 
-    /** Why a page is too long, or null: a page is written, and therefore gathered, as a whole. */
-    private String tooLong(TransferRequest request) {
-        long pageMaxBytes = target.staging.limits().pageMaxBytes();
-        long pageBytes = WriteBatch.pageBytesOf(request);
-        boolean fits = pageBytes <= pageMaxBytes
-                || !(WriteBatch.sourceOf(request).memory() instanceof Memory.Device device)
-                || target.domains.stream().allMatch(domain -> domain.canRead(device));
-        return fits
-                ? null
-                : "a page of " + pageBytes + " bytes of "
-                        + WriteBatch.sourceOf(request).memory() + " is longer than what is gathered of it at once, "
-                        + pageMaxBytes + " bytes; write it in parts";
+    /** Messenger's thread: why a page of the request is too long to be queued, or null. */
+    String lengthRefusal(TransferRequest request) {
+        return pageLimit.refusal(request);
     }
 
     boolean isLost() {

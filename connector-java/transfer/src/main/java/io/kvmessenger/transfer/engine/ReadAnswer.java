@@ -19,6 +19,11 @@ record ReadAnswer(int imm, int part, int outcome) {
     static final int NO_WINDOW = 1;
     /** No page was or will be written: one of them leaves the window. */
     static final int OUTSIDE = 2;
+    /**
+     * No page was or will be written: they are longer than what the owner writes at once. Only for readers that {@link
+     * ReadAsk#hearsTooLong hear} it.
+     */
+    static final int TOO_LONG = 3;
 
     private static final int LENGTH_BYTES = 12;
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
@@ -33,9 +38,10 @@ record ReadAnswer(int imm, int part, int outcome) {
 
     /** Decodes a record; null when malformed. */
     static ReadAnswer parse(MemorySegment in) {
-        if (in.byteSize() != LENGTH_BYTES || in.get(INT, 4) < 0 || in.get(INT, 8) < SENT || in.get(INT, 8) > OUTSIDE) {
+        if (in.byteSize() != LENGTH_BYTES || in.get(INT, 4) < 0 || in.get(INT, 8) < SENT || in.get(INT, 8) > TOO_LONG) {
             return null;
         }
-        return new ReadAnswer(in.get(INT, 0), in.get(INT, 4), in.get(INT, 8));
+        // An owner of the previous version returns the part as it was asked for, with its flag.
+        return new ReadAnswer(in.get(INT, 0), in.get(INT, 4) & ~ReadAsk.HEARS_TOO_LONG, in.get(INT, 8));
     }
 }

@@ -20,10 +20,12 @@ import java.util.Arrays;
  *
  * @param imm the reader's window, weight zero
  * @param part index of the part within the read
+ * @param hearsTooLong whether the reader knows {@link ReadAnswer#TOO_LONG}, which those of the previous version do not
  */
 record ReadAsk(
         int imm,
         int part,
+        boolean hearsTooLong,
         ReadKey from,
         int sourceRegionId,
         PageList sourcePages,
@@ -36,6 +38,9 @@ record ReadAsk(
 
     /** Keeps the index of a page part from overflowing. */
     static final int PARTS_PER_PAGE_MAX = 1 << 16;
+
+    /** Flag beside the part, which owners of the previous version return unchanged. */
+    static final int HEARS_TOO_LONG = 1 << 30;
 
     private static final int LISTS_OFFSET = 40;
     private static final int LIST_BYTES = 32;
@@ -56,7 +61,7 @@ record ReadAsk(
     /** @param out at least {@link #LENGTH_MAX_BYTES} long; returns the written part of it */
     MemorySegment encode(MemorySegment out) {
         out.set(INT, 0, imm);
-        out.set(INT, 4, part);
+        out.set(INT, 4, hearsTooLong ? part | HEARS_TOO_LONG : part);
         out.set(LONG, 8, from.serial());
         out.set(LONG, 16, from.key());
         out.set(INT, 24, sourceRegionId);
@@ -102,7 +107,9 @@ record ReadAsk(
             return null;
         }
         ReadKey key = new ReadKey(in.get(LONG, 8), in.get(LONG, 16));
-        return new ReadAsk(imm, in.get(INT, 4), key, in.get(INT, 24), sources, in.get(INT, 28), targets, pageBytes);
+        int part = in.get(INT, 4) & ~HEARS_TOO_LONG;
+        boolean hearsTooLong = part != in.get(INT, 4);
+        return new ReadAsk(imm, part, hearsTooLong, key, in.get(INT, 24), sources, in.get(INT, 28), targets, pageBytes);
     }
 
     private static PageList parse(MemorySegment in, long at, int count, long indicesAt) {

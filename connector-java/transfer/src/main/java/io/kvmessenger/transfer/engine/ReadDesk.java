@@ -76,7 +76,7 @@ final class ReadDesk {
                 reader.asked().release();
                 continue;
             }
-            if (!engine.hasRoom() || !reader.writes().hasRoom()) {
+            if (!engine.hasRoom() || !reader.hasRoom()) {
                 waiting.add(reader);
                 return queued;
             }
@@ -115,8 +115,19 @@ final class ReadDesk {
             answer(reader, ask, ReadAnswer.OUTSIDE);
             return 0;
         }
+        PagedWrites write = writeOf(ask, source);
+        if (reader.lengthRefusal(write) != null) {
+            answer(reader, ask, ask.hearsTooLong() ? ReadAnswer.TOO_LONG : ReadAnswer.OUTSIDE);
+            return 0;
+        }
         window.partsUnderWay++;
-        PagedWrites write = new PagedWrites(
+        reader.offer(write, enter(new Part(reader, window, ask)), WriteLedger.OF_READ);
+        engine.wake(reader);
+        return 1;
+    }
+
+    private static PagedWrites writeOf(ReadAsk ask, RegisteredRegion source) {
+        return new PagedWrites(
                 source,
                 ask.sourcePages(),
                 new RegionDescriptor(ask.targetRegionId(), Long.MAX_VALUE, RegionDescriptor.VERSION, true),
@@ -124,9 +135,6 @@ final class ReadDesk {
                 ask.pageBytes(),
                 ask::imm,
                 1);
-        reader.writes().offer(write, enter(new Part(reader, window, ask)), WriteLedger.OF_READ);
-        engine.wake(reader);
-        return 1;
     }
 
     private int enter(Part part) {

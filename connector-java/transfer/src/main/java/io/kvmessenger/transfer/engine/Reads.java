@@ -79,6 +79,7 @@ final class Reads {
             return new ReadAsk(
                     window.imm,
                     part,
+                    true,
                     request.from(),
                     request.source().regionId(),
                     slice(request.sourcePages(), part),
@@ -207,12 +208,15 @@ final class Reads {
     private static String describe(Read read, ReadAnswer answer) {
         String owner = read.from.admission().peerName();
         ReadRequest request = read.request;
-        return answer.outcome() == ReadAnswer.NO_WINDOW
-                ? owner + " has no open " + request.from() + " for this engine"
-                : "pages " + answer.part() * read.pagesPerPart + " to "
-                        + (answer.part() * read.pagesPerPart + read.pageCount(answer.part()) - 1) + " of the read, of "
-                        + request.pageBytes() + " bytes on region "
-                        + request.source().regionId() + " of " + owner + ", leave " + request.from();
+        if (answer.outcome() == ReadAnswer.NO_WINDOW) {
+            return owner + " has no open " + request.from() + " for this engine";
+        }
+        String pages = "pages " + answer.part() * read.pagesPerPart + " to "
+                + (answer.part() * read.pagesPerPart + read.pageCount(answer.part()) - 1) + " of the read, of "
+                + request.pageBytes() + " bytes on region " + request.source().regionId() + " of " + owner;
+        return answer.outcome() == ReadAnswer.TOO_LONG
+                ? pages + ", are longer than what it writes at once; read them in parts"
+                : pages + ", leave " + request.from();
     }
 
     /** Whether the window belongs to a read, which has then ended. */

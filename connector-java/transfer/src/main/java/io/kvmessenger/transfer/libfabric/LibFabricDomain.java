@@ -70,6 +70,11 @@ final class LibFabricDomain implements Domain {
     }
 
     @Override
+    public long writeMaxBytes() {
+        return fabric.info().messageMaxBytes();
+    }
+
+    @Override
     public boolean readsGathered() {
         return true;
     }

@@ -46,6 +46,11 @@ public interface Domain {
         return memory instanceof Memory.Host;
     }
 
+    /** Longest page that its paths can write. Fixed once open; any thread. */
+    default long writeMaxBytes() {
+        return Long.MAX_VALUE;
+    }
+
     /**
      * Whether its paths accept {@link WriteBatch#isGathered gathered} batches, so that memory it cannot read is
      * gathered for it. Any thread.

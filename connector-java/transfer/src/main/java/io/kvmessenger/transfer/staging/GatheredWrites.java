@@ -89,13 +89,18 @@ public final class GatheredWrites implements CopyLane.User {
         }
         long slabBytes = staging.limits().slabBytes();
         boolean isLong = wanted.pageBytes() > slabBytes;
+        long roomBytes = isLong ? staging.limits().pageMaxBytes() : slabBytes;
+        int taken = wanted.limit(Integer.MAX_VALUE, roomBytes, Long.MAX_VALUE);
+        if (wanted.payloadBytes() > roomBytes) {
+            // The copy would go beyond the pinned memory: a check was left out before the page was queued.
+            throw new AssertionError(
+                    wanted.payloadBytes() + " bytes were to be gathered in " + roomBytes + " bytes of slabs");
+        }
         int slab = pool.take(holder, isLong ? staging.limits().longSlabCount() : 1);
         if (slab == SlabPool.NONE) {
             asked = true;
             return 0;
         }
-        int taken =
-                wanted.limit(Integer.MAX_VALUE, isLong ? staging.limits().pageMaxBytes() : slabBytes, Long.MAX_VALUE);
         Post post = unused.isEmpty() ? new Post() : unused.removeLast();
         post.restId = postId;
         post.path = path;

@@ -30,6 +30,7 @@ final class VerbsDomain implements Domain {
     private final ExecutorService connecting;
     private final List<String> leftOut;
     private final long connectLimitNs;
+    private final long writeMaxBytes;
     private final InboundPort port;
     private final Figures figures;
     private final String location;
@@ -56,6 +57,10 @@ final class VerbsDomain implements Domain {
         this.connecting = connecting;
         this.leftOut = leftOut;
         this.connectLimitNs = connectLimitNs;
+        writeMaxBytes = nics.stream()
+                .mapToLong(nic -> nic.verbs().port().messageMaxBytes())
+                .min()
+                .orElseThrow();
         this.port = port;
         this.figures = figures;
         this.location = location;
@@ -112,6 +117,11 @@ final class VerbsDomain implements Domain {
             case Memory.Host host -> true;
             case Memory.Device device -> devices.has(device);
         };
+    }
+
+    @Override
+    public long writeMaxBytes() {
+        return writeMaxBytes;
     }
 
     @Override

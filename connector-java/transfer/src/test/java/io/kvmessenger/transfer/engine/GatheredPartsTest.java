@@ -145,12 +145,10 @@ final class GatheredPartsTest {
         peer.doWork(0);
         domain.events.onReady();
         PageList pages = new PageList(new int[pageCount], 0, pageCount, PAGE_BYTES, 0);
-        assertThat(peer.writes()
-                        .offer(
-                                new PagedWrites(
-                                        memory, pages, memory.descriptor(), pages, PAGE_BYTES, () -> Imm.of(1, 0), 1),
-                                COOKIE))
-                .isTrue();
+        peer.offer(
+                new PagedWrites(memory, pages, memory.descriptor(), pages, PAGE_BYTES, () -> Imm.of(1, 0), 1),
+                COOKIE,
+                WriteLedger.OF_USER);
     }
 
     private void work() {

@@ -124,12 +124,10 @@ final class OutboundPeerTest {
 
     private void submit(int pageCount, long cookie) {
         PageList pages = new PageList(new int[pageCount], 0, pageCount, PAGE_BYTES, 0);
-        assertThat(peer.writes()
-                        .offer(
-                                new PagedWrites(
-                                        memory, pages, memory.descriptor(), pages, PAGE_BYTES, () -> Imm.of(1, 0), 1),
-                                cookie))
-                .isTrue();
+        peer.offer(
+                new PagedWrites(memory, pages, memory.descriptor(), pages, PAGE_BYTES, () -> Imm.of(1, 0), 1),
+                cookie,
+                WriteLedger.OF_USER);
     }
 
     private List<Long> completed() {
@@ -185,7 +183,7 @@ final class OutboundPeerTest {
         assertThat(desk.onAsked(peer)).isZero();
         assertThat(lost).containsExactly("the peer asks for a read that is none");
         PageList pages = new PageList(new int[1], 0, 1, PAGE_BYTES, 0);
-        ReadAsk ask = new ReadAsk(Imm.of(1, 0), 0, new ReadKey(1, 1), 1, pages, 1, pages, PAGE_BYTES);
+        ReadAsk ask = new ReadAsk(Imm.of(1, 0), 0, true, new ReadKey(1, 1), 1, pages, 1, pages, PAGE_BYTES);
         MemorySegment question = ask.encode(MemorySegment.ofArray(new byte[ReadAsk.LENGTH_MAX_BYTES]));
         for (int i = 0; i <= InboundAdmission.READS_ASKED_MAX; i++) {
             assertThat(lost).hasSize(1);

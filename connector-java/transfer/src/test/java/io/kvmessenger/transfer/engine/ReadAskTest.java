@@ -30,7 +30,8 @@ final class ReadAskTest {
         int count = 1 + random.nextInt(ReadAsk.PAGES_MAX);
         return new ReadAsk(
                 Imm.of(1 + random.nextInt(Imm.SLOT_COUNT_MAX - 1), random.nextInt(Imm.GENERATION_COUNT)),
-                random.nextInt(),
+                random.nextInt(ReadAsk.HEARS_TOO_LONG),
+                random.nextBoolean(),
                 new ReadKey(random.nextLong(), random.nextLong()),
                 random.nextInt(),
                 list(count),
@@ -58,6 +59,7 @@ final class ReadAskTest {
             assertThat(new int[] {seen.imm(), seen.part(), seen.sourceRegionId(), seen.targetRegionId()})
                     .containsExactly(said.imm(), said.part(), said.sourceRegionId(), said.targetRegionId());
             assertThat(seen.pageBytes()).isEqualTo(said.pageBytes());
+            assertThat(seen.hearsTooLong()).isEqualTo(said.hearsTooLong());
         }
     }
 
@@ -109,15 +111,22 @@ final class ReadAskTest {
 
     @Test
     void shouldSayWhatWasAnswered() {
-        for (int outcome : new int[] {ReadAnswer.SENT, ReadAnswer.NO_WINDOW, ReadAnswer.OUTSIDE}) {
+        for (int outcome : new int[] {ReadAnswer.SENT, ReadAnswer.NO_WINDOW, ReadAnswer.OUTSIDE, ReadAnswer.TOO_LONG}) {
             ReadAnswer said = new ReadAnswer(Imm.of(3, 4), 5, outcome);
             assertThat(ReadAnswer.parse(said.encode())).isEqualTo(said);
         }
         assertThat(ReadAnswer.parse(new ReadAnswer(1, -1, ReadAnswer.SENT).encode()))
                 .isNull();
-        assertThat(ReadAnswer.parse(new ReadAnswer(1, 1, ReadAnswer.OUTSIDE + 1).encode()))
+        assertThat(ReadAnswer.parse(new ReadAnswer(1, 1, ReadAnswer.TOO_LONG + 1).encode()))
                 .isNull();
         assertThat(ReadAnswer.parse(new ReadAnswer(1, 1, -1).encode())).isNull();
         assertThat(ReadAnswer.parse(MemorySegment.NULL)).isNull();
+    }
+
+    /** Its owner returns the part as it was sent, and must not be misunderstood. */
+    @Test
+    void shouldFindThePartInTheAnswerOfAnOwnerOfThePreviousVersion() {
+        ReadAnswer echo = new ReadAnswer(Imm.of(3, 4), 5 | ReadAsk.HEARS_TOO_LONG, ReadAnswer.SENT);
+        assertThat(ReadAnswer.parse(echo.encode())).isEqualTo(new ReadAnswer(Imm.of(3, 4), 5, ReadAnswer.SENT));
     }
 }
