@@ -121,7 +121,12 @@ final class Route implements PathEvents {
         restEndNs = nowNs + restNs;
         restNs = Math.min(2 * restNs, REST_MAX_NS);
         channel = link.channel(domain);
-        attached = domain.attach(channel, location, this, nowNs);
+        try {
+            attached = domain.attach(channel, location, this, nowNs);
+        } catch (RuntimeException | Error error) {
+            detach(link); // the peer may have been asked already
+            throw error;
+        }
     }
 
     /** Open paths whose writes have been silent for too long. */

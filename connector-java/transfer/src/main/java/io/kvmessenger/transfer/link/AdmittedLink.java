@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.link;
 
 import io.kvmessenger.transfer.TransferCounter;
+import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.ControlRecord;
 import io.kvmessenger.transfer.socket.ControlStream;
@@ -36,7 +37,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     /** The peer abandons an attempt after the same limit; its next attempt must arrive before this side gives up. */
     static final long NEXT_TRY_NS = 1_000_000_000L;
 
-    /** How many times a peer may open paths. */
+    /** How many attachments a peer may have at a time. */
     static final int ATTACHMENTS_MAX = 32;
 
     private final EventLoop loop;
@@ -49,7 +50,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     private final boolean local;
     private final long connectLimitNs;
     private final Attachment[] attachments = new Attachment[ATTACHMENTS_MAX];
-    private int attachmentCount;
+    private final TargetNumbers numbers = new TargetNumbers();
     private boolean ready;
     private boolean peerGone;
     private boolean dismissed;
@@ -114,6 +115,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         if (!closed) {
             control.resume(nowNs);
         }
+        confirmEnds();
         if (ready && !closed && !dismissed && !peerGone) {
             control.sendAll(ControlRecord.READ, from.asked());
         }
@@ -127,18 +129,16 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         int kind = ControlRecord.kind(type);
         int number = ControlRecord.number(type);
         Attachment attachment = number < ATTACHMENTS_MAX ? attachments[number] : null;
-        if (kind == ControlRecord.DETACH && attachment != null) {
-            attachment.end("the peer uses its paths no more");
+        if (kind == ControlRecord.DETACH && numbers.isKnown(number)) {
+            detach(number);
             return true;
         }
         if (kind == PeerChannel.QUIET_KIND && attachment != null) {
             attachment.paths.onQuiet();
             return true;
         }
-        boolean late = attachment == null && number < attachmentCount;
-        if (dismissed
-                || closing != null
-                || (late && (kind == ControlRecord.DETACH || kind >= PeerChannel.QUIET_KIND))) {
+        boolean late = attachment == null && numbers.isKnown(number);
+        if (dismissed || closing != null || (late && kind >= PeerChannel.QUIET_KIND)) {
             return true;
         }
         if (kind == ControlRecord.MESSAGE && number == 0) {
@@ -147,8 +147,11 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         if (kind == ControlRecord.READ_ENDED && number == 0 && port.onReadEnded(from, payload)) {
             return true;
         }
-        if (kind == ControlRecord.ATTACH && number == attachmentCount && number < ATTACHMENTS_MAX) {
-            attach(Attach.parse(payload), nowNs);
+        if (kind == ControlRecord.ATTACH && !control.hasRoom(TransferEngine.MESSAGE_MAX_BYTES)) {
+            return false; // there must be room for the answer; it is offered again
+        }
+        if (kind == ControlRecord.ATTACH && attachment == null && numbers.attach(number)) {
+            attach(number, Attach.parse(payload), nowNs);
             return true;
         }
         if (kind >= InboundChannel.FIRST_KIND && attachment != null) {
@@ -159,11 +162,28 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         return true;
     }
 
-    private void attach(Attach wanted, long nowNs) {
-        if (!ready) {
+    private void detach(int number) {
+        numbers.detach(number);
+        if (attachments[number] == null) {
+            numbers.end(number);
+        } else {
+            attachments[number].end("the peer uses its paths no more");
+        }
+        confirmEnds();
+    }
+
+    /** Lets the peer use numbers again whose attachments are over. */
+    private void confirmEnds() {
+        if (numbers.owes() && !closed && !dismissed && !peerGone && closing == null) {
+            numbers.sendOwed(type -> control.offer(type, MemorySegment.NULL));
+        }
+    }
+
+    private void attach(int number, Attach wanted, long nowNs) {
+        if (!ready && numbers.earlierUses(number) == 0) {
             deadlineNs = nowNs + connectLimitNs + NEXT_TRY_NS;
         }
-        Attachment attachment = new Attachment(attachmentCount++);
+        Attachment attachment = new Attachment(number);
         String refusal = wanted == null ? "the peer wants no transport" : attachment.open(wanted, nowNs);
         if (refusal == null) {
             attachments[attachment.number] = attachment;
@@ -177,9 +197,12 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
 
     /** Takes over a data socket; false when there is no place for it. */
     boolean take(int fd, Hello hello) {
-        int number = Hello.attachment(hello.role());
+        int name = Hello.attachment(hello.role());
+        int number = Attach.number(name);
         Attachment attachment = closed || dismissed || number >= ATTACHMENTS_MAX ? null : attachments[number];
-        return attachment != null && attachment.paths.take(fd, Hello.lane(hello.role()), hello.count());
+        return attachment != null
+                && attachment.number() == name
+                && attachment.paths.take(fd, Hello.lane(hello.role()), hello.count());
     }
 
     @Override
@@ -379,11 +402,16 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     /** The paths of one domain, and their end of the control socket. */
     private final class Attachment implements InboundChannel {
         final int number;
+        /** Of this use of the number. */
+        private final int name;
         /** Not null once opened. */
         InboundPaths paths;
+        /** The number may soon belong to another. */
+        private boolean over;
 
         Attachment(int number) {
             this.number = number;
+            name = Attach.name(number, numbers.earlierUses(number));
         }
 
         /** Returns why the paths cannot be opened, or null. */
@@ -407,7 +435,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
 
         @Override
         public int number() {
-            return number;
+            return name;
         }
 
         @Override
@@ -417,12 +445,12 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
 
         @Override
         public boolean tell(int kind, MemorySegment payload) {
-            return control.offer(ControlRecord.type(kind, number), payload);
+            return !over && control.offer(ControlRecord.type(kind, number), payload);
         }
 
         @Override
         public boolean tell(int kind, MemorySegment payload, int... descriptors) {
-            return control.offerDescriptors(ControlRecord.type(kind, number), payload, descriptors);
+            return !over && control.offerDescriptors(ControlRecord.type(kind, number), payload, descriptors);
         }
 
         @Override
@@ -435,7 +463,9 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
             if (closed) {
                 return;
             }
+            over = true;
             attachments[number] = null;
+            numbers.end(number);
             if (closing != null) {
                 closeIfCopied();
                 return;

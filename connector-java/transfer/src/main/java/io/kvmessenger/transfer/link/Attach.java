@@ -12,6 +12,20 @@ import java.nio.charset.StandardCharsets;
  * @param wish specific to the domain
  */
 record Attach(String transport, MemorySegment wish) {
+    private static final int USE_SHIFT = 8;
+    /** As many uses as the role of a data socket has room for. */
+    private static final int USES_MASK = (1 << 15) - 1;
+
+    /** Names one use of an attachment's number for data sockets, so that a late socket of an earlier one is recognized. */
+    static int name(int number, int earlierUses) {
+        return (earlierUses & USES_MASK) << USE_SHIFT | number;
+    }
+
+    /** The number in a {@link #name}. */
+    static int number(int name) {
+        return name & (1 << USE_SHIFT) - 1;
+    }
+
     MemorySegment encode() {
         byte[] name = transport.getBytes(StandardCharsets.UTF_8);
         MemorySegment record = MemorySegment.ofArray(new byte[1 + name.length + (int) wish.byteSize()]);

@@ -62,7 +62,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private final LinkEvents events;
     private final IntPredicate ofThisUser;
     private final Channel[] channels = new Channel[AdmittedLink.ATTACHMENTS_MAX];
-    private int channelCount;
+    private final WriterNumbers numbers = new WriterNumbers();
     private Way way;
     private Dialer dialer;
     private ControlStream control;
@@ -200,7 +200,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     public boolean onRecord(int type, MemorySegment payload, long nowNs) {
         int kind = ControlRecord.kind(type);
         int number = ControlRecord.number(type);
-        Channel channel = number < channelCount ? channels[number] : null;
+        Channel channel = number < channels.length ? channels[number] : null;
         if (lost) {
             return true;
         }
@@ -210,6 +210,10 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         } else if (kind == ControlRecord.NOTICE) {
             Notice notice = Notice.parse(payload);
             lose(notice.fault(), notice.detail());
+        } else if (kind == ControlRecord.RELEASED) {
+            if (!numbers.release(number)) {
+                lose(TransferFault.PROTOCOL, "the peer releases attachment " + number + ", which was not detached");
+            }
         } else if (channel != null && kind == ControlRecord.REFUSED) {
             Notice notice = Notice.parse(payload);
             channel.reader.onRefused(notice.fault(), notice.detail());
@@ -219,7 +223,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
             if (!events.onAsked(payload)) {
                 lose(TransferFault.PROTOCOL, "the peer asks for more reads at once than it may");
             }
-        } else if (number >= channelCount || kind < PeerChannel.FIRST_KIND) {
+        } else if (!numbers.isKnown(number) || (kind < PeerChannel.FIRST_KIND && kind != ControlRecord.REFUSED)) {
             lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
         } // else it was in flight when the paths ended
         return true;
@@ -281,7 +285,13 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         if (!accepted && nowNs - deadlineNs > 0) {
             lose(TransferFault.UNREACHABLE, "no answer from " + way.said() + " in time");
         }
-        return 0;
+        return sendDetachments();
+    }
+
+    private int sendDetachments() {
+        return control == null || !numbers.owes()
+                ? 0
+                : numbers.sendOwed(type -> control.offer(type, MemorySegment.NULL));
     }
 
     @Override
@@ -304,7 +314,8 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         Channel channel = (Channel) paths;
         if (channel.reader != null && channels[channel.number] == channel) {
             channels[channel.number] = null;
-            control.offer(ControlRecord.type(ControlRecord.DETACH, channel.number), MemorySegment.NULL);
+            numbers.detach(channel.number);
+            sendDetachments();
         }
     }
 
@@ -331,6 +342,9 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private final class Channel implements OutboundChannel {
         private final String transport;
         private int number;
+        /** Of this use of the number. */
+        private int name;
+
         private Reader reader;
 
         Channel(String transport) {
@@ -340,19 +354,20 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         @Override
         public boolean open(MemorySegment wish, Reader toHear) {
             MemorySegment record = new Attach(transport, wish).encode();
-            if (channelCount == channels.length
-                    || !control.offer(ControlRecord.type(ControlRecord.ATTACH, channelCount), record)) {
+            int next = numbers.next();
+            if (next == WriterNumbers.NONE || !control.offer(ControlRecord.type(ControlRecord.ATTACH, next), record)) {
                 return false;
             }
             reader = toHear;
-            number = channelCount++;
+            number = numbers.take();
+            name = Attach.name(number, numbers.earlierUses(number));
             channels[number] = this;
             return true;
         }
 
         @Override
         public int number() {
-            return number;
+            return name;
         }
 
         @Override
@@ -378,12 +393,13 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
 
         @Override
         public boolean tell(int kind, MemorySegment payload) {
-            return control.offer(ControlRecord.type(kind, number), payload);
+            return channels[number] == this && control.offer(ControlRecord.type(kind, number), payload);
         }
 
         @Override
         public boolean tell(int kind, MemorySegment payload, int... descriptors) {
-            return control.offerDescriptors(ControlRecord.type(kind, number), payload, descriptors);
+            return channels[number] == this
+                    && control.offerDescriptors(ControlRecord.type(kind, number), payload, descriptors);
         }
 
         @Override

@@ -29,6 +29,12 @@ public final class ControlRecord {
     /** Writer, without an attachment: the result of a {@link #READ}. */
     public static final int READ_ENDED = 8;
 
+    /**
+     * Target, after a {@link #DETACH}: nothing follows about that use of the number, which may be used again. Writers of
+     * the previous version ignore it, as they ignore all domains' kinds about a number that they have detached.
+     */
+    public static final int RELEASED = 255;
+
     private static final int NUMBER_SHIFT = 8;
     private static final int DESCRIPTORS_SHIFT = 16;
     private static final int MASK = 255;

@@ -10,7 +10,7 @@ import java.lang.foreign.MemorySegment;
  */
 public interface PeerChannel {
     int FIRST_KIND = 16;
-    int LAST_KIND = 255;
+    int LAST_KIND = 254;
 
     /** Writer: its paths are closed and nothing of it writes any more. Needed where a hang-up does not imply that. */
     int QUIET_KIND = 15;
@@ -29,7 +29,7 @@ public interface PeerChannel {
         void onError(Throwable error);
     }
 
-    /** Number of the peer's attachment, the same at both ends. */
+    /** Names the peer's attachment for its sockets, the same at both ends; no other use of its number has this name. */
     int number();
 
     /** Whether descriptors can travel with records. */

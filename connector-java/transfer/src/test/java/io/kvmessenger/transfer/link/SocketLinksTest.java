@@ -291,19 +291,6 @@ final class SocketLinksTest {
         assertThat(port.closed).hasSize(1);
     }
 
-    @Test
-    void shouldTakeAsManyAttachmentsAsTheLimitSays() {
-        int peer = peer(KEY);
-        for (int i = 0; i < AdmittedLink.ATTACHMENTS_MAX; i++) {
-            attach(peer, i, MAPPED);
-            say(peer, ControlRecord.DETACH, i, MemorySegment.NULL);
-        }
-        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isZero();
-        attach(peer, AdmittedLink.ATTACHMENTS_MAX, MAPPED);
-        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
-        LIB_C.close(peer);
-    }
-
     private OutboundLink dial(TransportAddress... there) {
         return links.connect(
                 new EngineAddress(List.of(there)),
