@@ -42,7 +42,11 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
     private final PeerMemories memories;
     private final BatchCopier copier;
     private PeerRing ring;
+    /** Whether the peer has been sent that its ring is mapped. */
+    private boolean readySent;
+    /** Only a peer that takes immediates from the ring offers its memory. */
     private boolean allOffered;
+
     private boolean open;
     private final long[] sent = new long[SENT_MAX];
     private int sentCount;
@@ -119,7 +123,11 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
             throw new IllegalArgumentException("the peer accepted twice");
         }
         ring = PeerRing.accept(libC, channel);
-        channel.tell(SameHostRecord.READY, MemorySegment.NULL);
+        sendReady();
+    }
+
+    private void sendReady() {
+        readySent = readySent || channel.tell(SameHostRecord.READY, MemorySegment.NULL);
     }
 
     private void onNoRegion(RegionRecord region) {
@@ -182,6 +190,9 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
     }
 
     private int connect(long nowNs) {
+        if (ring != null) {
+            sendReady();
+        }
         if (ring != null && allOffered && !memories.isIncomplete()) {
             try {
                 memories.grantAccess();

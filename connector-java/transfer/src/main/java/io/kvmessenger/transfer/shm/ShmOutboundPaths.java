@@ -52,6 +52,11 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
 
     private final RunCopier copier = new RunCopier(StreamingCopy.ofThisProcess());
     private PeerRing ring;
+    /** Whether the peer has been sent that its ring is mapped. */
+    private boolean readySent;
+    /** Whether the peer has shown that it knows: before, it may have given up, and would take nothing from the ring. */
+    private boolean taken;
+
     private boolean allOffered;
     private long openDeadlineNs;
     private boolean open;
@@ -83,7 +88,10 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
             case SameHostRecord.ACCEPTED -> onAccepted(nowNs);
             case SameHostRecord.REGION -> onRegion(RegionRecord.parse(payload));
             case SameHostRecord.REGION_OFFERED -> onOffered(RegionRecord.parse(payload));
-            case SameHostRecord.ALL_OFFERED -> allOffered = true;
+            case SameHostRecord.ALL_OFFERED -> {
+                taken = true;
+                allOffered = true;
+            }
             default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
         }
     }
@@ -99,12 +107,24 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
             lose(TransferFault.UNREACHABLE, e.getMessage());
             return;
         }
-        channel.tell(SameHostRecord.READY, MemorySegment.NULL);
+        sendReady();
         openDeadlineNs = nowNs + MAPPED_FIRST_NS;
     }
 
-    /** Populates the next pages; opens the path when none are left, or at its deadline. */
+    private void sendReady() {
+        readySent = readySent || channel.tell(SameHostRecord.READY, MemorySegment.NULL);
+    }
+
+    /**
+     * Populates the next pages; opens the path when none are left, or at its deadline, and not before the peer has
+     * shown that it takes immediates.
+     */
     private int mapOrOpen(long nowNs) {
+        sendReady();
+        if (!taken && nowNs - connectDeadlineNs > 0) {
+            lose(TransferFault.UNREACHABLE, "the peer did not take the mapped ring in time");
+            return 1;
+        }
         if (nowNs - openDeadlineNs < 0) {
             if (mapAhead()) {
                 return 1;
@@ -112,6 +132,9 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
             if (!allOffered) {
                 return LOOK_SOON;
             }
+        }
+        if (!taken) {
+            return readySent ? 0 : LOOK_SOON;
         }
         open = true;
         figures.increment(TransferCounter.PATHS_OPENED);
@@ -154,6 +177,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
 
     /** Maps an offered region. If that fails, it is requested on its first write, and the failure is reported then. */
     private void onOffered(RegionRecord region) {
+        taken = true;
         int fd = channel.takeDescriptor();
         if (fd < 0) {
             return;

@@ -45,6 +45,7 @@ import org.junit.jupiter.api.Test;
 final class ShmDomainTest {
     private static final LibC LIB_C = new FfmLibC();
     private static final long NOW_NS = 0;
+    private static final long CONNECT_LIMIT_NS = Long.MAX_VALUE / 2;
     /** F_DUPFD_CLOEXEC. */
     private static final int DUPLICATE = 1030;
 
@@ -58,7 +59,7 @@ final class ShmDomainTest {
     private final List<Endpoint> opened = new ArrayList<>();
     private final List<Long> sent = new ArrayList<>();
     private final int gift = Descriptors.gift();
-    private final ShmDomain domain = new ShmDomain(loop, Long.MAX_VALUE / 2, port, figures, "here");
+    private final ShmDomain domain = new ShmDomain(loop, CONNECT_LIMIT_NS, port, figures, "here");
     private final TargetsEnd channel = new TargetsEnd();
 
     @AfterEach
@@ -74,6 +75,9 @@ final class ShmDomainTest {
         final List<Integer> told = new ArrayList<>();
         final ArrayDeque<Integer> descriptors = new ArrayDeque<>();
         boolean carriesDescriptors = true;
+        /** For how many of the next records there is no room. */
+        int refused;
+
         private Reader reader;
 
         @Override
@@ -104,6 +108,10 @@ final class ShmDomainTest {
 
         @Override
         public boolean tell(int kind, MemorySegment payload) {
+            if (refused > 0) {
+                refused--;
+                return false;
+            }
             told.add(kind);
             return true;
         }
@@ -224,6 +232,41 @@ final class ShmDomainTest {
                     .as("also of a target that never says that this was all")
                     .hasSize(1);
             assertThat(writer.paths.doWork(NOW_NS)).isEqualTo(OutboundPaths.LOOK_SOON);
+        }
+    }
+
+    /** It may have given the attachment up: what is written there is completed, and never counted. */
+    @Test
+    void shouldNotOpenItsPathBeforeItsTargetHasShownThatItTakesWhatIsPushed() {
+        try (Accepted writer = new Accepted()) {
+            long lateNs = NOW_NS + ShmOutboundPaths.MAPPED_FIRST_NS;
+            assertThat(writer.paths.doWork(lateNs)).as("a record will wake it").isZero();
+            assertThat(opened).isEmpty();
+            writer.offer(3, 1);
+            writer.paths.doWork(lateNs);
+            assertThat(opened).hasSize(1);
+        }
+    }
+
+    @Test
+    void shouldGiveUpATargetThatDoesNotShowThatItTakesWhatIsPushed() {
+        try (Accepted writer = new Accepted()) {
+            writer.paths.doWork(NOW_NS + CONNECT_LIMIT_NS + 1);
+            assertThat(opened).isEmpty();
+            assertThat(lost).containsExactly("UNREACHABLE the peer did not take the mapped ring in time");
+        }
+    }
+
+    @Test
+    void shouldSayThatItsRingIsMappedWhenThereIsRoomForThat() {
+        channel.refused = 2;
+        try (Accepted writer = new Accepted()) {
+            assertThat(channel.told).isEmpty();
+            assertThat(writer.paths.doWork(NOW_NS)).isEqualTo(OutboundPaths.LOOK_SOON);
+            assertThat(channel.told).isEmpty();
+            writer.paths.doWork(NOW_NS);
+            writer.paths.doWork(NOW_NS);
+            assertThat(channel.told).containsExactly(SameHostRecord.READY);
         }
     }
 
