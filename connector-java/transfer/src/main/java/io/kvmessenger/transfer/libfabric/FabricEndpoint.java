@@ -143,6 +143,8 @@ final class FabricEndpoint {
 
     /** Removes the failed operation from the queue; returns why it failed. */
     String describeFailure() {
+        // A provider takes a pointer and a length that it finds there for a buffer to fill: those of the last call.
+        error.fill((byte) 0);
         if (library.fi_cq_readerr(queue, error) != 1) {
             return "the queue of completions cannot be read";
         }
