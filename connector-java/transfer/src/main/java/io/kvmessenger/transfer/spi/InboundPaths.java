@@ -43,7 +43,10 @@ public interface InboundPaths {
 
     boolean isOver();
 
-    /** Whether landed bytes are being copied to a device: {@link InboundChannel#onOver} follows after the last. */
+    /**
+     * Whether a closed path still has to end, since landed bytes are being copied to a device, or a driver is at work on
+     * it: {@link InboundChannel#onOver} follows.
+     */
     default boolean isCopying() {
         return false;
     }

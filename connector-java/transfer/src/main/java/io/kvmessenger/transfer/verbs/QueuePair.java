@@ -48,8 +48,12 @@ final class QueuePair {
     private final int firstPacket = ThreadLocalRandom.current().nextInt(PACKET_NUMBERS);
     private final boolean asWriter;
     private long queue;
-    private long pair;
+    /** {@link #NONE} once it is closed. */
+    private volatile long pair;
+
     private PairConnection connection;
+    /** Left to the connection's thread. */
+    private boolean closesLater;
 
     /**
      * @param asWriter whether this side writes; otherwise the peer does
@@ -238,21 +242,33 @@ final class QueuePair {
         return pair != NONE;
     }
 
-    /** @throws IllegalStateException when the device refuses: then the peer may still write */
+    /**
+     * Closes it, except while the driver is still connecting it: then {@link #isOpen} stays true until the driver has
+     * returned and it has been closed there.
+     *
+     * @throws IllegalStateException when the device refuses: then the peer may still write
+     */
     void close() {
-        if (connection != null) {
-            connection.abandon();
+        if (closesLater) {
+            return;
         }
+        closesLater = connection != null && !connection.abandon(this::destroy);
+        if (!closesLater) {
+            destroy();
+        }
+        if (arena.scope().isAlive()) {
+            arena.close();
+        }
+    }
+
+    private void destroy() {
         if (pair != NONE) {
             verbs.require("ibv_destroy_qp", library.ibv_destroy_qp(pair));
-            pair = NONE;
         }
         if (queue != NONE) {
             library.ibv_destroy_cq(queue);
             queue = NONE;
         }
-        if (arena.scope().isAlive()) {
-            arena.close();
-        }
+        pair = NONE; // at last, since the worker may go on from here
     }
 }

@@ -175,7 +175,7 @@ final class VerbsDomain implements Domain {
     @Override
     public void close() {
         inbound.clear();
-        // Idle by now: everything that it ran for is closed.
+        // Nothing waits for its results any more; it may still have to close a queue pair that the driver gives back.
         connecting.close();
         nics.forEach(Nic::close);
     }

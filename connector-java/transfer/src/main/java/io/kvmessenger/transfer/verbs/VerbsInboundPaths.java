@@ -12,6 +12,7 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.RemoteMemory;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BiFunction;
 import java.util.function.Consumer;
@@ -36,6 +37,8 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     private final long connectLimitNs;
     private final long readyDeadlineNs;
     private final VerbsReceivePath[] paths = new VerbsReceivePath[Endpoint.NETWORKS_MAX];
+    /** Closed, but not over while the driver has their queue pairs. */
+    private final List<VerbsReceivePath> closing = new ArrayList<>();
     /** By network: number of paths that the peer has named so far. */
     private final int[] serialsSeen = new int[Endpoint.NETWORKS_MAX];
 
@@ -44,6 +47,9 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     private boolean stopped;
     private boolean peerGone;
     private boolean closed;
+    /** The end is reported when the last of those that are closing is over. */
+    private boolean owesEnd;
+
     private long nowNs;
 
     VerbsInboundPaths(
@@ -76,8 +82,11 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     /** Takes what has arrived; returns the number of immediates. */
     int poll(long now) {
         nowNs = now;
+        if (!closing.isEmpty()) {
+            closing.removeIf(VerbsReceivePath::isOver);
+        }
         if (closed) {
-            return 0;
+            return reportEnd();
         }
         try {
             return advance();
@@ -88,6 +97,15 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
             channel.onError(error);
             return 1;
         }
+    }
+
+    private int reportEnd() {
+        if (!owesEnd || !closing.isEmpty()) {
+            return 0;
+        }
+        owesEnd = false;
+        channel.onOver("its queue pairs are closed");
+        return 1;
     }
 
     private int advance() {
@@ -104,7 +122,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
 
     /** Whether arrivals of the peer or a time limit are pending: no event wakes the worker for either. */
     boolean waits() {
-        boolean waits = !ready || port.expectsWrites();
+        boolean waits = !ready || !closing.isEmpty() || port.expectsWrites();
         for (VerbsReceivePath path : paths) {
             waits |= path != null && path.waits();
         }
@@ -203,10 +221,17 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
 
     @Override
     public void onOver(VerbsReceivePath path, String detail) {
-        paths[path.name().network()] = null;
+        remove(path);
         countLost(path);
         if (peerGone && isOver()) {
             end(detail);
+        }
+    }
+
+    private void remove(VerbsReceivePath path) {
+        paths[path.name().network()] = null;
+        if (!path.isOver()) {
+            closing.add(path);
         }
     }
 
@@ -218,7 +243,9 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
 
     private void end(String detail) {
         close();
-        channel.onOver(detail);
+        if (!isCopying()) {
+            channel.onOver(detail);
+        }
     }
 
     @Override
@@ -233,8 +260,8 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         for (VerbsReceivePath path : paths) {
             if (path != null) {
                 path.onPeerGone();
-                if (path.isOver()) {
-                    paths[path.name().network()] = null;
+                if (path.isClosed()) {
+                    remove(path);
                 }
             }
         }
@@ -247,12 +274,18 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
                 return false;
             }
         }
-        return true;
+        return closing.stream().allMatch(VerbsReceivePath::isOver);
+    }
+
+    /** Whether the driver still has a queue pair by which the peer might write. */
+    @Override
+    public boolean isCopying() {
+        return closed && owesEnd;
     }
 
     /** Whether nothing is left to poll, now or later. */
     boolean isFinished() {
-        return closed || ((stopped || peerGone) && isOver());
+        return !owesEnd && (closed || ((stopped || peerGone) && isOver()));
     }
 
     @Override
@@ -270,7 +303,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
             }
             try {
                 how.accept(path);
-                paths[network] = null;
+                remove(path);
                 countLost(path);
             } catch (IllegalStateException e) {
                 refused = e;
@@ -281,6 +314,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         }
         forgetLanded();
         closed = true;
+        owesEnd = !closing.isEmpty();
     }
 
     /** Ensures that uncounted writes do not appear later in pages that the engine has written meanwhile. */

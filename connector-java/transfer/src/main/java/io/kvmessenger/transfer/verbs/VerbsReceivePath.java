@@ -266,6 +266,10 @@ final class VerbsReceivePath {
         }
     }
 
+    boolean isClosed() {
+        return closed;
+    }
+
     boolean isReady() {
         return ready;
     }
@@ -275,7 +279,11 @@ final class VerbsReceivePath {
         return !pair.isOpen();
     }
 
-    /** @throws IllegalStateException when the device refuses: then the peer may still write */
+    /**
+     * Takes nothing more. It is over at once, or as soon as the driver has given the queue pair back.
+     *
+     * @throws IllegalStateException when the device refuses: then the peer may still write
+     */
     void close() {
         if (closed) {
             return;

@@ -4,6 +4,7 @@ import static java.lang.foreign.ValueLayout.JAVA_BYTE;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static java.lang.foreign.ValueLayout.JAVA_SHORT;
+import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.ForeignMemory;
@@ -89,6 +90,9 @@ final class StandInVerbs implements LibVerbs {
     boolean unreadable;
     /** Whether a queue pair that is stopped gives its receives back. */
     boolean givesBack = true;
+    /** Run while the driver resolves the address of the peer's port. */
+    Runnable inConnect = () -> {};
+
     /** The call that fails, with ENOMEM, as long as it stands here. */
     String refusedCall = "";
     /** The only device at which it fails; empty for all. */
@@ -346,6 +350,10 @@ final class StandInVerbs implements LibVerbs {
             return -Errno.EIO;
         }
         Pair modified = pairs.get(pair);
+        if ((mask & VerbsApi.IBV_QP_DEST_QPN) != 0) {
+            inConnect.run();
+            assertThat(pairs).as("the driver's queue pair").containsKey(pair);
+        }
         modified.state = attributes.get(JAVA_INT, VerbsLayout.QP_ATTR_QP_STATE);
         if ((mask & VerbsApi.IBV_QP_DEST_QPN) != 0) {
             modified.peer = attributes.get(JAVA_INT, VerbsLayout.QP_ATTR_DEST_QP_NUM);
