@@ -11,7 +11,7 @@ import java.util.concurrent.atomic.AtomicLongArray;
  * proof that nothing can follow stays out of use until it is freed. Slots are reused round-robin, each time with the
  * next generation.
  */
-final class ImmCounters {
+class ImmCounters {
     /** The arrival was counted, and more is expected. */
     static final int COUNTED = 0;
     /** The arrival completed the expectation. */

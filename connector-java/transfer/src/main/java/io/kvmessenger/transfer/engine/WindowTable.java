@@ -25,8 +25,13 @@ final class WindowTable {
 
     /** @param release makes every worker abandon half-received writes for a closed window */
     WindowTable(EngineLimits limits, Consumer<OpenWindow> release) {
-        counters = new ImmCounters(limits.slots(), limits.generations());
-        windows = new Window[limits.slots()];
+        this(new ImmCounters(limits.slots(), limits.generations()), limits.slots(), release);
+    }
+
+    /** @param counters for as many slots */
+    WindowTable(ImmCounters counters, int slots, Consumer<OpenWindow> release) {
+        this.counters = counters;
+        windows = new Window[slots];
         this.release = release;
     }
 

@@ -96,6 +96,38 @@ final class InboundDeskTest {
         return kinds;
     }
 
+    /** The decoder takes its pages back after a revocation: a link that was not told would let the peer write on. */
+    @Test
+    void shouldTellTheLinkOfARevokedAdmissionAndEndOneWithoutALinkAtOnce() {
+        InboundAdmission linked = admit(1);
+        InboundAdmission unused = admit(2);
+        InboundAdmission other = admit(3);
+        List<String> told = new ArrayList<>();
+        linked.claim(told::add);
+        other.claim(detail -> told.add("the other: " + detail));
+        desk.revoke(linked.admission(), "revoked");
+        assertThat(told).containsExactly("revoked");
+        assertThat(completions.size()).as("it ends when its link proves that").isZero();
+        assertThat(desk.entryOf(linked.admission())).isSameAs(linked);
+        desk.revoke(unused.admission(), "revoked");
+        assertThat(kindsOf(completions)).containsExactly(CompletionRing.ADMISSION_CLOSED);
+        assertThat(desk.entryOf(unused.admission())).isNull();
+        assertThat(desk.admissionOf(KeyProof.nameOf(unused.admission().key()))).isNull();
+        assertThat(desk.entryOf(other.admission())).isSameAs(other);
+    }
+
+    /** A link that never became ready gives the key back, and says so while it is revoked. */
+    @Test
+    void shouldEndARevokedAdmissionWhoseLinkGivesItBackMeanwhile() {
+        InboundAdmission linked = admit(1);
+        linked.claim(detail -> linked.giveBack());
+        desk.revoke(linked.admission(), "revoked");
+        assertThat(kindsOf(completions)).containsExactly(CompletionRing.ADMISSION_CLOSED);
+        desk.revoke(linked.admission(), "revoked");
+        desk.onClosed(linked, "again");
+        assertThat(completions.size()).as("told once").isZero();
+    }
+
     /** A hostile peer could fill the ring with them. */
     @Test
     void shouldTakeAsManyAnswersOfAPeerAsItWasAsked() {
