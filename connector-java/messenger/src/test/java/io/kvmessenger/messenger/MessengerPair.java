@@ -35,6 +35,9 @@ abstract class MessengerPair {
 
     static final int PROMPT_TOKENS = 2 * Geometries.PAGE_TOKENS;
 
+    /** Set by a test before it makes its sides. */
+    ProtocolLimits limits = LIMITS;
+
     long nowNs;
     Side prefiller = new Side("prefiller", 1, 0);
     Side decoder = new Side("decoder", 2, 0);
@@ -58,6 +61,9 @@ abstract class MessengerPair {
         final Messenger messenger;
         final Region region;
         String lastFailure = "";
+        /** Why the prefiller's engine was last told that nothing more will be sent. */
+        String lastStop = "";
+
         final CountedSteps progress;
 
         Side(String name, long incarnation, int contextRowCount) {
@@ -76,7 +82,7 @@ abstract class MessengerPair {
                     geometry,
                     List.of(new RankMemory(List.of(region))),
                     contextRows(transfer, contextRowCount, sending),
-                    LIMITS,
+                    limits,
                     checksumMode,
                     new Messenger.Ports(
                             transfer,
@@ -102,6 +108,7 @@ abstract class MessengerPair {
 
         @Override
         public void stopped(String request, String reason) {
+            lastStop = reason;
             told.add("stopped " + request);
         }
 

@@ -46,6 +46,9 @@ public final class RecordingTransferEngine implements TransferEngine {
     /** A write that begins with it meets a bug. */
     int poisonedPage = -1;
 
+    /** Set by a test: so many submits from now on are refused for back pressure. */
+    int backPressured;
+
     /** Set by a test: the engine has ended by this error. */
     Throwable bug;
     /** Set by a test: thrown by the next {@code allow}. */
@@ -61,14 +64,19 @@ public final class RecordingTransferEngine implements TransferEngine {
     private int lastSlot;
     private int lastRegionId;
 
+    /** Windows that are open and have not been reported as filled. */
+    private final List<Window> filling = new ArrayList<>();
+
     /** A window that closes. */
     private final class Window implements ImmWindow {
         private final int imm;
         private final long expectedWeight;
+        private final long cookie;
 
-        Window(int imm, long expectedWeight) {
+        Window(int imm, long expectedWeight, long cookie) {
             this.imm = imm;
             this.expectedWeight = expectedWeight;
+            this.cookie = cookie;
         }
 
         @Override
@@ -88,6 +96,7 @@ public final class RecordingTransferEngine implements TransferEngine {
 
         @Override
         public void close(boolean drained) {
+            filling.remove(this);
             freeSlots++;
         }
     }
@@ -158,6 +167,10 @@ public final class RecordingTransferEngine implements TransferEngine {
                 && writes.sourcePages().indices()[0] == poisonedPage) {
             throw new IllegalStateException("a bug");
         }
+        if (backPressured > 0) {
+            backPressured--;
+            return BACK_PRESSURE;
+        }
         submitted.add(cookie);
         requests.add(request);
         if (landsIn != null) {
@@ -168,11 +181,9 @@ public final class RecordingTransferEngine implements TransferEngine {
 
     /** A peer's write has landed here and counts. */
     void land(TransferRequest request) {
-        PagedWrites writes = (PagedWrites) request;
-        arrivedWeights.merge(
-                writes.window().imm(),
-                (long) writes.weight() * writes.sourcePages().count(),
-                Long::sum);
+        long count =
+                request instanceof PagedWrites writes ? writes.sourcePages().count() : 1;
+        arrivedWeights.merge(request.window().imm(), request.weight() * count, Long::sum);
     }
 
     @Override
@@ -218,7 +229,19 @@ public final class RecordingTransferEngine implements TransferEngine {
         windowWeights.add(expectedWeight);
         windowAreas.add(area);
         int slot = repeatsImm ? 1 : ++lastSlot;
-        return new Window(Imm.of(slot, 0), expectedWeight);
+        Window window = new Window(Imm.of(slot, 0), expectedWeight, cookie);
+        filling.add(window);
+        return window;
+    }
+
+    /** Reports the windows that have everything, as an engine does by itself. Returns their number. */
+    int reportFilled() {
+        List<Window> filled = filling.stream()
+                .filter(window -> window.arrivedWeight() == window.expectedWeight())
+                .toList();
+        filling.removeAll(filled);
+        filled.forEach(window -> completions.add(handler -> handler.onWindowFilled(window.cookie)));
+        return filled.size();
     }
 
     @Override

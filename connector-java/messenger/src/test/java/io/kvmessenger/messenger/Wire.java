@@ -14,9 +14,12 @@ public final class Wire implements ControlNetwork {
     public boolean trusted;
     /** Set by a test: thrown at the next dial. */
     public Error bugOfDial;
+    /** How often it was dialled. */
+    public int dialledCount;
 
     @Override
     public long dial(String host, int port) {
+        dialledCount++;
         if (bugOfDial != null) {
             throw bugOfDial;
         }

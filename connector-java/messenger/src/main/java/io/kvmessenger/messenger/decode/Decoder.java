@@ -91,7 +91,7 @@ public final class Decoder {
         this.engine = ports.engine();
         this.tally = ports.tally();
         this.limits = limits;
-        this.grants = new GrantSender(cache, fetches, coverage, links, sessions, ports);
+        this.grants = new GrantSender(cache, fetches, coverage, links, sessions, ports, limits);
         this.comparisons = new Comparisons(ports.tally());
         this.ends = new FetchEnds(fetches, grants, links, sessions, cache, ports, limits);
     }

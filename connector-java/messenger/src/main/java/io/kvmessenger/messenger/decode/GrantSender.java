@@ -7,6 +7,7 @@ import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
@@ -16,6 +17,7 @@ import io.kvmessenger.messenger.wire.GrantWire;
 import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.TransferEngine;
+import java.util.concurrent.TimeUnit;
 
 /** Opens the windows of a fetch's sources and sends their grants. Owned by the messenger's thread. */
 final class GrantSender {
@@ -29,6 +31,8 @@ final class GrantSender {
     private final TransferEngine transfer;
     private final Tally tally;
     private final NanoClock clock;
+    /** How long the prefiller is asked to wait for a prompt of which it hears nothing; 0 = as long as it likes. */
+    private final long unheardAskedNs;
     /** Grant ids grow over all sessions of this incarnation; none is reused. */
     private long lastGrantId;
 
@@ -38,7 +42,8 @@ final class GrantSender {
             SourceCoverage coverage,
             PrefillerLinks links,
             Sessions sessions,
-            Decoder.Ports ports) {
+            Decoder.Ports ports,
+            ProtocolLimits limits) {
         this.geometry = cache.geometry();
         this.fetches = fetches;
         this.coverage = coverage;
@@ -49,6 +54,7 @@ final class GrantSender {
         this.transfer = ports.transfer();
         this.tally = ports.tally();
         this.clock = ports.clock();
+        this.unheardAskedNs = limits.unheardAskedNs();
     }
 
     /** Opens a window for the source and sends its grant. If no imm slot is free, the source is queued for one. */
@@ -87,6 +93,7 @@ final class GrantSender {
         tally.add(MessengerMetric.GRANTS_SENT, 1);
         Grant.Builder grant = GrantWire.encode(
                 ask, grantId, window.imm(), contextKinds.requestedBits(fetch.context), checksumInterval, prompt);
+        grant.setUnheardLimitMillis((int) TimeUnit.NANOSECONDS.toMillis(unheardAskedNs));
         sessions.send(session, ControlFrame.newBuilder().setGrant(grant));
     }
 

@@ -5,7 +5,8 @@ public enum FetchFailure implements CountedReason {
     NOT_CONNECTED("The prefiller was not reached, or one side refused the other in the handshake."),
     CONNECTION_LOST("The prefiller fell silent, closed, or broke the protocol."),
     TIME_LIMIT("Its KV did not come within fetch_limit_seconds."),
-    NEVER_CAME("The prefiller got no request with this transfer id within grant_wait_seconds."),
+    NEVER_CAME(
+            "The prefiller got no request with this transfer id in time (unheard_limit_seconds; grant_wait_seconds if it had heard of it)."),
     EXPIRED("The prefiller had already freed the pages when the grant came."),
     PREFILL_ABORTED("The prefiller's engine aborted the prompt."),
     PATH_LOST("The prefiller lost its data path to this decoder."),

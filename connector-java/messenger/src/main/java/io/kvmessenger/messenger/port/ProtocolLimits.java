@@ -3,14 +3,23 @@ package io.kvmessenger.messenger.port;
 /**
  * Upper bounds of the protocol's waits. Every wait is bounded by one of these.
  *
- * @param grantWaitNs a finished prefill waits for its grant, and a grant for its prefill
+ * @param grantWaitNs a finished prefill waits for its grant, and a grant for a prefill that is known to be on its way
  * @param fetchLimitNs a fetch that has not arrived by then fails
  * @param connectLimitNs from dialling to the end of the handshake
  * @param heartbeatNs interval between two heartbeats
  * @param silenceLimitNs a peer that has stopped is declared lost before this time is over; see {@link #lostAfterNs}
+ * @param unheardLimitNs a grant waits for a prompt of which the prefiller has heard nothing at all
+ * @param unheardAskedNs the same for grants that this side sends as a decoder, where the prefiller's is less; 0 = the
+ *     prefiller's
  */
 public record ProtocolLimits(
-        long grantWaitNs, long fetchLimitNs, long connectLimitNs, long heartbeatNs, long silenceLimitNs) {
+        long grantWaitNs,
+        long fetchLimitNs,
+        long connectLimitNs,
+        long heartbeatNs,
+        long silenceLimitNs,
+        long unheardLimitNs,
+        long unheardAskedNs) {
     /** The newest version that is spoken. A change of the protocol that affects peers increments it. */
     public static final int PROTOCOL_VERSION = 10;
     /**
@@ -44,9 +53,18 @@ public record ProtocolLimits(
     /** How long two legs of one transfer id may name different prompts: more of either may be on their way. */
     public static final long CONTRADICTION_WAIT_MAX_NS = 5_000_000_000L;
 
+    /** The longest that a decoder can have its grants wait for prompts of which nothing has been heard. */
+    public static final long UNHEARD_LIMIT_MAX_NS = 86_400_000_000_000L;
+
+    /** Limits by which a prompt that is unheard of is waited for as long as any other. */
+    public ProtocolLimits(
+            long grantWaitNs, long fetchLimitNs, long connectLimitNs, long heartbeatNs, long silenceLimitNs) {
+        this(grantWaitNs, fetchLimitNs, connectLimitNs, heartbeatNs, silenceLimitNs, grantWaitNs, 0);
+    }
+
     /** How long a grant waits while the engine has announced another prompt under its id and nothing else has come. */
     public long contradictionWaitNs() {
-        return Math.min(grantWaitNs, CONTRADICTION_WAIT_MAX_NS);
+        return Math.min(Math.min(grantWaitNs, unheardLimitNs), CONTRADICTION_WAIT_MAX_NS);
     }
 
     /** How long a finished prefill waits for its grant after a decoder has rejected the request. */

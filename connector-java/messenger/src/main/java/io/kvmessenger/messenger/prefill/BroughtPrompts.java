@@ -53,6 +53,11 @@ final class BroughtPrompts {
         }
     }
 
+    /** Whether the engine has been asked to compute the prompt. */
+    boolean knows(TransferKey transfer) {
+        return byTransfer.containsKey(transfer);
+    }
+
     void removeAll(TransferKey transfer) {
         byTransfer.remove(transfer);
     }

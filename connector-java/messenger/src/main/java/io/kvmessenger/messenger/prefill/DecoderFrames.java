@@ -65,7 +65,7 @@ final class DecoderFrames {
         this.clock = ports.clock();
         this.limits = limits;
         this.settled = settled;
-        this.expectations = new Expectations(limits.grantWaitNs());
+        this.expectations = new Expectations(limits.unheardLimitNs());
         this.rejections = new Rejections(limits.rejectedWaitNs());
     }
 
@@ -148,19 +148,27 @@ final class DecoderFrames {
         return expectations.any(prefill.transfer());
     }
 
-    /** Joins a prefill that has just begun with the answers its decoders gave before. */
+    /**
+     * Joins a prefill that has just begun with the answers its decoders gave before. It ends as if they came now: if
+     * none of them wants anything, the engine is notified.
+     */
     void match(Prefill prefill) {
-        waiting.takeDismissed(prefill.transfer(), clock.nowNs())
-                .ifPresent(dismissal -> prefill.addAnswer(dismissal.ranks(), dismissal.needing()));
-        for (Optional<PageGrant> next = waiting.takeFor(prefill); next.isPresent(); next = waiting.takeFor(prefill)) {
+        Optional<WaitingGrants.Dismissal> dismissed = waiting.takeDismissed(prefill.transfer(), clock.nowNs());
+        dismissed.ifPresent(dismissal -> prefill.addAnswer(dismissal.ranks(), dismissal.needing()));
+        for (Optional<PageGrant> next = nextFor(prefill); next.isPresent(); next = nextFor(prefill)) {
             join(prefill, next.get());
         }
+        dismissed.ifPresent(dismissal -> endIfUnwanted(prefill, dismissal.sentence()));
         settled.accept(prefill);
+    }
+
+    private Optional<PageGrant> nextFor(Prefill prefill) {
+        return waiting.takeFor(prefill, clock.nowNs());
     }
 
     void onGrant(Session session, Grant wire, long nowNs) {
         tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
-        PageGrant grant = PageGrant.of(session, wire, nowNs, limits.grantWaitNs());
+        PageGrant grant = PageGrant.of(session, wire, nowNs);
         answered(session, grant.transfer());
         asked(grant.transfer());
         EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
@@ -229,18 +237,18 @@ final class DecoderFrames {
             return;
         }
         if (fences.anyHolds(session, cancel.getGrantId())) {
-            dismiss(session, transfer); // the prompt's next attempt will not be granted
+            dismiss(session, transfer, WaitingGrants.CANCELLED); // the prompt's next attempt will not be granted
             return; // preempted with writes in flight: the cancel is confirmed when the last has completed
         }
         Delivery delivery = prefills.find(session, transfer, cancel.getGrantId());
         if (delivery != null && !delivery.sent) {
-            deliveries.stop(delivery, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
+            deliveries.stop(delivery, Reason.REASON_UNSPECIFIED, WaitingGrants.CANCELLED);
             deliveries.settle(delivery);
             return;
         }
         replies.confirmSent(session, cancel.getGrantId());
         if (delivery == null && mayHaveCrossedAPreemption(transfer)) {
-            dismiss(session, transfer); // the next attempt need not wait
+            dismiss(session, transfer, WaitingGrants.CANCELLED); // the next attempt need not wait
         }
     }
 
@@ -257,31 +265,48 @@ final class DecoderFrames {
         answered(session, transfer);
         if (prefills.any(transfer) || !ended.takeOwed(session, transfer, clock.nowNs())) {
             waiting.enqueue(transfer, KvPeer.of(session).ranks(), PromptWire.decode(decline.getPrompt()));
-            dismiss(session, transfer);
+            dismiss(session, transfer, WaitingGrants.DECLINED);
         } // else the prompt, sent by another messenger of this decoder, was computed and given up since
     }
 
     /** The ranks of a decoder's messenger want nothing (more) of a transfer: their grants need not be awaited. */
-    private void dismiss(Session session, TransferKey transfer) {
+    private void dismiss(Session session, TransferKey transfer, String sentence) {
         Prefill prefill = prefills.awaiting(transfer, KvPeer.of(session).ranks());
         if (prefill != null) {
             prefill.addAnswer(KvPeer.of(session).ranks(), KvPeer.of(session).needingRanks());
-            deliveries.reportIfNothingToSend(prefill, "the decoder declined the transfer");
+            endIfUnwanted(prefill, sentence);
             settled.accept(prefill);
         } else if (prefills.mayBeSeveral(transfer) || !prefills.any(transfer)) {
-            waiting.dismiss(transfer, session, clock.nowNs());
+            waiting.dismiss(transfer, session, sentence, clock.nowNs());
         }
+    }
+
+    private void endIfUnwanted(Prefill prefill, String sentence) {
+        if (!prefill.stopped && prefill.deliveries.isEmpty() && !prefill.awaitsGrants()) {
+            prefill.unwanted = sentence;
+        }
+        deliveries.reportIfNothingToSend(prefill, sentence);
     }
 
     /** Ranks that have everything, or want nothing (any more), will not grant the prompt's next attempt. */
     void dismissServed(Prefill prefill) {
         if (prefill.answeredRanks != null) {
-            waiting.dismiss(prefill.transfer(), prefill.servedRanks(), prefill.requiredRanks, clock.nowNs());
+            waiting.dismiss(
+                    prefill.transfer(),
+                    prefill.servedRanks(),
+                    prefill.requiredRanks,
+                    WaitingGrants.SERVED,
+                    clock.nowNs());
         }
     }
 
-    /** Keeps what a lost decoder expected as long as if its prefill had ended now, since the decoder may reconnect. */
-    void forgetExpected(Session session) {
+    /**
+     * A decoder's fetches have failed with its session: prompts that they asked for, and that have not begun, are not
+     * waited for. What it expected is kept as if its prefill had ended now, since the decoder may reconnect.
+     */
+    void onEnded(Session session, String reason) {
+        waiting.drop(session, reason, clock.nowNs());
+        fences.owedTo(session).forEach(transfer -> dismiss(session, transfer, reason));
         long deadlineNs = clock.nowNs() + limits.grantWaitNs();
         Set<TransferKey> expected = expectations.drop(session);
         for (Prefill prefill : prefills.all()) {

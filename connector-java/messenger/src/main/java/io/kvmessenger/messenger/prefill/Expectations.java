@@ -23,13 +23,13 @@ final class Expectations {
     /** Deadline by which the prompt must have been seen, ordered by deadline. */
     private final Map<Word, Long> unseenUntilNs = new LinkedHashMap<>();
 
-    private final long grantWaitNs;
+    private final long unheardLimitNs;
 
     /** A transfer that a session has announced. */
     record Word(Session session, TransferKey transfer) {}
 
-    Expectations(long grantWaitNs) {
-        this.grantWaitNs = grantWaitNs;
+    Expectations(long unheardLimitNs) {
+        this.unheardLimitNs = unheardLimitNs;
     }
 
     /** Records an announcement. One beyond the session's limit is dropped: its prefill then waits the usual limit. */
@@ -40,7 +40,7 @@ final class Expectations {
             byTransfer
                     .computeIfAbsent(transfer, unknown -> new LinkedHashSet<>())
                     .add(session);
-            unseenUntilNs.putIfAbsent(new Word(session, transfer), nowNs + grantWaitNs);
+            unseenUntilNs.putIfAbsent(new Word(session, transfer), nowNs + unheardLimitNs);
         }
     }
 

@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import java.util.ArrayList;
@@ -110,6 +111,14 @@ final class Fences {
     /** Whether a preempted prompt still owes the answer to this grant. */
     boolean anyHolds(Session session, long grantId) {
         return busy.stream().anyMatch(p -> p.find(session, grantId) != null);
+    }
+
+    /** Preempted prompts that still owe the session an answer, after which it would have granted again. */
+    List<TransferKey> owedTo(Session session) {
+        return busy.stream()
+                .filter(p -> p.deliveries.stream().anyMatch(delivery -> delivery.isOf(session) && delivery.owed()))
+                .map(Prefill::transfer)
+                .toList();
     }
 
     int count() {

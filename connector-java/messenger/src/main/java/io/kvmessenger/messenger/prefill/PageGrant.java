@@ -2,12 +2,14 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.EngineRanks;
 import io.kvmessenger.messenger.kv.KvPeer;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.specdecode.ContextChoice;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 
 /**
  * A decoder's promise, as its prefiller holds it: these pages stay where they are until filled or confirmed cancelled.
@@ -18,6 +20,7 @@ import java.util.List;
  * @param contextRequested the bits of the kinds of context rows that the decoder requests
  * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
  * @param pages the decoder's page indices by group; the first of each holds the tokens from {@link #firstTokenOf}
+ * @param unheardLimitNs the least that the decoder wants it to wait for a prompt that is unheard of; 0 = nothing said
  */
 record PageGrant(
         Session session,
@@ -30,10 +33,10 @@ record PageGrant(
         int contextSlot,
         int contextRequested,
         int checksumInterval,
-        long receivedNs,
-        long deadlineNs) {
+        long unheardLimitNs,
+        long receivedNs) {
     /** Decodes a grant's frame. */
-    static PageGrant of(Session session, Grant wire, long nowNs, long waitNs) {
+    static PageGrant of(Session session, Grant wire, long nowNs) {
         return new PageGrant(
                 session,
                 wire.getGrantId(),
@@ -45,8 +48,12 @@ record PageGrant(
                 wire.getContextSlot() - 1,
                 wire.getContextRequested(),
                 wire.getChecksumInterval(),
-                nowNs,
-                nowNs + waitNs);
+                Math.min(unheardLimitNs(wire), ProtocolLimits.UNHEARD_LIMIT_MAX_NS),
+                nowNs);
+    }
+
+    private static long unheardLimitNs(Grant wire) {
+        return TimeUnit.MILLISECONDS.toNanos(Integer.toUnsignedLong(wire.getUnheardLimitMillis()));
     }
 
     private static int[] indices(Grant.PageList wire) {

@@ -56,6 +56,9 @@ final class Prefill {
     boolean stopped;
 
     String stopReason = "";
+    /** Why its decoder wants nothing of it, if no rank has granted it; "" while one may. */
+    String unwanted = "";
+
     Reason stopCode = Reason.REASON_UNSPECIFIED;
     /** It has been counted and reported as sent or undelivered. */
     boolean concluded;
@@ -323,12 +326,13 @@ final class Prefill {
 
     /** Why not all of it was sent, as a sentence; "" where its decoder gave no reason. */
     String failureSentence() {
-        return unsent().map(delivery -> delivery.stopReason).orElse(stopReason);
+        return unsent().map(delivery -> delivery.stopReason).orElse(unwanted.isEmpty() ? stopReason : unwanted);
     }
 
     /** Why not all of it was sent. */
     PrefillFailure failure() {
-        return switch (unsent().map(delivery -> delivery.stopCode).orElse(stopCode)) {
+        Reason own = unwanted.isEmpty() ? stopCode : Reason.REASON_UNSPECIFIED;
+        return switch (unsent().map(delivery -> delivery.stopCode).orElse(own)) {
             case PREEMPTED -> PrefillFailure.PREEMPTED;
             case PREFILL_ABORTED, NEVER_CAME -> PrefillFailure.ABORTED;
             case EXPIRED -> rejected ? PrefillFailure.UNWANTED : PrefillFailure.EXPIRED;

@@ -118,7 +118,7 @@ public final class Prefiller {
                     "step " + steps.oldest().index + " has not ended with " + LayerProgress.STEPS_IN_FLIGHT_MAX
                             + " forward passes in flight: it is taken for one that failed");
         }
-        StepInFlight begun = steps.begin(step);
+        StepInFlight begun = steps.begin(step, nowNs);
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = take(chunk);
             if (prefill != null) {
@@ -344,8 +344,7 @@ public final class Prefiller {
 
     public void onEnded(Session session, String reason) {
         stopAll(session, reason);
-        waiting.drop(session);
-        words.forgetExpected(session);
+        words.onEnded(session, reason);
         writer.forget(session);
         if (session.peer != null) {
             byPeer.remove(session.peer);
@@ -397,7 +396,7 @@ public final class Prefiller {
         }
         work += words.tellOverdue(nowNs);
         work += contradictions.endOld(nowNs, words::expected, (p, why) -> stop(p, Reason.EXPIRED, why));
-        return work + fences.endLate(sessions, limits, nowNs) + waiting.expire(nowNs);
+        return work + fences.endLate(sessions, limits, nowNs) + waiting.expire(nowNs, steps.namedPromptsNs(nowNs));
     }
 
     public long nextDeadlineNs(long nowNs) {

@@ -7,13 +7,15 @@ import java.util.List;
 final class StepInFlight {
     final long index;
     final long counterStart;
+    final long begunNs;
     final List<Prefill> prefills = new ArrayList<>();
     /** As of the last look at the layer counter. */
     private int readableLayerCount;
 
-    StepInFlight(long index, long counterStart) {
+    StepInFlight(long index, long counterStart, long begunNs) {
         this.index = index;
         this.counterStart = counterStart;
+        this.begunNs = begunNs;
     }
 
     void add(Prefill prefill) {

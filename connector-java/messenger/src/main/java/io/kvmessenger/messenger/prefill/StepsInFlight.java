@@ -89,14 +89,22 @@ final class StepsInFlight {
     }
 
     /** Adds a valid step; the caller has checked that there is room. */
-    StepInFlight begin(EngineCommand.Step step) {
-        StepInFlight begun = new StepInFlight(step.stepIndex(), step.counterStart());
+    StepInFlight begin(EngineCommand.Step step, long nowNs) {
+        StepInFlight begun = new StepInFlight(step.stepIndex(), step.counterStart(), nowNs);
         anyBegan = true;
         lastIndex = step.stepIndex();
         begunTo = step.counterStart();
         progress.stepBegan(step.stepIndex(), step.counterStart());
         steps.add(begun);
         return begun;
+    }
+
+    /**
+     * The last moment at which the engine could name the prompts that it has queued: now, or, while a forward pass
+     * runs, the beginning of the last one.
+     */
+    long namedPromptsNs(long nowNs) {
+        return steps.isEmpty() ? nowNs : steps.getLast().begunNs;
     }
 
     /** The step of that number; null when it is over or was abandoned. */

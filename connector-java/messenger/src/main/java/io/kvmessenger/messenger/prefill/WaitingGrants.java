@@ -8,16 +8,18 @@ import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.BoundedMap;
+import io.kvmessenger.messenger.session.Deadlines;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
-import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 
 /**
  * Grants whose prefill has not started yet, each bounded by a deadline, and the memory of ended transfers. Owned by the
@@ -27,6 +29,10 @@ final class WaitingGrants {
     private static final String NO_INTAKE =
             "the request came to the decoder only and this prefiller does not know its own engine's address: "
                     + "set engine_api_url on the prefiller";
+
+    static final String CANCELLED = "the decoder cancelled the transfer";
+    static final String DECLINED = "the decoder declined the transfer";
+    static final String SERVED = "the decoder has had all of the transfer, or wants nothing more of it";
 
     private final Replies replies;
     private final EngineIntake intake;
@@ -38,9 +44,12 @@ final class WaitingGrants {
     /** Grants of each id in order of arrival. */
     private final Map<String, List<PageGrant>> byTransferId = new LinkedHashMap<>();
 
-    private int count;
-    /** Ordered by deadline. */
-    private final ArrayDeque<PageGrant> byDeadline = new ArrayDeque<>();
+    /** All of them, oldest first. */
+    private final Set<PageGrant> inOrder = new LinkedHashSet<>();
+    /** When each is to be looked at: its wait may have become longer by then. */
+    private final Deadlines<PageGrant> looks = new Deadlines<>();
+
+    private final UnheardWait unheard;
     /** How recent transfers ended, so that a grant which waited in vain gets a precise answer. */
     private final EndedTransfers ended;
     /** By decoder: bytes of its waiting grants' page lists. */
@@ -57,9 +66,10 @@ final class WaitingGrants {
      *
      * @param ranks those that want nothing (more)
      * @param needing all ranks of that decoder that need something of this prefiller
+     * @param sentence why, for the engine that begins such a prefill
      * @param untilNs when it expires: its request is long over then, and the id may be reused
      */
-    record Dismissal(EngineRanks ranks, EngineRanks needing, long untilNs) {}
+    record Dismissal(EngineRanks ranks, EngineRanks needing, String sentence, long untilNs) {}
 
     WaitingGrants(
             Replies replies,
@@ -74,6 +84,7 @@ final class WaitingGrants {
         this.intake = intake;
         this.engine = engine;
         this.limits = limits;
+        this.unheard = new UnheardWait(limits);
     }
 
     /** Keeps a grant; if it carries the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
@@ -122,7 +133,7 @@ final class WaitingGrants {
             String other = rival.get().session().peerName();
             replies.decline(
                     grant, Reason.GRANT_UNFIT, "transfer " + grant.transferId() + " is granted already by " + other);
-        } else if (count >= ProtocolLimits.GRANTS_WAITING_MAX) {
+        } else if (count() >= ProtocolLimits.GRANTS_WAITING_MAX) {
             replies.decline(grant, Reason.GRANT_UNFIT, ProtocolLimits.GRANTS_WAITING_MAX + " grants wait already");
         } else if (bytesOf.getOrDefault(grant.session(), 0L) + bytesOf(grant) > ProtocolLimits.GRANT_BYTES_WAITING_MAX
                 || bytes + bytesOf(grant) > ProtocolLimits.GRANT_BYTES_WAITING_ALL_MAX) {
@@ -136,7 +147,7 @@ final class WaitingGrants {
             byTransferId
                     .computeIfAbsent(grant.transferId(), unknown -> new ArrayList<>(1))
                     .add(grant);
-            byDeadline.add(grant);
+            looks.set(grant, grant.receivedNs() + waitNs(grant, grant.receivedNs()));
             note(grant, 1);
         }
     }
@@ -148,15 +159,16 @@ final class WaitingGrants {
         return oneWord && !several && one.transfer().mayMean(other.transfer());
     }
 
-    /** Accounts for a grant that begins (1) or ceases (-1) to wait. Always true. */
-    private boolean note(PageGrant grant, int sign) {
-        count += sign;
-        if (sign < 0) {
-            byDeadline.remove(grant); // it would retain its page list
+    /** Accounts for a grant that begins (1) or ceases (-1) to wait. */
+    private void note(PageGrant grant, int sign) {
+        if (sign < 0) { // it would retain its page list
+            inOrder.remove(grant);
+            looks.remove(grant);
+        } else {
+            inOrder.add(grant);
         }
         bytes += sign * bytesOf(grant);
         bytesOf.merge(grant.session(), sign * bytesOf(grant), (one, other) -> one + other == 0 ? null : one + other);
-        return true;
     }
 
     private static long bytesOf(PageGrant grant) {
@@ -171,11 +183,14 @@ final class WaitingGrants {
     }
 
     /** Takes the next waiting grant for a prefill that has begun. */
-    Optional<PageGrant> takeFor(Prefill prefill) {
+    Optional<PageGrant> takeFor(Prefill prefill, long nowNs) {
         Optional<PageGrant> next = byTransferId.getOrDefault(prefill.transfer().id(), List.of()).stream()
                 .filter(grant -> prefills.takes(prefill, grant))
                 .findFirst();
-        next.ifPresent(this::remove);
+        next.ifPresent(grant -> {
+            remove(grant);
+            unheard.came(nowNs - grant.receivedNs(), nowNs);
+        });
         return next;
     }
 
@@ -189,7 +204,7 @@ final class WaitingGrants {
         remove(grant);
         brought.removeOne(grant.transfer());
         replies.decline(grant, Reason.NEVER_CAME, sentence);
-        dismiss(grant.transfer(), grant.session(), nowNs); // a prefill that comes now waits for others only
+        dismiss(grant.transfer(), grant.session(), sentence, nowNs); // a prefill that comes now waits for others only
     }
 
     /** Removes a grant that its decoder cancels; false if it does not wait here. */
@@ -199,18 +214,18 @@ final class WaitingGrants {
                 .findFirst();
         cancelled.ifPresent(grant -> {
             remove(grant);
-            dismiss(grant.transfer(), session, nowNs);
+            dismiss(grant.transfer(), session, CANCELLED, nowNs);
         });
         return cancelled.isPresent();
     }
 
     /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next attempt. */
-    void dismiss(TransferKey transfer, Session session, long nowNs) {
-        dismiss(transfer, KvPeer.of(session).ranks(), KvPeer.of(session).needingRanks(), nowNs);
+    void dismiss(TransferKey transfer, Session session, String sentence, long nowNs) {
+        dismiss(transfer, KvPeer.of(session).ranks(), KvPeer.of(session).needingRanks(), sentence, nowNs);
     }
 
     /** The same for some ranks that need something of this prefiller. */
-    void dismiss(TransferKey transfer, EngineRanks done, EngineRanks needing, long nowNs) {
+    void dismiss(TransferKey transfer, EngineRanks done, EngineRanks needing, String sentence, long nowNs) {
         if (done.isEmpty()) {
             return;
         }
@@ -219,7 +234,7 @@ final class WaitingGrants {
                 known != null && nowNs - known.untilNs() < 0 && known.ranks().fits(done);
         EngineRanks ranks = EngineRanks.copyOf(adds ? known.ranks() : done);
         ranks.add(done);
-        dismissed.put(transfer, new Dismissal(ranks, needing, nowNs + limits.grantWaitNs()));
+        dismissed.put(transfer, new Dismissal(ranks, needing, sentence, nowNs + limits.grantWaitNs()));
     }
 
     /** Takes the ranks that dismissed a transfer before its prefill began; called once, when it begins. */
@@ -229,11 +244,14 @@ final class WaitingGrants {
                 .filter(dismissal -> !dismissal.ranks().isEmpty());
     }
 
-    void drop(Session session) {
-        byTransferId.values().removeIf(grants -> {
-            grants.removeIf(grant -> grant.session() == session && note(grant, -1));
-            return grants.isEmpty();
-        });
+    /** The grants of a session that has ended wait no more, and no other will come for their fetches. */
+    void drop(Session session, String reason, long nowNs) {
+        List<PageGrant> dropped =
+                inOrder.stream().filter(grant -> grant.session() == session).toList();
+        for (PageGrant grant : dropped) {
+            remove(grant);
+            dismiss(grant.transfer(), session, reason, nowNs);
+        }
     }
 
     /** Declines all waiting grants; later ones are declined on arrival. */
@@ -243,10 +261,10 @@ final class WaitingGrants {
                 .flatMap(List::stream)
                 .forEach(grant -> replies.decline(grant, Reason.SHUTTING_DOWN, sentence));
         byTransferId.clear();
-        byDeadline.clear();
+        inOrder.forEach(looks::remove);
+        inOrder.clear();
         bytesOf.clear();
         bytes = 0;
-        count = 0;
     }
 
     /** Why no grant is accepted any more; empty while grants are accepted. */
@@ -254,16 +272,33 @@ final class WaitingGrants {
         return shutDownReason;
     }
 
-    /** Declines grants whose prefill has not come in time. Returns their number. */
-    int expire(long nowNs) {
+    /**
+     * Declines grants whose prefill has not come in time. Returns their number.
+     *
+     * @param namedPromptsNs when the engine could last name the prompts that it has queued
+     */
+    int expire(long nowNs, long namedPromptsNs) {
         int expired = 0;
-        for (PageGrant grant = byDeadline.peek();
-                grant != null && nowNs - grant.deadlineNs() >= 0;
-                grant = byDeadline.peek()) {
-            decline(grant, neverCame(grant), nowNs);
-            expired++;
+        for (PageGrant grant = looks.takeOver(nowNs); grant != null; grant = looks.takeOver(nowNs)) {
+            long waitNs = waitNs(grant, nowNs);
+            long busyNs = Math.min(waitNs, grant.receivedNs() + limits.grantWaitNs() - nowNs);
+            if (nowNs - grant.receivedNs() < waitNs) {
+                looks.set(grant, grant.receivedNs() + waitNs);
+            } else if (namedPromptsNs - grant.receivedNs() < 0 && busyNs > 0) {
+                looks.set(grant, nowNs + busyNs); // one forward pass for all that time: the prompt may wait behind it
+            } else {
+                decline(grant, neverCame(grant, waitNs), nowNs);
+                expired++;
+            }
         }
         return expired;
+    }
+
+    /** How long the grant may wait, from its arrival on. */
+    private long waitNs(PageGrant grant, long nowNs) {
+        boolean heard =
+                brought.knows(grant.transfer()) || prefills.any(grant.transfer()) || ended.knows(grant.transfer());
+        return heard ? limits.grantWaitNs() : Math.max(grant.unheardLimitNs(), unheard.waitNs(nowNs));
     }
 
     private void remove(PageGrant grant) {
@@ -275,9 +310,10 @@ final class WaitingGrants {
         }
     }
 
-    private String neverCame(PageGrant grant) {
+    private String neverCame(PageGrant grant, long waitNs) {
         return "no request with transfer id " + grant.transferId() + " reached the prefiller within "
-                + limits.grantWaitNs() / 1_000_000 + " ms (grant_wait_seconds)"
+                + waitNs / 1_000_000 + " ms ("
+                + (waitNs == limits.grantWaitNs() ? "grant_wait_seconds" : "unheard_limit_seconds") + ")"
                 + ended.endFor(grant.session(), grant.transfer())
                         .map(end -> "; of an earlier one with that id: " + end)
                         .orElseGet(() -> namesake(grant));
@@ -291,21 +327,20 @@ final class WaitingGrants {
         }
         return prefills.any(grant.transfer())
                 ? "; the one with that id and prompt was granted or given up already"
-                : ": look whether the router sends both legs, with one id";
+                : ": look whether the prefiller's server rejected it, and whether the router sends both legs, with one id";
     }
 
     /** The earliest deadline, or {@code latestNs} when none is earlier. */
     long earliestNs(long latestNs) {
-        PageGrant next = byDeadline.peek();
-        return next != null && next.deadlineNs() - latestNs < 0 ? next.deadlineNs() : latestNs;
+        return looks.earliestNs(latestNs);
     }
 
     /** All waiting grants, oldest first. */
     Collection<PageGrant> all() {
-        return byDeadline;
+        return inOrder;
     }
 
     int count() {
-        return count;
+        return inOrder.size();
     }
 }

@@ -133,8 +133,8 @@ class ContradictionsTest {
                         ContextSlots.NO_SLOT,
                         0,
                         0,
-                        nowNs,
-                        nowNs + LIMITS.grantWaitNs()),
+                        0,
+                        nowNs),
                 EngineCommand.Prompt.NONE);
         contradictions.note(ID, nowNs);
     }

@@ -98,7 +98,7 @@ class DeliveriesTest {
 
     @Test
     void shouldLookAtNoLayerAgainUntilOneBecomesReadable() {
-        StepInFlight step = new StepInFlight(1, 0);
+        StepInFlight step = new StepInFlight(1, 0, 0);
         step(step, PROMPT_TOKENS);
         step.onReadable(7);
         submitAll();
@@ -118,13 +118,13 @@ class DeliveriesTest {
         prefill.settledTokens = PAGE_TOKENS;
         submitAll();
         assertThat(transfer.requests).as("a page that was cached").hasSize(LAYERS);
-        StepInFlight first = new StepInFlight(1, 0);
+        StepInFlight first = new StepInFlight(1, 0, 0);
         step(first, 2 * PAGE_TOKENS);
         submitAll();
         first.onReadable(1);
         submitAll();
         assertThat(transfer.requests).as("the next page of a layer").hasSize(LAYERS + 1);
-        StepInFlight second = new StepInFlight(2, LAYERS);
+        StepInFlight second = new StepInFlight(2, LAYERS, 0);
         step(second, PROMPT_TOKENS);
         submitAll();
         second.onReadable(2);

@@ -37,7 +37,6 @@ class EndedTransfersTest {
     private static PageGrant grant() {
         Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
         session.fits(new KvPeer(Geometries.of("m"), Geometries.of("m")));
-        return new PageGrant(
-                session, 1, TRANSFER, 1, 1, 0, List.of(new int[] {1}), ContextSlots.NO_SLOT, 0, 0, 0, GRANT_WAIT_NS);
+        return new PageGrant(session, 1, TRANSFER, 1, 1, 0, List.of(new int[] {1}), ContextSlots.NO_SLOT, 0, 0, 0, 0);
     }
 }

@@ -142,7 +142,7 @@ class LayerWriterTest {
         LayerWriter writer = writer(side);
         Delivery delivery = granted(writer, side, side, 0);
         delivery.prefill.settledTokens = 0;
-        StepInFlight step = new StepInFlight(1, 0);
+        StepInFlight step = new StepInFlight(1, 0, 0);
         delivery.prefill.begin(
                 new EngineCommand.Chunk("r", TRANSFER.id(), 16, 0, 0, 8, 0, new int[0]), step, LAYER_COUNT, 0);
         step.onReadable(1);

@@ -60,19 +60,24 @@ class WaitingGrantsTest {
 
         assertThat(waiting.cancel(greedy, "t1", 1, 0)).isTrue();
         assertThat(taken(greedy, PAGES_EACH)).isTrue();
-        assertThat(waiting.takeFor(new Prefill(
-                        "r", new TransferKey("t2", ""), Geometries.of("m").groups(), 0)))
+        assertThat(waiting.takeFor(
+                        new Prefill(
+                                "r",
+                                new TransferKey("t2", ""),
+                                Geometries.of("m").groups(),
+                                0),
+                        0))
                 .isPresent();
         assertThat(taken(greedy, PAGES_EACH)).isTrue();
         assertThat(taken(greedy, PAGES_EACH)).isFalse();
 
-        waiting.expire(LIMITS.grantWaitNs());
+        waiting.expire(LIMITS.grantWaitNs(), LIMITS.grantWaitNs());
         assertThat(waiting.count()).isZero();
         wire.take();
         for (int i = 0; i < GRANTS_EACH; i++) {
             assertThat(taken(greedy, PAGES_EACH)).isTrue();
         }
-        waiting.drop(greedy);
+        waiting.drop(greedy, "it hung up", 0);
         assertThat(waiting.count()).isZero();
         assertThat(taken(greedy, PAGES_EACH)).isTrue();
     }
@@ -140,7 +145,7 @@ class WaitingGrantsTest {
                         0,
                         0,
                         0,
-                        LIMITS.grantWaitNs()),
+                        0),
                 prompt);
     }
 

@@ -137,6 +137,8 @@ public enum Mutation {
                 limits.fetchLimitNs(),
                 limits.connectLimitNs(),
                 limits.heartbeatNs(),
-                Long.MAX_VALUE / 4);
+                Long.MAX_VALUE / 4,
+                limits.unheardLimitNs(),
+                limits.unheardAskedNs());
     }
 }
