@@ -18,6 +18,8 @@ from warm_starts import WarmServer
 REST_LIMIT_SECONDS = 60.0
 GRANT_LIMIT_SECONDS = 60.0
 SILENCE_LIMIT_SECONDS = 60.0
+UNHEARD_LIMIT_SECONDS = 120.0
+"""A server here may get no core for longer than a prompt that never comes is waited for elsewhere."""
 """Servers on two cores wait by `sched_yield`: on some kernels that keeps a messenger from a core for 20 s, twice the
 default (docs/testing.md). Tests of silence set their own."""
 HELD_GAUGES = (
@@ -136,6 +138,7 @@ def messenger(side: Side, model: Path, folder: Path, control_port: int | None = 
         "metrics_port": metrics_port,
         "timelines": "full",
         "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
+        "unheard_limit_seconds": side.extra.get("grant_wait_seconds", UNHEARD_LIMIT_SECONDS),
     }
     if side.kv_role != "kv_consumer":
         extra |= {"listen_port": control, "engine_api_url": f"http://{LOOPBACK}:{port}"}

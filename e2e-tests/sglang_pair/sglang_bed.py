@@ -20,6 +20,8 @@ from sglang_servers import PAGE_TOKENS, EngineOptions, Role, engine, load_balanc
 from warm_sglang import WarmSglang
 
 REST_LIMIT_SECONDS = 120.0
+UNHEARD_LIMIT_SECONDS = 120.0
+"""A server here may get no core for longer than a prompt that never comes is waited for elsewhere."""
 ROOM_MAX = 2**63 - 1
 COMPLETIONS = "/v1/completions"
 TOLD_FIGURES = (
@@ -231,7 +233,8 @@ class Ground:
             metrics_ports = range(first, first + rank_count)
             faults = {"jvm_options": self.gate.jvm_options}
             holdable = faults if kind.holdable and role == "prefill" else {}
-            told = {"metrics_port": first, "timelines": "full", **holdable, **kind.options}
+            waits = {"unheard_limit_seconds": UNHEARD_LIMIT_SECONDS}
+            told = {"metrics_port": first, "timelines": "full", **waits, **holdable, **kind.options}
             environment["KV_MESSENGER_OPTIONS"] = json.dumps(told)
         options = EngineOptions(
             self.model,

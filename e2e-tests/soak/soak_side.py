@@ -45,6 +45,7 @@ def options(role: str, transport: str) -> Options:
         "listen_port": 0,
         "timelines": "off",
         "grant_wait_seconds": 60.0,
+        "unheard_limit_seconds": 60.0,
     }
     return parse_options(said, role=role, engine_id=f"soak-{role}-{random.randrange(1 << 30)}")
 

@@ -40,6 +40,8 @@ PREFILLER_PORT = 14579
 _PORT_MAX = 65_535
 _METRICS_PEERS_MAX = 1_024
 _WAIT_MAX_SECONDS = 86_400.0
+_UNHEARD_LIMIT_SECONDS = 8.0
+"""A prompt that an engine has queued is announced within milliseconds; the rest is for the servers in front of it."""
 _METADATA_KEY = "kv_messenger_option"
 
 
@@ -242,6 +244,15 @@ class Options:
         120.0,
         boundary="grantWaitMillis",
     )
+    unheard_limit_seconds: float = _seconds(
+        "How long a decoder's request waits while its prefiller has heard nothing at all of the prompt: it is neither"
+        " queued there nor running. The larger value of the two sides counts. With SGLang, where it is not set, a"
+        " prefiller takes SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and a decoder SGLANG_DISAGGREGATION_WAITING_TIMEOUT"
+        " if you have set them.",
+        0.0,
+        boundary="unheardAskedMillis",
+        default_said=f"{_UNHEARD_LIMIT_SECONDS:g}, or grant_wait_seconds if that is less",
+    )
     fetch_limit_seconds: float = _seconds(
         "A decoder's request fails if its KV has not arrived within this time. vLLM only; with SGLang set its own"
         " SGLANG_DISAGGREGATION_WAITING_TIMEOUT.",
@@ -344,10 +355,12 @@ class Options:
                 continue
             value = getattr(self, name)
             if spec.kind == "seconds":
-                value = max(1, round(value * 1000))
+                value = max(1, round(value * 1000)) if value else 0
             elif spec.kind in ("list of strings", "list of integers"):
                 value = list(value)
             said[spec.boundary] = value
+        unheard = self.unheard_limit_seconds or min(_UNHEARD_LIMIT_SECONDS, self.grant_wait_seconds)
+        said["unheardLimitMillis"] = max(1, round(unheard * 1000))
         return said
 
 

@@ -39,7 +39,7 @@ def memory():
     return ctypes.create_string_buffer(PAGE_BYTES * PAGE_COUNT * len(LAYERS))
 
 def open_one(role, kv, changes={}, **said):
-    said = {"listen_port": 0, "transports": ["tcp"], "aot_cache": False} | said
+    said = {"listen_port": 0, "transports": ["tcp"], "aot_cache": False, "unheard_limit_seconds": 120} | said
     return Messenger.open(parse_options(said, role=role, engine_id=role), geometry(kv, **changes))
 
 def page(kv, layer, index):
@@ -170,7 +170,7 @@ def rank(role, kv, rows, tp_rank, tp_size):
     described["ranks"][0]["tpRank"] = tp_rank
     row = {"name": "row", "address": ctypes.addressof(rows), "lengthBytes": len(rows), "memfd": -1,
            "rowStrideBytes": ROW_BYTES, "rowBytes": ROW_BYTES}
-    said = {"listen_port": 0, "transports": ["tcp"], "aot_cache": False}
+    said = {"listen_port": 0, "transports": ["tcp"], "aot_cache": False, "unheard_limit_seconds": 120}
     return Messenger.open(parse_options(said, role=role, engine_id=f"{role}{tp_rank}"), described, [row])
 
 def rows():
@@ -219,8 +219,8 @@ def described(memories, **changes):
             for name, (sending, length) in KINDS.items()]
 
 def open_with(role, kv, said):
-    options = parse_options({"listen_port": 0, "transports": ["tcp"], "aot_cache": False}, role=role, engine_id=role)
-    return Messenger.open(options, geometry(kv), said)
+    listens = {"listen_port": 0, "transports": ["tcp"], "aot_cache": False, "unheard_limit_seconds": 120}
+    return Messenger.open(parse_options(listens, role=role, engine_id=role), geometry(kv), said)
 
 def row(memories, name, slot):
     length = KINDS[name][1]

@@ -23,7 +23,8 @@ def test_should_pass_every_option_under_its_name_of_the_boundary() -> None:
     section = BOUNDARY_PAGE.read_text(encoding="utf-8").split("## Options")[1].split("\n## ")[0]
     said = parse().for_java()
     assert all(f"`{name}`" in section for name in said)
-    assert set(said) == {"role", "engineId"} | {spec.boundary for spec in OPTION_SPECS.values() if spec.boundary}
+    resolved = {"role", "engineId", "unheardLimitMillis"}
+    assert set(said) == resolved | {spec.boundary for spec in OPTION_SPECS.values() if spec.boundary}
 
 
 def test_should_tell_java_times_in_milliseconds() -> None:
@@ -297,3 +298,16 @@ def test_should_take_the_older_spelling_of_one_verbs_device() -> None:
     assert in_environment(several) == ("mlx5_0", "mlx5_1")
     assert parse(verbs_devices=["mlx5_0"]).for_java()["verbsDevices"] == ["mlx5_0"]
     assert "verbsDevice" not in parse().for_java()
+
+
+def test_should_wait_for_a_prompt_that_is_unheard_of_for_some_seconds_unless_told_otherwise() -> None:
+    assert _unheard(parse()) == (8_000, 0)
+    assert _unheard(parse(grant_wait_seconds=3)) == (3_000, 0)
+    assert _unheard(parse(unheard_limit_seconds=20, grant_wait_seconds=3)) == (20_000, 20_000)
+    with pytest.raises(OptionError, match="'unheard_limit_seconds' is 0, expected a value"):
+        parse(unheard_limit_seconds=0)
+
+
+def _unheard(options: Any) -> tuple[object, object]:
+    said = options.for_java()
+    return said["unheardLimitMillis"], said["unheardAskedMillis"]

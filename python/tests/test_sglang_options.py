@@ -56,3 +56,24 @@ def test_should_refuse_in_their_variables_what_it_refuses_elsewhere(variable: st
 
 def test_should_read_the_other_variables() -> None:
     assert read_options("prefill", RANK, {"KV_MESSENGER_METRICS_PORT": "9000"}).metrics_port == 9000
+
+
+@pytest.mark.parametrize(
+    ("mode", "variable"),
+    [("prefill", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"), ("decode", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")],
+)
+def test_should_wait_for_the_other_leg_as_long_as_sglang_is_told_to(mode: str, variable: str) -> None:
+    assert read_options(mode, RANK, {}).unheard_limit_seconds == 0
+    assert read_options(mode, RANK, {variable: "600"}).for_java()["unheardAskedMillis"] == 600_000
+    assert read_options(mode, RANK, {variable: "600"}).for_java()["unheardLimitMillis"] == 600_000
+    assert read_options(mode, RANK, {variable: "soon"}).for_java()["unheardAskedMillis"] == 0
+    said = {variable: "600", OPTIONS_VARIABLE: '{"unheard_limit_seconds": 20}'}
+    assert read_options(mode, RANK, said).unheard_limit_seconds == 20
+
+
+@pytest.mark.parametrize(
+    ("mode", "other"),
+    [("decode", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"), ("prefill", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")],
+)
+def test_should_leave_the_limit_of_the_other_role_alone(mode: str, other: str) -> None:
+    assert read_options(mode, RANK, {other: "600"}).unheard_limit_seconds == 0

@@ -21,7 +21,7 @@ SCRIPT = """
     def opened(role, model="one", **more):
         pages = HostPages(model, 4096, 4)
         kept.append(pages)
-        said = {"listen_port": 0, "grant_wait_seconds": 1, "connect_limit_seconds": 60, **more}
+        said = {"listen_port": 0, "unheard_limit_seconds": 1, "connect_limit_seconds": 60, **more}
         return Messenger.open(parse_options(said, role=role, engine_id=role), pages.geometry(16))
 
     def answering(answer):
@@ -48,6 +48,7 @@ SCRIPT = """
     prefiller = opened("prefiller", shared_secret=SECRET)
     right = opened("decoder", shared_secret=SECRET)
     hasty = opened("decoder", shared_secret=SECRET, connect_limit_seconds=1)
+    patient = opened("decoder", shared_secret=SECRET, unheard_limit_seconds=2)
     other_secret = opened("decoder", shared_secret=OTHER)
     no_secret = opened("decoder")
     other_model = opened("decoder", model="another", shared_secret=SECRET)
@@ -57,15 +58,16 @@ SCRIPT = """
     fetch(hasty, "silent port", answering(b""))
     fetch(right, "HTTP server", answering(b"HTTP/1.1 400 Bad Request\\r\\n\\r\\n"))
     fetch(right, "one leg", port)
+    fetch(patient, "one leg, more patience", port)
     fetch(other_secret, "other secret", port)
     fetch(no_secret, "no secret", port)
     fetch(other_model, "other model", port)
     said, deadline = {}, time.monotonic() + 60
-    while len(said) < 8 and time.monotonic() < deadline:
-        for messenger in (right, hasty, other_secret, no_secret, other_model):
+    while len(said) < 9 and time.monotonic() < deadline:
+        for messenger in (right, hasty, patient, other_secret, no_secret, other_model):
             said.update({event.request: event.reason for event in messenger.poll() if isinstance(event, Failed)})
         time.sleep(0.02)
-    for messenger in (prefiller, right, hasty, other_secret, no_secret, other_model):
+    for messenger in (prefiller, right, hasty, patient, other_secret, no_secret, other_model):
         messenger.close()
     print(json.dumps(said))
 """
@@ -78,8 +80,9 @@ SENTENCES = {
     "silent port": r"127\.0\.0\.1:\d+ did not complete the handshake within 1000 ms \(connect_limit_seconds\): look"
     r" whether a messenger is at that address, and what may hold its frames up",
     "HTTP server": r".* expected at most \d+: look whether the port is that of a messenger",
-    "one leg": r"no request with transfer id one leg reached the prefiller within 1000 ms \(grant_wait_seconds\): look"
-    r" whether the router sends both legs, with one id",
+    "one leg": r"no request with transfer id one leg reached the prefiller within 1000 ms \(unheard_limit_seconds\): look"
+    r" whether the prefiller's server rejected it, and whether the router sends both legs, with one id",
+    "one leg, more patience": r"no request with transfer id .* within 2000 ms \(unheard_limit_seconds\): look .*",
     "other secret": r".*shared_secret differs between prefiller and decoder at .*: set the same value on both sides",
     "no secret": r".*shared_secret differs between prefiller and decoder at .*: set the same value on both sides",
     "other model": r".*the prefiller's model is one, the decoder's is another: start both with the same",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
@@ -38,6 +39,12 @@ _LEFT_TO_SGLANG: Mapping[str, tuple[str | None, str]] = {
     ),
 }
 """Options without effect here: the only accepted value, None if there is none, and why."""
+
+_UNHEARD_VARIABLES: Mapping[str, str] = {
+    "prefill": "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT",
+    "decode": "SGLANG_DISAGGREGATION_WAITING_TIMEOUT",
+}
+"""SGLang's own variables for how long one leg of a request waits for the other, by the role of its engine."""
 
 _UNKNOWN_RANK = SimpleNamespace(system_dp_rank=0, pp_rank=0, engine_rank=0)
 
@@ -121,7 +128,18 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
         if environment.get(variable) not in (None, "", only):
             raise OptionError(f"{variable} is {environment[variable]!r}, expected {expected}, because {why}")
     place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
-    return _parse(said, mode, f"sglang-{mode}-{os.getpid()}-{place}", environment)
+    options = _parse(said, mode, f"sglang-{mode}-{os.getpid()}-{place}", environment)
+    if options.unheard_limit_seconds:
+        return options
+    return dataclasses.replace(options, unheard_limit_seconds=_other_leg_seconds(mode, environment))
+
+
+def _other_leg_seconds(mode: str, environment: Mapping[str, str]) -> float:
+    """How long the user has SGLang wait for a request's other leg; 0 = the user has not said."""
+    try:
+        return max(0.0, float(environment.get(_UNHEARD_VARIABLES[mode], "")))
+    except ValueError:
+        return 0.0  # SGLang takes its default, and says so
 
 
 def early_options(mode: str) -> Options:

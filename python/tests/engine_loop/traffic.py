@@ -23,6 +23,11 @@ ID_LENGTH_MAX = 512
 BOTH, HANDED_ON, DECODER_FIRST, PLAIN = "both legs", "answer handed on", "decoder only", "plain"
 
 
+def _waits(seconds: float) -> dict[str, float]:
+    """How long one leg waits for the other, whether or not its engine has heard of it: steps here may take seconds."""
+    return {"grant_wait_seconds": seconds, "unheard_limit_seconds": seconds}
+
+
 @dataclass
 class Ask:
     """One HTTP request of a client, as the router sends it on."""
@@ -93,7 +98,7 @@ class Traffic:
     def _engines(self) -> tuple[EnginePlan, EnginePlan]:
         draw = self.random
         longest = draw.choice([320, 512, 512, 1024, 2048])
-        options = {"transports": draw.choice([["tcp"], ["shm", "tcp"]]), "grant_wait_seconds": GRANT_WAIT_SECONDS}
+        options = {"transports": draw.choice([["tcp"], ["shm", "tcp"]]), **_waits(GRANT_WAIT_SECONDS)}
         return (
             self._engine("P", "kv_producer", longest, options),
             replace(self._engine("D", "kv_consumer", longest, options), recompute=draw.random() < 0.2),
@@ -235,7 +240,7 @@ def _retried(t: Traffic) -> None:
 def _queue(t: Traffic, side: str) -> None:
     """Requests wait in an engine's queue for three times the grant wait (A2)."""
     t.roomy()
-    t.option(grant_wait_seconds=SHORT_GRANT_WAIT_SECONDS)
+    t.option(**_waits(SHORT_GRANT_WAIT_SECONDS))
     t.plan.queue_seconds = QUEUE_LIMITS * SHORT_GRANT_WAIT_SECONDS
     t.set("prefiller" if side == "P" else "decoder", requests_max=1)
     t.plan.open_groups = 1000
@@ -276,7 +281,7 @@ def _aborts(t: Traffic) -> None:
     """Clients go away in every state, from both legs or one (A6)."""
     t.set("prefiller", requests_max=2)
     # A grant that comes after the other leg was aborted waits: the id may be used again.
-    t.option(grant_wait_seconds=4.0)
+    t.option(**_waits(4.0))
 
     def group() -> list[Ask]:
         ask = t.ask(route=t.random.choice([BOTH, BOTH, HANDED_ON]))
@@ -312,7 +317,7 @@ def _rejected(t: Traffic) -> None:
     """The decoder's API server rejects requests, and the router may send them again; others have the same prompts."""
     t.roomy()
     # After a rejection the prefiller's pages are held for a quarter of it.
-    t.option(grant_wait_seconds=8.0)
+    t.option(**_waits(8.0))
 
     def group() -> list[Ask]:
         draw = t.random

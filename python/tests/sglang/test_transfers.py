@@ -359,6 +359,24 @@ def test_should_let_the_prefiller_go_when_the_decoder_never_takes_the_request(pa
     pair.assert_nothing_held()
 
 
+def test_should_let_a_prefillers_leg_go_at_once_that_comes_after_its_decoder_has_declined(pair: Pair) -> None:
+    """The other order. That the decline has come is known from the next one's, on the same link."""
+    from one_process import until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    late, next_one = pair.next_room(), pair.next_room()
+    waiting = pair.sender(next_one)
+    for room in (late, next_one):
+        pair.receiver(room).abort()
+    until(lambda: waiting.poll() == KVPoll.Failed, "the prefiller has heard")
+    sender = pair.sender(late)
+    until(lambda: sender.poll() == KVPoll.Failed, "the leg that came late ends too")
+    for ended in (waiting, sender):
+        with pytest.raises(Exception, match="declined"):
+            ended.failure_exception()
+    pair.assert_nothing_held()
+
+
 def test_should_not_wait_longer_than_sglang_says_for_a_decoder(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     from one_process import until
     from sglang.srt.disaggregation.base.conn import KVPoll

@@ -166,7 +166,9 @@ record OpenRequest(
                 nanos(options, "fetchLimitMillis"),
                 nanos(options, "connectLimitMillis"),
                 nanos(options, "heartbeatMillis"),
-                nanos(options, "silenceLimitMillis"));
+                nanos(options, "silenceLimitMillis"),
+                nanos(options, options.has("unheardLimitMillis") ? "unheardLimitMillis" : "grantWaitMillis"),
+                options.has("unheardAskedMillis") ? nanos(options, "unheardAskedMillis") : 0);
     }
 
     private static long nanos(Fields options, String name) {
