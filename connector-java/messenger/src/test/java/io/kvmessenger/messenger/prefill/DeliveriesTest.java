@@ -10,14 +10,23 @@ import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.RecordingTransferEngine;
+import io.kvmessenger.messenger.SilentEngine;
 import io.kvmessenger.messenger.SilentTally;
+import io.kvmessenger.messenger.Wire;
 import io.kvmessenger.messenger.kv.KvPeer;
+import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.History;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.session.Sessions;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
@@ -111,6 +120,33 @@ class DeliveriesTest {
         step.onReadable(8);
         submitAll();
         assertThat(transfer.requests).hasSize(8);
+    }
+
+    /** Its bytes may be on their way: "nothing will follow" would be a promise that this side cannot keep. */
+    @Test
+    void shouldNeverSayThatNothingFollowsAWriteThatFailed() {
+        Wire wire = new Wire();
+        Sessions sessions = new Sessions(
+                new MessengerIdentity("p", 1, new byte[0]),
+                new KvSubject(geometry),
+                wire,
+                new ProtocolLimits(1000, 1000, 500, 100, 300),
+                new SilentTally(),
+                new SplittableRandom(1),
+                new PeerWarnings(new SilentEngine(), () -> 0),
+                null);
+        Replies replies = new Replies(sessions, new SilentTally());
+        delivery.grant.session().agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
+        delivery.stopped = true;
+        delivery.mayStillLand = true;
+        replies.answer(delivery);
+        delivery.stopCode = Reason.PATH_LOST;
+        replies.answer(delivery);
+        assertThat(wire.sent).isEmpty();
+
+        delivery.mayStillLand = false;
+        replies.answer(delivery);
+        assertThat(wire.sent).singleElement().matches(ControlFrame::hasCannotDeliver);
     }
 
     @Test

@@ -52,6 +52,17 @@ class PromptPagesTest {
     }
 
     @Test
+    void shouldTakeNoPageOutsideOfThePool() {
+        int pageCount = 1 << 17;
+
+        assertThat(pages.misfit(new ChunkPages(0, new int[] {0, pageCount - 1})))
+                .isEmpty();
+        assertThat(pages.misfit(new ChunkPages(0, new int[] {0, pageCount})))
+                .isEqualTo("names page 131072 at position 1, expected one of 131072");
+        assertThat(pages.misfit(new ChunkPages(0, new int[] {-1}))).contains("names page -1 at position 0");
+    }
+
+    @Test
     void shouldLeaveWhatASubmittedWriteReadsAsItIs() {
         add(0, new int[] {4, 9});
         int[] submitted = pages.byPosition();
