@@ -11,6 +11,7 @@ package io.kvmessenger.messenger.port;
  * @param unheardLimitNs a grant waits for a prompt of which the prefiller has heard nothing at all
  * @param unheardAskedNs the same for grants that this side sends as a decoder, where the prefiller's is less; 0 = the
  *     prefiller's
+ * @param capacities what is kept meanwhile
  */
 public record ProtocolLimits(
         long grantWaitNs,
@@ -19,7 +20,8 @@ public record ProtocolLimits(
         long heartbeatNs,
         long silenceLimitNs,
         long unheardLimitNs,
-        long unheardAskedNs) {
+        long unheardAskedNs,
+        Capacities capacities) {
     /** The newest version that is spoken. A change of the protocol that affects peers increments it. */
     public static final int PROTOCOL_VERSION = 10;
     /**
@@ -56,10 +58,49 @@ public record ProtocolLimits(
     /** The longest that a decoder can have its grants wait for prompts of which nothing has been heard. */
     public static final long UNHEARD_LIMIT_MAX_NS = 86_400_000_000_000L;
 
-    /** Limits by which a prompt that is unheard of is waited for as long as any other. */
+    /** Limits of production, by which a prompt that is unheard of is waited for as long as any other. */
     public ProtocolLimits(
             long grantWaitNs, long fetchLimitNs, long connectLimitNs, long heartbeatNs, long silenceLimitNs) {
-        this(grantWaitNs, fetchLimitNs, connectLimitNs, heartbeatNs, silenceLimitNs, grantWaitNs, 0);
+        this(
+                grantWaitNs,
+                fetchLimitNs,
+                connectLimitNs,
+                heartbeatNs,
+                silenceLimitNs,
+                grantWaitNs,
+                0);
+    }
+
+    /** The same waits with the capacities of production. */
+    public ProtocolLimits(
+            long grantWaitNs,
+            long fetchLimitNs,
+            long connectLimitNs,
+            long heartbeatNs,
+            long silenceLimitNs,
+            long unheardLimitNs,
+            long unheardAskedNs) {
+        this(
+                grantWaitNs,
+                fetchLimitNs,
+                connectLimitNs,
+                heartbeatNs,
+                silenceLimitNs,
+                unheardLimitNs,
+                unheardAskedNs,
+                Capacities.PRODUCTION);
+    }
+
+    public ProtocolLimits with(Capacities other) {
+        return new ProtocolLimits(
+                grantWaitNs,
+                fetchLimitNs,
+                connectLimitNs,
+                heartbeatNs,
+                silenceLimitNs,
+                unheardLimitNs,
+                unheardAskedNs,
+                other);
     }
 
     /** How long a grant waits while the engine has announced another prompt under its id and nothing else has come. */

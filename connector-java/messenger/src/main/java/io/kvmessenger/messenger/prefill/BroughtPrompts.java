@@ -1,7 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.EngineRanks;
-import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.BoundedMap;
 import java.util.ArrayList;
@@ -17,7 +16,11 @@ final class BroughtPrompts {
     private static final int SAME_MAX = 1024;
 
     /** For each request that the engine was asked to compute, the ranks whose messengers have sent its prompt. */
-    private final Map<TransferKey, List<EngineRanks>> byTransfer = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<TransferKey, List<EngineRanks>> byTransfer;
+
+    BroughtPrompts(int entriesMax) {
+        byTransfer = new BoundedMap<>(entriesMax);
+    }
 
     /**
      * Records a prompt sent by the messenger of some ranks. Returns whether it is the first of a request.

@@ -65,8 +65,10 @@ final class DecoderFrames {
         this.clock = ports.clock();
         this.limits = limits;
         this.settled = settled;
-        this.expectations = new Expectations(limits.unheardLimitNs());
-        this.rejections = new Rejections(limits.rejectedWaitNs());
+        this.expectations = new Expectations(
+                limits.unheardLimitNs(), limits.capacities().expectedTransfersMax());
+        this.rejections =
+                new Rejections(limits.rejectedWaitNs(), limits.capacities().endedTransfersMax());
     }
 
     /** The decoder will send a grant or a decline, however long its queue is. */

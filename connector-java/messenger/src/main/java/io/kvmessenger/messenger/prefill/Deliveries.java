@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.PrefillTimeline;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
@@ -34,7 +35,12 @@ final class Deliveries {
 
     /** @param settled receives the prefill after each change that may have ended one of its deliveries */
     Deliveries(
-            LayerWriter writer, Sessions sessions, Replies replies, Prefiller.Ports ports, Consumer<Prefill> settled) {
+            LayerWriter writer,
+            Sessions sessions,
+            Replies replies,
+            Prefiller.Ports ports,
+            ProtocolLimits limits,
+            Consumer<Prefill> settled) {
         this.writer = writer;
         this.sessions = sessions;
         this.replies = replies;
@@ -43,7 +49,8 @@ final class Deliveries {
         this.history = ports.history();
         this.clock = ports.clock();
         this.settled = settled;
-        this.checksums = new SourceChecksums(sessions, ports.random(), this::left);
+        this.checksums =
+                new SourceChecksums(sessions, limits.capacities().checksumsPerFrameMax(), ports.random(), this::left);
     }
 
     /** @param area the memory that the grant lets this side write to */

@@ -45,9 +45,9 @@ final class EndedTransfers {
         }
     }
 
-    private final Map<TransferKey, Ended> byTransfer = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<TransferKey, Ended> byTransfer;
     /** The transfer that ended last under each id. */
-    private final Map<String, TransferKey> lastById = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<String, TransferKey> lastById;
 
     private final long memoryNs;
 
@@ -57,6 +57,8 @@ final class EndedTransfers {
      */
     EndedTransfers(ProtocolLimits limits) {
         memoryNs = Math.max(limits.grantWaitNs(), limits.fetchLimitNs());
+        byTransfer = new BoundedMap<>(limits.capacities().endedTransfersMax());
+        lastById = new BoundedMap<>(limits.capacities().endedTransfersMax());
     }
 
     void remember(Prefill prefill, long nowNs) {

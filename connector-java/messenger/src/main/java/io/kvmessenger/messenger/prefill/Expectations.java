@@ -1,6 +1,5 @@
 package io.kvmessenger.messenger.prefill;
 
-import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import java.util.HashMap;
@@ -24,18 +23,21 @@ final class Expectations {
     private final Map<Word, Long> unseenUntilNs = new LinkedHashMap<>();
 
     private final long unheardLimitNs;
+    private final int eachMax;
 
     /** A transfer that a session has announced. */
     record Word(Session session, TransferKey transfer) {}
 
-    Expectations(long unheardLimitNs) {
+    /** @param eachMax limit on the transfers of one session */
+    Expectations(long unheardLimitNs, int eachMax) {
         this.unheardLimitNs = unheardLimitNs;
+        this.eachMax = eachMax;
     }
 
     /** Records an announcement. One beyond the session's limit is dropped: its prefill then waits the usual limit. */
     void add(Session session, TransferKey transfer, long nowNs) {
         Map<TransferKey, Integer> expected = bySession.computeIfAbsent(session, unknown -> new HashMap<>());
-        if (expected.containsKey(transfer) || expected.size() < ProtocolLimits.EXPECTED_TRANSFERS_MAX) {
+        if (expected.containsKey(transfer) || expected.size() < eachMax) {
             expected.merge(transfer, 1, Integer::sum);
             byTransfer
                     .computeIfAbsent(transfer, unknown -> new LinkedHashSet<>())

@@ -97,7 +97,7 @@ public final class Prefiller {
         this.ended = new EndedTransfers(limits);
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
         this.contradictions = new Contradictions(prefills, waiting, engine, limits);
-        this.deliveries = new Deliveries(writer, sessions, replies, ports, this::settle);
+        this.deliveries = new Deliveries(writer, sessions, replies, ports, limits, this::settle);
         this.words = new DecoderFrames(
                 prefills, waiting, ended, fences, deliveries, replies, writer, ports, limits, this::settle);
         this.limits = limits;

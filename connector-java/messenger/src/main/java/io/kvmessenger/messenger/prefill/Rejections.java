@@ -1,6 +1,5 @@
 package io.kvmessenger.messenger.prefill;
 
-import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.BoundedMap;
 import java.util.Map;
@@ -15,10 +14,11 @@ import java.util.Map;
 final class Rejections {
     private static final char PLACE = '#';
 
-    private final Map<String, Long> untilNs = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<String, Long> untilNs;
     private final long memoryNs;
 
-    Rejections(long memoryNs) {
+    Rejections(long memoryNs, int entriesMax) {
+        untilNs = new BoundedMap<>(entriesMax);
         this.memoryNs = memoryNs;
     }
 

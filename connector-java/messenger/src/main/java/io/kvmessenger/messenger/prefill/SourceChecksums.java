@@ -18,16 +18,19 @@ import java.util.random.RandomGenerator;
  * cannot predict them.
  */
 final class SourceChecksums {
-    private static final int WRITES_PER_FRAME_MAX = 256;
-
     private final Sessions sessions;
+    private final int writesPerFrameMax;
     private final RandomGenerator random;
     private final Consumer<LayerWrite> summed;
     private final ArrayDeque<LayerWrite> waiting = new ArrayDeque<>();
 
-    /** @param summed receives each write whose pages are no longer needed for its checksum */
-    SourceChecksums(Sessions sessions, RandomGenerator random, Consumer<LayerWrite> summed) {
+    /**
+     * @param writesPerFrameMax how many checksums are collected before they are sent
+     * @param summed receives each write whose pages are no longer needed for its checksum
+     */
+    SourceChecksums(Sessions sessions, int writesPerFrameMax, RandomGenerator random, Consumer<LayerWrite> summed) {
         this.sessions = sessions;
+        this.writesPerFrameMax = writesPerFrameMax;
         this.random = random;
         this.summed = summed;
     }
@@ -86,7 +89,7 @@ final class SourceChecksums {
                 .setFirstSummed(write.sum.first())
                 .setCrc32C(write.sum.value())
                 .build());
-        if (delivery.checksums.size() >= WRITES_PER_FRAME_MAX) {
+        if (delivery.checksums.size() >= writesPerFrameMax) {
             flush(delivery);
         }
     }

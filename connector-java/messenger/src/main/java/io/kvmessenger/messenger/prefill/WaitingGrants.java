@@ -2,6 +2,7 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.EngineRanks;
 import io.kvmessenger.messenger.kv.KvPeer;
+import io.kvmessenger.messenger.port.Capacities;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
@@ -38,7 +39,8 @@ final class WaitingGrants {
     private final EngineIntake intake;
     private final EngineEvents engine;
     private final ProtocolLimits limits;
-    private final BroughtPrompts brought = new BroughtPrompts();
+    private final Capacities capacities;
+    private final BroughtPrompts brought;
     private final Prefills prefills;
 
     /** Grants of each id in order of arrival. */
@@ -57,7 +59,7 @@ final class WaitingGrants {
 
     private long bytes;
     /** Ranks that want nothing (more) of a transfer whose prefill has not begun: it need not wait for their grants. */
-    private final Map<TransferKey, Dismissal> dismissed = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<TransferKey, Dismissal> dismissed;
 
     private String shutDownReason = "";
 
@@ -85,6 +87,9 @@ final class WaitingGrants {
         this.engine = engine;
         this.limits = limits;
         this.unheard = new UnheardWait(limits);
+        this.capacities = limits.capacities();
+        this.brought = new BroughtPrompts(capacities.endedTransfersMax());
+        this.dismissed = new BoundedMap<>(capacities.endedTransfersMax());
     }
 
     /** Keeps a grant; if it carries the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
@@ -133,10 +138,10 @@ final class WaitingGrants {
             String other = rival.get().session().peerName();
             replies.decline(
                     grant, Reason.GRANT_UNFIT, "transfer " + grant.transferId() + " is granted already by " + other);
-        } else if (count() >= ProtocolLimits.GRANTS_WAITING_MAX) {
-            replies.decline(grant, Reason.GRANT_UNFIT, ProtocolLimits.GRANTS_WAITING_MAX + " grants wait already");
-        } else if (bytesOf.getOrDefault(grant.session(), 0L) + bytesOf(grant) > ProtocolLimits.GRANT_BYTES_WAITING_MAX
-                || bytes + bytesOf(grant) > ProtocolLimits.GRANT_BYTES_WAITING_ALL_MAX) {
+        } else if (count() >= capacities.grantsWaitingMax()) {
+            replies.decline(grant, Reason.GRANT_UNFIT, capacities.grantsWaitingMax() + " grants wait already");
+        } else if (bytesOf.getOrDefault(grant.session(), 0L) + bytesOf(grant) > capacities.grantBytesWaitingMax()
+                || bytes + bytesOf(grant) > capacities.grantBytesWaitingAllMax()) {
             replies.decline(
                     grant,
                     Reason.GRANT_UNFIT,

@@ -358,13 +358,13 @@ public final class Sessions {
 
     /** Closes the oldest handshake above the limit. */
     private void makeRoomForHandshake() {
-        if (pending.size() >= ProtocolLimits.HANDSHAKES_MAX) {
+        if (pending.size() >= limits.capacities().handshakesMax()) {
             tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
             Session oldest = pending.iterator().next();
             end(
                     oldest,
-                    oldest.peerName() + " had not completed its handshake when " + ProtocolLimits.HANDSHAKES_MAX
-                            + " newer links wanted to begin theirs");
+                    oldest.peerName() + " had not completed its handshake when "
+                            + limits.capacities().handshakesMax() + " newer links wanted to begin theirs");
         }
     }
 
@@ -479,11 +479,11 @@ public final class Sessions {
             outOfPlace(session, "Attach");
             return;
         }
-        if (attachedCount() >= ProtocolLimits.DECODERS_MAX) {
+        if (attachedCount() >= limits.capacities().decodersMax()) {
             refuse(
                     session,
                     DECODERS,
-                    identity.engineId() + " serves " + ProtocolLimits.DECODERS_MAX
+                    identity.engineId() + " serves " + limits.capacities().decodersMax()
                             + " decoders already: use another prefiller");
             return;
         }

@@ -58,6 +58,7 @@ class DeliveriesTest {
             null,
             new Prefiller.Ports(
                     transfer, null, null, null, new SilentTally(), new History(), () -> 1, new SplittableRandom(1)),
+            new ProtocolLimits(1, 1, 1, 1, 1),
             settled -> {});
 
     private static KvGeometry geometry() {

@@ -139,6 +139,7 @@ public enum Mutation {
                 limits.heartbeatNs(),
                 Long.MAX_VALUE / 4,
                 limits.unheardLimitNs(),
-                limits.unheardAskedNs());
+                limits.unheardAskedNs(),
+                limits.capacities());
     }
 }
