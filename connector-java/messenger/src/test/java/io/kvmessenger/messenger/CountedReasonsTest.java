@@ -80,7 +80,7 @@ class CountedReasonsTest extends MessengerPair {
         carry();
         decoder.messenger.onLinkClosed(Wire.DIALLED_LINK, "closed by the peer");
         decoder.transfer.completions.add(
-                handler -> handler.onAdmissionClosed(decoder.transfer.revoked.getFirst(), "revoked"));
+                handler -> handler.onAdmissionClosed(decoder.transfer.admitted.getLast(), "the peer has gone"));
         decoder.messenger.doWork();
         assertFailed(FetchFailure.CONNECTION_LOST);
     }

@@ -63,6 +63,8 @@ abstract class MessengerPair {
         String lastFailure = "";
         /** Why the prefiller's engine was last told that nothing more will be sent. */
         String lastStop = "";
+        /** Set by a test: the engine's port fails when it is to report this request's quarantine. */
+        String failsAtReportOf = "";
 
         final CountedSteps progress;
 
@@ -129,6 +131,9 @@ abstract class MessengerPair {
 
         @Override
         public void quarantined(String request, String reason) {
+            if (request.equals(failsAtReportOf)) {
+                throw new IllegalStateException("the engine's port fails");
+            }
             told.add("quarantined " + request);
         }
 

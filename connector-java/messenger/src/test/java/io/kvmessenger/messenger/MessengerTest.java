@@ -81,6 +81,9 @@ class MessengerTest extends MessengerPair {
         assertThat(prefiller.wire.take()).noneMatch(ControlFrame::hasCannotDeliver);
         assertThat(prefiller.wire.closed).isTrue();
         decoder.messenger.onLinkClosed(Wire.DIALLED_LINK, "closed by the peer");
+        assertThat(decoder.told).isEmpty();
+        nowNs += LIMITS.silenceLimitNs();
+        decoder.messenger.doWork();
         assertThat(decoder.told).containsExactly("quarantined r");
         assertThat(decoder.messenger.held().quarantinedPages()).isEqualTo(2);
         decoder.transfer.completions.add(

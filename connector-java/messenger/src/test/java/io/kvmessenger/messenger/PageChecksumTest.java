@@ -2,32 +2,19 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.pages.PageSum;
-import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.specdecode.ContextSlots;
-import io.kvmessenger.transfer.TransferRequest;
-import io.kvmessenger.transfer.TransferRequest.PageList;
-import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
-import java.util.SplittableRandom;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
 
 /** A decoder that compares what arrives: what it waits for, and what it makes of a difference. */
-class PageChecksumTest extends MessengerPair {
-    PageChecksumTest() {
-        decoder = new Side("decoder", 2, 0, ChecksumMode.FULL);
-        byte[] kv = new byte[(int) prefiller.region.hostBytes().byteSize()];
-        new SplittableRandom(3).nextBytes(kv);
-        MemorySegment.copy(kv, 0, prefiller.region.hostBytes(), ValueLayout.JAVA_BYTE, 0, kv.length);
-    }
-
+class PageChecksumTest extends ComparingPair {
     @Test
     void shouldArriveWhenItsPagesAreThoseOfThePrefiller() {
         send("r");
@@ -135,70 +122,5 @@ class PageChecksumTest extends MessengerPair {
 
         assertThat(decoder.tally.sum(MessengerMetric.FETCHES_REGRANTED)).isEqualTo(1);
         assertThat(decoder.told).containsExactly("arrived r");
-    }
-
-    private static EngineCommand.Chunk chunk(String request, int endToken, int[] pages) {
-        return new EngineCommand.Chunk(request, "t-" + request, PROMPT_TOKENS, 0, 0, endToken, 0, pages);
-    }
-
-    /** As a prefiller tells them early, of a prompt with very many pages. */
-    private ControlFrame checksumsOfSubmitted(long grantId) {
-        Checksums.Builder checksums = Checksums.newBuilder().setGrantId(grantId);
-        for (TransferRequest submitted : prefiller.transfer.requests) {
-            PagedWrites write = (PagedWrites) submitted;
-            PageList target = write.targetPages();
-            PageSum sum = new PageSum(write.source(), write.sourcePages(), write.pageBytes(), 0, 1);
-            sum.advance(PageSum.BYTES_PER_CYCLE);
-            checksums.addWrites(Checksums.Write.newBuilder()
-                    .setRegionId(write.target().regionId())
-                    .setFromPart(target.from())
-                    .setPartCount(target.count())
-                    .setStrideBytes(target.strideBytes())
-                    .setOffsetBytes(target.offsetBytes())
-                    .setPartsPerPage(target.partsPerPage())
-                    .setPartBytes(write.pageBytes())
-                    .setWeight(target.count() * write.weight())
-                    .setCrc32C(sum.value()));
-        }
-        return ControlFrame.newBuilder().setChecksums(checksums).build();
-    }
-
-    /** All KV of the request leaves the prefiller and lands. */
-    private void send(String request) {
-        fetch(request, 1, 0);
-        carry();
-        sendGranted(request);
-    }
-
-    private void sendGranted(String request) {
-        compute(request, 0);
-        for (int i = 0; i < prefiller.transfer.requests.size(); i++) {
-            land((PagedWrites) prefiller.transfer.requests.get(i));
-        }
-        completeAllWrites();
-    }
-
-    private void completeAllWrites() {
-        while (!prefiller.transfer.submitted.isEmpty()) {
-            completeOneWrite();
-        }
-        prefiller.messenger.doWork();
-    }
-
-    private void land(PagedWrites write) {
-        for (int i = 0; i < write.sourcePages().count(); i++) {
-            MemorySegment.copy(
-                    write.source().hostBytes(),
-                    write.sourcePages().offsetOf(i),
-                    decoder.region.hostBytes(),
-                    write.targetPages().offsetOf(i),
-                    write.pageBytes());
-        }
-    }
-
-    private void fill() {
-        long cookie = decoder.transfer.windowCookies.getLast();
-        decoder.transfer.completions.add(handler -> handler.onWindowFilled(cookie));
-        decoder.messenger.doWork();
     }
 }

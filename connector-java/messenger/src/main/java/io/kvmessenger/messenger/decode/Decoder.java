@@ -16,7 +16,6 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Isolation;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Attach;
@@ -32,7 +31,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.function.IntSupplier;
 
 /**
  * The receiving side: grants pages to prefillers, counts what arrives, and knows for each request when nothing can
@@ -63,6 +61,7 @@ public final class Decoder {
     private final GrantSender grants;
     private final FetchEnds ends;
     private final Comparisons comparisons;
+    private final SessionEnds sessionEnds;
 
     private final Fetches fetches = new Fetches();
     private final Map<Integer, Session> byAdmission = new HashMap<>();
@@ -93,7 +92,9 @@ public final class Decoder {
         this.limits = limits;
         this.grants = new GrantSender(cache, fetches, coverage, links, sessions, ports, limits);
         this.comparisons = new Comparisons(ports.tally());
-        this.ends = new FetchEnds(fetches, grants, links, sessions, cache, ports, limits);
+        OpenVerdicts verdicts = new OpenVerdicts(transfer);
+        this.ends = new FetchEnds(fetches, grants, links, sessions, verdicts, cache, ports, limits);
+        this.sessionEnds = new SessionEnds(fetches, ends, verdicts, ports.clock(), limits);
     }
 
     public void fetch(EngineCommand.Fetch ask, long nowNs) {
@@ -217,24 +218,7 @@ public final class Decoder {
     public void onEnded(Session session, String reason) {
         comparisons.onEnded(session);
         links.onEnded(session).forEach(engine::prefilled); // the error surfaces when the engine fetches them
-        boolean proofNeeded = session.admission != null && !session.admissionClosed;
-        FetchFailure why = session.admission == null ? FetchFailure.NOT_CONNECTED : FetchFailure.CONNECTION_LOST;
-        for (FetchSource source : fetches.sourcesAt(session)) {
-            if (source.over()) {
-                ends.failWithoutChecksums(source, why, reason);
-            } else {
-                if (source.holdsWindow() && proofNeeded) {
-                    source.state = FetchSource.State.AWAITING_PROOF;
-                } else {
-                    fetches.end(source, FetchSource.State.DRAINED);
-                }
-                ends.fail(source.fetch, why, reason);
-                ends.reportQuarantined(source.fetch);
-            }
-        }
-        if (proofNeeded) {
-            transfer.revoke(session.admission);
-        }
+        sessionEnds.onEnded(session, reason);
     }
 
     public void onAdmissionClosed(Admission admission, String detail) {
@@ -243,15 +227,10 @@ public final class Decoder {
             return;
         }
         session.admissionClosed = true;
-        if (session.state != Session.State.ENDED) {
+        if (session.state == Session.State.ENDED) {
+            sessionEnds.onProven(session, detail);
+        } else { // its end decides its sources: the admission is closed already, which is the proof
             sessions.end(session, "the data paths from " + session.peerName() + " ended: " + detail);
-            return; // onEnded ends its sources: the admission is closed already, which is the proof
-        }
-        for (FetchSource source : fetches.sourcesAt(session)) {
-            if (!source.over()) {
-                fetches.end(source, FetchSource.State.DRAINED);
-                ends.conclude(source.fetch);
-            }
         }
     }
 
@@ -264,15 +243,16 @@ public final class Decoder {
         int work = 0;
         ends.beginCycle();
         for (Fetch fetch : fetches.filled()) {
-            work += isolated(fetch, () -> ends.verify(fetch));
+            work += ends.isolated(fetch, () -> ends.verify(fetch));
         }
         for (Fetch late = fetches.takeLate(nowNs); late != null; late = fetches.takeLate(nowNs)) {
             Fetch fetch = late;
-            work += isolated(fetch, () -> endLate(fetch));
+            work += ends.isolated(fetch, () -> endLate(fetch));
         }
         for (FetchSource source : fetches.ending()) {
-            work += isolated(source.fetch, () -> tick(source, nowNs));
+            work += ends.isolated(source.fetch, () -> tick(source, nowNs));
         }
+        work += sessionEnds.tick(nowNs);
         grantToSlotless();
         return work;
     }
@@ -287,7 +267,7 @@ public final class Decoder {
     }
 
     public long nextDeadlineNs(long nowNs) {
-        return fetches.nextDeadlineNs(nowNs, nowNs + limits.heartbeatNs());
+        return sessionEnds.nextDeadlineNs(fetches.nextDeadlineNs(nowNs, nowNs + limits.heartbeatNs()));
     }
 
     /** The oldest fetches, and what each waits for. */
@@ -339,7 +319,7 @@ public final class Decoder {
 
     /** Sends a grant to every source that is ready for one. */
     private void grantAll(Fetch fetch) {
-        isolated(fetch, () -> grantEach(fetch));
+        ends.isolated(fetch, () -> grantEach(fetch));
     }
 
     private int grantEach(Fetch fetch) {
@@ -353,20 +333,6 @@ public final class Decoder {
         }
         ends.conclude(fetch);
         return 1;
-    }
-
-    private int isolated(Fetch fetch, IntSupplier work) {
-        return Isolation.run(work, bug -> {
-            if (fetch.failing()) {
-                return 0;
-            }
-            tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
-            ends.fail(
-                    fetch,
-                    FetchFailure.FAULT,
-                    "a bug in the messenger, met by transfer " + fetch.ask.transferId() + ": " + bug);
-            return 1;
-        });
     }
 
     private void onPrefilled(Session session, Prefilled message) {

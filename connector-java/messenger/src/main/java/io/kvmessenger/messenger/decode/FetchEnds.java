@@ -8,6 +8,7 @@ import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.Isolation;
 import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
@@ -16,6 +17,7 @@ import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import java.util.function.IntSupplier;
 
 /**
  * Ends fetches. A source ends when everything has arrived, when everything posted has been counted, or when there is
@@ -29,6 +31,7 @@ final class FetchEnds {
     private final GrantSender grants;
     private final PrefillerLinks links;
     private final Sessions sessions;
+    private final OpenVerdicts verdicts;
     private final PageVerifier verifier;
     private final ArrivalReport arrivals;
     private final boolean contextless;
@@ -43,6 +46,7 @@ final class FetchEnds {
             GrantSender grants,
             PrefillerLinks links,
             Sessions sessions,
+            OpenVerdicts verdicts,
             Decoder.Cache cache,
             Decoder.Ports ports,
             ProtocolLimits limits) {
@@ -50,6 +54,7 @@ final class FetchEnds {
         this.grants = grants;
         this.links = links;
         this.sessions = sessions;
+        this.verdicts = verdicts;
         this.engine = ports.engine();
         this.tally = ports.tally();
         this.history = ports.history();
@@ -60,16 +65,35 @@ final class FetchEnds {
         this.arrivals = new ArrivalReport(cache.geometry(), engine, tally, history, clock);
     }
 
+    /** Runs work for a fetch; a bug in it fails this fetch alone. */
+    int isolated(Fetch fetch, IntSupplier work) {
+        return Isolation.run(work, bug -> {
+            if (fetch.failing()) {
+                return 0;
+            }
+            tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
+            fail(
+                    fetch,
+                    FetchFailure.FAULT,
+                    "a bug in the messenger, met by transfer " + fetch.ask.transferId() + ": " + bug);
+            return 1;
+        });
+    }
+
     private void damaged(Fetch fetch, String sentence) {
         fail(fetch, FetchFailure.DAMAGED, sentence);
     }
 
-    /** Marks the fetch as failed; it ends as soon as no source can write any more. Only the first reason is kept. */
+    /**
+     * Marks the fetch as failed; it ends as soon as no source can write any more. Only the first reason is kept. The
+     * engine is notified at once if that may take long.
+     */
     void fail(Fetch fetch, FetchFailure why, String sentence) {
         if (!fetch.failing()) {
             fetches.fail(fetch, why, sentence);
             fetch.sources.forEach(this::giveUp);
         }
+        reportQuarantined(fetch);
         conclude(fetch);
     }
 
@@ -81,7 +105,7 @@ final class FetchEnds {
             }
             case GRANTED -> {
                 source.state = FetchSource.State.CANCELLING;
-                source.confirmDeadlineNs = clock.nowNs() + limits.silenceLimitNs();
+                source.grant.confirmDeadlineNs = clock.nowNs() + limits.silenceLimitNs();
                 fetches.endBegins(source);
                 tally.add(MessengerMetric.CANCELS_SENT, 1);
                 sessions.send(
@@ -90,15 +114,16 @@ final class FetchEnds {
                                 .setCancel(Cancel.newBuilder()
                                         .setTransferId(source.fetch.transfer.id())
                                         .setPromptDigest(source.fetch.transfer.digest())
-                                        .setGrantId(source.grantId)));
+                                        .setGrantId(source.grant.id)));
             }
             case DRAINING -> {
-                if (source.grantAgain) { // the prompt's next attempt waits for a grant or a decline
-                    source.grantAgain = false;
+                if (source.grant.again) { // the prompt's next attempt waits for a grant or a decline
+                    source.grant.again = false;
                     links.decline(source.session, source.fetch.transfer);
                 }
             }
-            case CANCELLING, AWAITING_PROOF, FILLED, DRAINED -> {}
+            case AWAITING_PROOF -> verdicts.decided(source);
+            case CANCELLING, FILLED, DRAINED -> {}
         }
     }
 
@@ -107,6 +132,7 @@ final class FetchEnds {
         FetchSource source = fetches.grantedBy(grantId);
         if (source != null && !source.over() && !endIfDrained(source)) {
             fetches.end(source, FetchSource.State.FILLED);
+            verdicts.decided(source);
             conclude(source.fetch);
         }
     }
@@ -117,10 +143,10 @@ final class FetchEnds {
             return;
         }
         tally.add(MessengerMetric.WINDOWS_OVERSHOT, 1);
-        sessions.end(
-                source.session,
-                "transfer " + source.fetch.ask.transferId() + " got " + arrivedWeight + " pages where " + expectedWeight
-                        + " were expected");
+        String sentence = "transfer " + source.fetch.ask.transferId() + " got " + arrivedWeight + " pages where "
+                + expectedWeight + " were expected";
+        sessions.end(source.session, sentence);
+        fail(source.fetch, FetchFailure.CONNECTION_LOST, sentence); // its session may have ended before
     }
 
     void onCannotDeliver(Session session, CannotDeliver message) {
@@ -148,7 +174,7 @@ final class FetchEnds {
         if (source == null) {
             return;
         }
-        long postedWeight = message.hasPostedWeight() ? message.getPostedWeight() : source.expectedWeight;
+        long postedWeight = message.hasPostedWeight() ? message.getPostedWeight() : source.grant.expectedWeight;
         if (drain(source, postedWeight, false)) {
             tally.add(MessengerMetric.CANCELS_CONFIRMED, 1);
             fail(
@@ -175,12 +201,12 @@ final class FetchEnds {
         if (source.state == FetchSource.State.DRAINING) {
             return false;
         }
-        if (postedWeight < 0 || postedWeight > source.expectedWeight) {
+        if (postedWeight < 0 || postedWeight > source.grant.expectedWeight) {
             tally.add(MessengerMetric.FRAMES_INVALID, 1);
             sessions.end(
                     source.session,
                     source.session.peerName() + " says that it posted " + postedWeight + " pages, at most "
-                            + source.expectedWeight + " were granted");
+                            + source.grant.expectedWeight + " were granted");
             return false;
         }
         source.drain(postedWeight, again, clock.nowNs() + limits.silenceLimitNs());
@@ -190,16 +216,16 @@ final class FetchEnds {
 
     /** Ends a source whose posted writes have all been counted: nothing of them can land any more. */
     boolean endIfDrained(FetchSource source) {
-        if (source.state != FetchSource.State.DRAINING || source.arrivedWeight() < source.postedWeight) {
+        if (source.state != FetchSource.State.DRAINING || source.grant.arrivedWeight() < source.grant.postedWeight) {
             return false;
         }
-        if (source.arrivedWeight() > source.postedWeight) {
-            onWindowOvershot(source.grantId, source.arrivedWeight(), source.postedWeight);
-        } else if (source.grantAgain && source.hasAll() && verifier.hasChecksums(source)) {
+        if (source.grant.arrivedWeight() > source.grant.postedWeight) {
+            onWindowOvershot(source.grant.id, source.grant.arrivedWeight(), source.grant.postedWeight);
+        } else if (source.grant.again && source.grant.hasAll() && hasChecksums(source)) {
             fetches.end(source, FetchSource.State.FILLED);
             declineNextAttempt(source.session, source.fetch.transfer);
             conclude(source.fetch);
-        } else if (source.grantAgain) {
+        } else if (source.grant.again) {
             fetches.end(source, FetchSource.State.WAITING);
             tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
             grants.send(source);
@@ -228,7 +254,7 @@ final class FetchEnds {
         if (source == null || source.session != session) {
             return null;
         }
-        boolean unverified = source.state == FetchSource.State.FILLED && !verifier.hasChecksums(source);
+        boolean unverified = source.state == FetchSource.State.FILLED && !hasChecksums(source);
         return source.holdsWindow() || unverified ? source : null;
     }
 
@@ -261,15 +287,13 @@ final class FetchEnds {
         return bytes > 0 || fetch.ended ? 1 : 0;
     }
 
-    /** Fails the fetch of a filled source whose checksums will never come. */
-    void failWithoutChecksums(FetchSource source, FetchFailure why, String sentence) {
-        if (!verifier.hasChecksums(source)) {
-            fail(source.fetch, why, sentence);
-        }
+    /** Whether the prefiller has said what all the pages of the source should hold, if they are compared. */
+    boolean hasChecksums(FetchSource source) {
+        return verifier.hasChecksums(source.grant);
     }
 
-    /** Notifies the engine, once, that a source can only end by proof: that may take long. */
-    void reportQuarantined(Fetch fetch) {
+    /** Notifies the engine, once, that a source of a failing fetch can only end by proof: that may take long. */
+    private void reportQuarantined(Fetch fetch) {
         if (!fetch.quarantineReported && fetch.awaitsProof()) {
             fetch.quarantineReported = true;
             engine.quarantined(fetch.ask.request(), fetch.failureSentence);

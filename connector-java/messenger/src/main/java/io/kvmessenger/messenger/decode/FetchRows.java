@@ -35,10 +35,16 @@ final class FetchRows {
     private static String waitsFor(FetchSource source) {
         return switch (source.state) {
             case WAITING -> source.session.ready() ? "an imm slot" : "the connection";
-            case GRANTED -> "KV, " + source.arrivedWeight() + " of " + source.expectedWeight + " pieces are here";
+            case GRANTED ->
+                "KV, " + source.grant.arrivedWeight() + " of " + source.grant.expectedWeight + " pieces are here";
             case CANCELLING -> "the confirmation of the cancellation";
-            case DRAINING -> "writes under way, " + source.arrivedWeight() + " of " + source.postedWeight + " are here";
-            case AWAITING_PROOF -> "proof that nothing can write any more";
+            case DRAINING ->
+                "writes under way, " + source.grant.arrivedWeight() + " of " + source.grant.postedWeight + " are here";
+            case AWAITING_PROOF ->
+                source.fetch.failing()
+                        ? "proof that nothing can write any more"
+                        : "writes under way, " + source.grant.arrivedWeight() + " of " + source.grant.expectedWeight
+                                + " are here; its session has ended";
             case FILLED -> "nothing, all of it is here";
             case DRAINED -> "nothing, it writes no more";
         };

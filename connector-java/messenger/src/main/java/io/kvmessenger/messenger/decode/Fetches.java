@@ -3,7 +3,6 @@ package io.kvmessenger.messenger.decode;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.session.Deadlines;
 import io.kvmessenger.messenger.session.Session;
-import io.kvmessenger.transfer.ImmWindow;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -55,7 +54,7 @@ final class Fetches {
             sources.remove(source);
             ending.remove(source);
             slotless.remove(source);
-            byGrant.remove(source.grantId);
+            byGrant.remove(source.grant.id);
         });
     }
 
@@ -75,11 +74,11 @@ final class Fetches {
     }
 
     /** Records a source's first or repeated grant; the id of an earlier one becomes invalid. */
-    void granted(FetchSource source, long grantId, ImmWindow window, long expectedWeight) {
-        byGrant.remove(source.grantId);
+    void granted(FetchSource source, SourceGrant grant) {
+        byGrant.remove(source.grant.id);
         slotless.remove(source);
-        source.granted(grantId, window, expectedWeight);
-        byGrant.put(grantId, source);
+        source.granted(grant);
+        byGrant.put(grant.id, source);
         windowCount++;
     }
 

@@ -84,7 +84,7 @@ final class GrantSender {
             return;
         }
         lastGrantId = grantId;
-        fetches.granted(source, grantId, window, pieces + rows);
+        fetches.granted(source, new SourceGrant(grantId, window, pieces + rows));
         boolean first = fetch.grantedNs == 0;
         fetch.grantedNs = clock.nowNs();
         if (first) {

@@ -60,12 +60,12 @@ final class PageVerifier {
                     || write.getFirstSummed() >= interval
                     || write.getGroup() < 0
                     || write.getGroup() >= source.fetch.ask.pages().size()
-                    || source.checksummedWeight + write.getWeight() > source.expectedWeight
+                    || source.grant.checksummedWeight + write.getWeight() > source.grant.expectedWeight
                     || !granted(source.fetch, write)) {
                 return "checksums of pages that it was not granted";
             }
-            source.checksummedWeight += write.getWeight();
-            source.checksums.add(write);
+            source.grant.checksummedWeight += write.getWeight();
+            source.grant.checksums.add(write);
         }
         return "";
     }
@@ -105,16 +105,16 @@ final class PageVerifier {
 
     /** Whether all pages to be compared have been, and are equal. */
     boolean verified(Fetch fetch) {
-        return fetch.sources.stream().allMatch(this::verified);
+        return fetch.sources.stream().allMatch(source -> verified(source.grant));
     }
 
-    private boolean verified(FetchSource source) {
-        return hasChecksums(source) && source.comparedCount == source.checksums.count();
+    private boolean verified(SourceGrant grant) {
+        return hasChecksums(grant) && grant.comparedCount == grant.checksums.count();
     }
 
     /** Whether the prefiller has sent checksums for everything it wrote, or none were requested. */
-    boolean hasChecksums(FetchSource source) {
-        return interval == 0 || source.checksummedWeight == source.expectedWeight;
+    boolean hasChecksums(SourceGrant grant) {
+        return interval == 0 || grant.checksummedWeight == grant.expectedWeight;
     }
 
     /** Begins a duty cycle, with a new budget of bytes. */
@@ -126,7 +126,7 @@ final class PageVerifier {
     long advance(Fetch fetch) {
         long bytes = 0;
         for (FetchSource source : fetch.sources) {
-            while (source.comparedCount < source.checksums.count() && leftBytes > 0 && !fetch.failing()) {
+            while (source.grant.comparedCount < source.grant.checksums.count() && leftBytes > 0 && !fetch.failing()) {
                 long taken = advance(source, leftBytes);
                 leftBytes -= taken;
                 bytes += taken;
@@ -136,31 +136,32 @@ final class PageVerifier {
     }
 
     private long advance(FetchSource source, long bytesMax) {
-        Checksums.Write write = source.checksums.get(source.comparedCount);
-        if (source.sum == null) {
-            source.sum = new PageSum(
+        SourceGrant grant = source.grant;
+        Checksums.Write write = grant.checksums.get(grant.comparedCount);
+        if (grant.sum == null) {
+            grant.sum = new PageSum(
                     regions.get(write.getRegionId()),
                     pages(source.fetch, write),
                     write.getPartBytes(),
                     write.getFirstSummed(),
                     interval);
         }
-        long bytes = source.sum.advance(bytesMax);
-        if (source.sum.done()) {
-            tally.add(MessengerMetric.PAGES_COMPARED, source.sum.pageCount());
-            if (source.sum.pageCount() > 0 && source.sum.value() != write.getCrc32C()) {
+        long bytes = grant.sum.advance(bytesMax);
+        if (grant.sum.done()) {
+            tally.add(MessengerMetric.PAGES_COMPARED, grant.sum.pageCount());
+            if (grant.sum.pageCount() > 0 && grant.sum.value() != write.getCrc32C()) {
                 tally.add(MessengerMetric.CHECKSUMS_DIFFERENT, 1);
                 damaged.accept(source.fetch, difference(source, write));
             }
-            source.comparedCount++;
-            source.sum = null;
+            grant.comparedCount++;
+            grant.sum = null;
         }
         return bytes;
     }
 
     private static String difference(FetchSource source, Checksums.Write write) {
         return "the KV of transfer " + source.fetch.ask.transferId() + " arrived damaged: its page checksum is "
-                + Integer.toHexString(source.sum.value()) + ", and "
+                + Integer.toHexString(source.grant.sum.value()) + ", and "
                 + Integer.toHexString(write.getCrc32C()) + " at " + source.session.peerName() + " ("
                 + write.getPartCount() + " parts from part " + write.getFromPart() + " at byte "
                 + write.getOffsetBytes() + " of region " + write.getRegionId()

@@ -73,11 +73,4 @@ final class ToldChecksums {
     long lengthBytes() {
         return (long) words.length * Integer.BYTES;
     }
-
-    void clear() {
-        shapeIndices.clear();
-        shapes.clear();
-        words = new int[0];
-        count = 0;
-    }
 }

@@ -119,6 +119,14 @@ public record ProtocolLimits(
     }
 
     /**
+     * How long after the end of a session its sources may still turn out to be all here: until the peer has been silent
+     * for the limit, and at least a fifth of it, as what has reached this host is counted soon.
+     */
+    public long verdictLimitNs(long silentNs) {
+        return Math.max(silenceLimitNs - silentNs, silenceLimitNs / 5);
+    }
+
+    /**
      * Silence after which a peer is declared lost: half a heartbeat less than the limit, which leaves the engine time
      * to end the requests before the limit is over.
      */

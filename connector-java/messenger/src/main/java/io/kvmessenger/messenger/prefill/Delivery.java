@@ -95,6 +95,11 @@ final class Delivery {
         return grant.session().peerReady && prefill.computed() && (prefill.engineEnded || !contextPending());
     }
 
+    /** Whether all of it is posted: its writes alone decide whether it has been sent, whatever the session does. */
+    boolean awaitsOnlyCompletions() {
+        return writesInFlight > 0 && !stopped && prefill.computed() && everythingSubmitted() && !contextPending();
+    }
+
     /** Nothing reads the prefill's pages for this decoder, now or later. */
     boolean over() {
         return writesInFlight == 0 && (sent || answered);

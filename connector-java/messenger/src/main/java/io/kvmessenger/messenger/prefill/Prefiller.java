@@ -520,7 +520,7 @@ public final class Prefiller {
 
     private void stopAll(Session session, String sentence) {
         for (Delivery delivery : prefills.deliveriesTo(session)) {
-            if (!delivery.sent) {
+            if (!delivery.sent && !delivery.awaitsOnlyCompletions()) {
                 deliveries.stop(delivery, Reason.PATH_LOST, sentence);
                 deliveries.settle(delivery);
             }

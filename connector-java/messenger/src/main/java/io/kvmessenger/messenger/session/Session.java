@@ -116,6 +116,11 @@ public final class Session {
         return true;
     }
 
+    /** For how long the peer has sent no frame. */
+    public long silentNs(long nowNs) {
+        return nowNs - lastHeardNs;
+    }
+
     /** The peer as the subject of a sentence. */
     public String peerName() {
         return peerEngineId.isEmpty() ? peerAddress : peerEngineId + " at " + peerAddress;

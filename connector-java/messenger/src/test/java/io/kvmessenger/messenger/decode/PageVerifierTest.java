@@ -42,7 +42,7 @@ class PageVerifierTest {
         int zeroSum = (int) crc.getValue();
         FetchSource source = new FetchSource(fetch, address, null);
         for (int i = 0; i < 2; i++) {
-            source.checksums.add(Checksums.Write.newBuilder()
+            source.grant.checksums.add(Checksums.Write.newBuilder()
                     .setRegionId(region.descriptor().regionId())
                     .setPartCount(1)
                     .setPartsPerPage(1)
@@ -69,6 +69,6 @@ class PageVerifierTest {
             }
             assertThat(bytes).as("duty cycle " + cycle).isEqualTo(PageSum.BYTES_PER_CYCLE);
         }
-        assertThat(fetches).allMatch(fetch -> !fetch.failing() && fetch.sources.getFirst().comparedCount == 2);
+        assertThat(fetches).allMatch(fetch -> !fetch.failing() && fetch.sources.getFirst().grant.comparedCount == 2);
     }
 }

@@ -50,10 +50,5 @@ class ToldChecksumsTest {
         for (int position = 0; position < told.count(); position++) {
             assertThat(told.get(position)).isEqualTo(write(position % 3, position / 3));
         }
-        told.clear();
-        told.add(write(7, 1));
-        assertThat(told.count()).isEqualTo(1);
-        assertThat(told.get(0)).isEqualTo(write(7, 1));
-        assertThat(told.shapeCount()).isEqualTo(1);
     }
 }

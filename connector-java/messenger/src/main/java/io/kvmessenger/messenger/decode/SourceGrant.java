@@ -1,0 +1,65 @@
+package io.kvmessenger.messenger.decode;
+
+import io.kvmessenger.messenger.pages.PageSum;
+import io.kvmessenger.transfer.ImmWindow;
+
+/**
+ * One grant of a source, and all that is known of it: its window, how it ends, and which of its pages have been
+ * compared. A source that is granted anew gets a new one, so that nothing of an earlier grant, no count and no
+ * half-made sum, can be taken for a part of the present one. State only, owned by the messenger's thread.
+ */
+final class SourceGrant {
+    /** Names it in frames, and its window at the transfer engine; 0 before the first grant of a source. */
+    final long id;
+    /** The weight that its window was opened for. */
+    final long expectedWeight;
+
+    private final ImmWindow window;
+    private boolean closed;
+    /** The prefiller's checksums of its pages. */
+    final ToldChecksums checksums = new ToldChecksums();
+    /** Total weight of the writes in {@link #checksums}. */
+    long checksummedWeight;
+    /** How many entries of {@link #checksums} have been compared. */
+    int comparedCount;
+    /** Running sum over the pages of the entry being compared; null between two entries. */
+    PageSum sum;
+    /** Set in CANCELLING and DRAINING: the deadline for the confirmation, or for counting everything posted. */
+    long confirmDeadlineNs;
+    /** Set in DRAINING: the weight of everything posted. */
+    long postedWeight;
+    /** Set in DRAINING: grant again once the source is drained, unless the fetch has failed meanwhile. */
+    boolean again;
+
+    SourceGrant(long id, ImmWindow window, long expectedWeight) {
+        this.id = id;
+        this.window = window;
+        this.expectedWeight = expectedWeight;
+    }
+
+    /** Of a source that has not been granted anything. */
+    static SourceGrant none() {
+        return new SourceGrant(0, null, 0);
+    }
+
+    boolean holdsWindow() {
+        return window != null && !closed;
+    }
+
+    /** The weight that has arrived for it. */
+    long arrivedWeight() {
+        return window == null ? 0 : window.arrivedWeight();
+    }
+
+    boolean hasAll() {
+        return window != null && arrivedWeight() == expectedWeight;
+    }
+
+    /** Closes its window; the caller knows that nothing more can land. */
+    void close() {
+        if (holdsWindow()) {
+            closed = true;
+            window.close(true);
+        }
+    }
+}
