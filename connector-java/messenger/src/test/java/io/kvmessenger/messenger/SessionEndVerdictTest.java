@@ -64,6 +64,7 @@ class SessionEndVerdictTest extends MessengerPair {
             closeAdmission();
         } else {
             reportFilled();
+            assertThat(decoder.transfer.revoked).hasSize(end == End.DATA_PATHS_LOST ? 0 : 1);
         }
 
         assertThat(decoder.told).containsExactly("arrived r");
