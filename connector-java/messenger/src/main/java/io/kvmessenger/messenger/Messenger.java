@@ -360,6 +360,11 @@ public final class Messenger {
         return prefiller.looks() + decoder.looks();
     }
 
+    /** Number of entries that the receiving side keeps for requests under way and lost peers; none at rest. */
+    public int fetchEntryCount() {
+        return decoder.entryCount();
+    }
+
     public HeldCounts held() {
         return new HeldCounts(
                 decoder.fetchCount(),

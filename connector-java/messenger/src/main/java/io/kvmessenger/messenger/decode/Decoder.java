@@ -61,6 +61,7 @@ public final class Decoder {
     private final GrantSender grants;
     private final FetchEnds ends;
     private final Comparisons comparisons;
+    private final OpenVerdicts verdicts;
     private final SessionEnds sessionEnds;
 
     private final Fetches fetches = new Fetches();
@@ -92,7 +93,7 @@ public final class Decoder {
         this.limits = limits;
         this.grants = new GrantSender(cache, fetches, coverage, links, sessions, ports, limits);
         this.comparisons = new Comparisons(ports.tally());
-        OpenVerdicts verdicts = new OpenVerdicts(transfer);
+        this.verdicts = new OpenVerdicts(transfer);
         this.ends = new FetchEnds(fetches, grants, links, sessions, verdicts, cache, ports, limits);
         this.sessionEnds = new SessionEnds(fetches, ends, verdicts, ports.clock(), limits);
     }
@@ -282,6 +283,14 @@ public final class Decoder {
     /** Number of fetches and sources visited by loops over several of them. */
     public long looks() {
         return fetches.looks();
+    }
+
+    /** Number of entries that are kept for requests and lost prefillers; none at rest. */
+    public int entryCount() {
+        long endedSessions = byAdmission.values().stream()
+                .filter(session -> session.state == Session.State.ENDED)
+                .count();
+        return fetches.entryCount() + verdicts.count() + links.expectedCount() + (int) endedSessions;
     }
 
     public int windowCount() {

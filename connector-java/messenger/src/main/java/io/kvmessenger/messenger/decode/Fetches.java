@@ -163,6 +163,17 @@ final class Fetches {
         return earliest;
     }
 
+    /** Number of entries in all indices: none is left of a fetch that has ended. */
+    int entryCount() {
+        return byRequest.size()
+                + sources.size()
+                + byGrant.size()
+                + filled.size()
+                + failing.size()
+                + ending.size()
+                + slotless.size();
+    }
+
     int windowCount() {
         return windowCount;
     }

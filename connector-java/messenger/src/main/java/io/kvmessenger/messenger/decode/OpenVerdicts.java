@@ -66,6 +66,10 @@ final class OpenVerdicts {
         return deadlines.takeOver(nowNs);
     }
 
+    int count() {
+        return bySession.size();
+    }
+
     EndedSession of(Session session) {
         return bySession.get(session);
     }

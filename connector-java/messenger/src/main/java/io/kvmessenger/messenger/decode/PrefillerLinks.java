@@ -92,6 +92,10 @@ final class PrefillerLinks {
         session.waitingFrames.clear();
     }
 
+    int expectedCount() {
+        return expected.values().stream().mapToInt(Set::size).sum();
+    }
+
     /** Stops expecting the transfer. Returns whether it was expected. */
     boolean takeExpected(Session session, TransferKey transfer) {
         Set<TransferKey> transfers = expected.get(session);

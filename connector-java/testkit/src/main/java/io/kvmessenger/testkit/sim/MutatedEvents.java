@@ -1,9 +1,12 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchTimeline;
+import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.PrefillTimeline;
+import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import java.util.HashSet;
 import java.util.List;
@@ -116,6 +119,60 @@ abstract class MutatedEvents implements EngineEvents {
             if (!freedEarly.contains(request)) {
                 engine.quarantined(request, reason);
             }
+        }
+    }
+
+    /** A fetch that arrives after a control link has ended is reported as failed. */
+    static final class FailWithLink extends MutatedEvents {
+        private final Set<String> open = new HashSet<>();
+        private final Set<String> failing = new HashSet<>();
+
+        FailWithLink(EngineEvents engine) {
+            super(engine);
+        }
+
+        void onCommand(EngineCommand command) {
+            if (command instanceof EngineCommand.Fetch fetch) {
+                open.add(fetch.request());
+            }
+        }
+
+        /** A messenger counts a lost link before it decides what becomes of its requests. */
+        Tally tally() {
+            return new Tally() {
+                @Override
+                public void add(MessengerMetric metric, long count) {
+                    if (metric == MessengerMetric.LINKS_LOST) {
+                        failing.addAll(open);
+                    }
+                }
+
+                @Override
+                public void add(MessengerMetric metric, CountedReason reason) {}
+
+                @Override
+                public void set(MessengerMetric metric, long value) {}
+
+                @Override
+                public void observe(MessengerMetric metric, double value) {}
+            };
+        }
+
+        @Override
+        public void arrived(String request, int pageCount) {
+            open.remove(request);
+            if (failing.remove(request)) {
+                engine.failed(request, "its control link has ended");
+            } else {
+                engine.arrived(request, pageCount);
+            }
+        }
+
+        @Override
+        public void failed(String request, String reason) {
+            open.remove(request);
+            failing.remove(request);
+            engine.failed(request, reason);
         }
     }
 }

@@ -21,6 +21,7 @@ final class MutatedPorts {
 
     private final ContextKinds kinds;
     private final MutatedEvents.FreeOnCancel events;
+    private final MutatedEvents.FailWithLink failing;
 
     MutatedPorts(
             Mutation mutation,
@@ -33,6 +34,7 @@ final class MutatedPorts {
         this.kinds = kinds;
         this.mutation = mutation;
         this.events = new MutatedEvents.FreeOnCancel(events);
+        this.failing = new MutatedEvents.FailWithLink(events);
     }
 
     Messenger.Ports wrap(Messenger.Ports ports, ComputedLayers layers) {
@@ -54,12 +56,13 @@ final class MutatedPorts {
                 ports.network(),
                 switch (mutation) {
                     case FREE_ON_CANCEL -> events;
+                    case VERDICT_BEFORE_PROOF -> failing;
                     case GRANT_NOT_TOLD -> new MutatedEvents.WithoutGrants(ports.engine());
                     default -> ports.engine();
                 },
                 ports.intake(),
                 mutated(ports.progress(), layers),
-                ports.tally(),
+                mutation == Mutation.VERDICT_BEFORE_PROOF ? failing.tally() : ports.tally(),
                 ports.clock(),
                 ports.random());
     }
@@ -80,6 +83,10 @@ final class MutatedPorts {
         return switch (mutation) {
             case FREE_ON_CANCEL -> {
                 events.onCommand(command);
+                yield command;
+            }
+            case VERDICT_BEFORE_PROOF -> {
+                failing.onCommand(command);
                 yield command;
             }
             case ANNOUNCEMENT_LOST -> command instanceof EngineCommand.Announce ? null : command;

@@ -99,7 +99,9 @@ public enum Mutation {
     /** A path is never given up, however long it reports nothing about its posts. */
     SILENCE_BORNE(Weather.QUIET),
     /** An engine that waits for grants does not receive them. */
-    GRANT_NOT_TOLD;
+    GRANT_NOT_TOLD,
+    /** What a decoder waits for when a control link ends has failed, whatever has been written. */
+    VERDICT_BEFORE_PROOF;
 
     /** The kind of run that can expose it. */
     final Weather weather;

@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
+import io.kvmessenger.messenger.port.Capacities;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.transfer.Imm;
@@ -60,6 +61,13 @@ record Scenario(
     private static final int COMPLETIONS_MANY = 4096;
     private static final int PEERS_ENOUGH = 64;
     private static final int QUEUE_LONG = 64;
+    /** What a messenger keeps is up to this much more than what it needs. */
+    private static final int FEW = 7;
+    /** Requests that {@link Router} sends from one engine to another at the same moment, after all faults. */
+    private static final int REQUESTS_AT_ONCE_MAX = 3;
+    /** At most, of the page lists of such a request. */
+    private static final int GRANT_BYTES = 64;
+
     /** One in this many runs has engines with several workers. */
     private static final int WORKERS_ONE_IN = 3;
 
@@ -101,6 +109,7 @@ record Scenario(
         SplittableRandom traffic = new SplittableRandom(seed * 0xE7037ED1A0B428DBL + 1);
         SplittableRandom devices = new SplittableRandom(seed * 0xF1357AEA2E62A9C5L + 1);
         SplittableRandom workers = new SplittableRandom(seed * 0xC2B2AE3D27D4EB4FL + 1);
+        SplittableRandom kept = new SplittableRandom(seed * 0xA24BAED4963EE407L + 1);
         boolean announces = seed % 3 == 0 && weather != Weather.SOUND; // the wait of an announced prompt is unbounded
         ModelShape model = drawModel(random, seed, shardable);
         boolean sharded = shards.nextBoolean() && shardable;
@@ -118,6 +127,11 @@ record Scenario(
         boolean slotsReusedSoon = random.nextBoolean();
         Lanes drawnLanes = shardable ? Lanes.draw(lanes, fabric) : Lanes.ONE;
         int queueLimit = Integer.highestOneBit(1 + random.nextInt(8));
+        String secret = random.nextBoolean() ? "secret" : "";
+        List<KvGeometry> prefillerGeometries = model.drawEngine(random, shards, sharded);
+        List<KvGeometry> decoderGeometries = model.drawEngine(random, shards, sharded);
+        int peers = decoderCount * decoderGeometries.size() + (bothRoles ? 2 * prefillerGeometries.size() : 0);
+        Capacities capacities = weather == Weather.FAULTY && shardable ? drawFew(peers, kept) : drawLimitless(kept);
         return new Scenario(
                 seed,
                 weather,
@@ -130,11 +144,11 @@ record Scenario(
                         : engineLimits(
                                 queueLimit, slotsReusedSoon ? Math.min(slotCount, SLOTS_FEW) : slotCount, engines),
                 shardable ? drawWorkerCount(workers) : 1,
-                random.nextBoolean() ? "secret" : "",
-                model.drawEngine(random, shards, sharded),
-                model.drawEngine(random, shards, sharded),
+                secret,
+                prefillerGeometries,
+                decoderGeometries,
                 bothRoles,
-                limits(weather),
+                limits(weather).with(capacities),
                 devicesWrite ? ChecksumMode.OFF : checksumMode, // device memory is not checksummed
                 announces,
                 shardable ? Traffic.draw(traffic, weather, announces) : Traffic.PLAIN,
@@ -177,6 +191,39 @@ record Scenario(
         int generations = random.nextBoolean() ? Imm.GENERATION_COUNT : generationsFew;
         int completions = slotCount < SLOTS_ENOUGH && random.nextBoolean() ? COMPLETIONS_FEW : COMPLETIONS_MANY;
         return new EngineLimits(requestsPerPeer, slotCount + 1, generations, completions, PEERS_ENOUGH);
+    }
+
+    /**
+     * As little as a prefiller may keep while each of its decoders still gets what must arrive after all faults; before
+     * that, requests exceed it.
+     *
+     * @param peers messengers that decode
+     */
+    private static Capacities drawFew(int peers, SplittableRandom random) {
+        int requests = REQUESTS_AT_ONCE_MAX * peers;
+        return new Capacities(
+                peers + random.nextInt(FEW),
+                peers + random.nextInt(FEW),
+                REQUESTS_AT_ONCE_MAX + random.nextInt(FEW),
+                requests + random.nextInt(FEW),
+                (long) REQUESTS_AT_ONCE_MAX * (GRANT_BYTES + random.nextInt(GRANT_BYTES)),
+                (long) requests * (GRANT_BYTES + random.nextInt(GRANT_BYTES)),
+                2 + random.nextInt(FEW),
+                1 + random.nextInt(FEW));
+    }
+
+    /** As in production, but for the checksums of one frame: a run has too few for that limit. */
+    private static Capacities drawLimitless(SplittableRandom random) {
+        Capacities most = Capacities.PRODUCTION;
+        return new Capacities(
+                most.handshakesMax(),
+                most.decodersMax(),
+                most.expectedTransfersMax(),
+                most.grantsWaitingMax(),
+                most.grantBytesWaitingMax(),
+                most.grantBytesWaitingAllMax(),
+                most.endedTransfersMax(),
+                1 + random.nextInt(FEW));
     }
 
     /** Where everything must arrive, a queue at a busy prefiller may be long, so no limit ends a wait in it. */

@@ -190,7 +190,7 @@ final class SimulatedNetwork {
             end.closed = true;
             clock.after(delayNs(), () -> end.node.input(m -> m.onLinkClosed(end.id, "closed")));
             End peer = end.link.other(end);
-            listener.linkClosed(node.process(), peer == null ? "no peer" : peer.node.process(), "it closed the link");
+            listener.linkClosed(node.process(), nameOf(peer), "it closed the link");
             if (peer != null) {
                 inOrder(peer, () -> {
                     if (!peer.deaf) {
@@ -257,12 +257,16 @@ final class SimulatedNetwork {
         clock.at(to.lastArrivalNs, () -> partitions.whenControlConnected(from.node.name(), to.node.name(), arrival));
     }
 
+    private static String nameOf(End peer) {
+        return peer == null ? "no peer" : peer.node.process();
+    }
+
     private void tellClosed(End end, String reason) {
         if (end != null && !end.closed && end.node.alive()) {
             clock.after(delayNs(), () -> {
                 if (!end.closed) {
                     end.closed = true;
-                    listener.linkClosed(end.node.process(), "its peer", reason);
+                    listener.linkClosed(end.node.process(), nameOf(end.link.other(end)), reason);
                     end.node.input(m -> m.onLinkClosed(end.id, reason));
                 }
             });

@@ -3,7 +3,6 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.Scenario.Weather;
-import io.kvmessenger.testkit.sim.check.BoundChecker;
 import io.kvmessenger.testkit.sim.check.Checkers;
 import io.kvmessenger.testkit.sim.check.Violation;
 import io.kvmessenger.testkit.sim.check.WorldListener;
@@ -70,9 +69,13 @@ public final class Simulation {
         this.scenario = scenario;
         this.mutation = mutation;
         boolean immsRepeat = mutation.limits(scenario.engineLimits()).generations() < Imm.GENERATION_COUNT;
-        this.listener = weather == Weather.SOUND
-                ? Checkers.allAnd(new BoundChecker(clock::nowNs, scenario.limits()), immsRepeat)
-                : Checkers.all(immsRepeat);
+        Checkers.World facts = new Checkers.World(
+                clock::nowNs,
+                scenario.limits(),
+                immsRepeat,
+                scenario.checksumMode() != ChecksumMode.OFF,
+                SHUT_DOWN_REASON);
+        this.listener = weather == Weather.SOUND ? Checkers.allInSound(facts) : Checkers.all(facts);
         this.engines = engines;
         this.random = new SplittableRandom(seed);
         this.fabric = new SimulatedFabric(
@@ -211,6 +214,12 @@ public final class Simulation {
     private void checkAtRest() {
         for (SimulatedProcess process : alive()) {
             process.engine.checkAtRest();
+            if (process.messenger.fetchEntryCount() > 0) {
+                throw new Violation(
+                        "Memory",
+                        process.node.process() + " keeps " + process.messenger.fetchEntryCount()
+                                + " entries about fetches and lost prefillers, and there are none");
+            }
             listener.processAtRest(
                     process.node.process(),
                     process.messenger.held(),

@@ -3,11 +3,13 @@ package io.kvmessenger.testkit.sim.check;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.HeldCounts;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
+import java.util.function.LongSupplier;
 
 /**
  * All checkers of a run, as one listener. They are independent of each other. The first violation is the run's: it is
@@ -21,24 +23,35 @@ public final class Checkers implements WorldListener {
         this.all = all;
     }
 
-    /** @param immsRepeat whether there are so few generations that they repeat within a fetch */
-    public static WorldListener all(boolean immsRepeat) {
-        return new Checkers(always(immsRepeat));
+    /**
+     * What checkers know of a run.
+     *
+     * @param immsRepeat whether there are so few generations that they repeat within a fetch
+     * @param comparing whether decoders compare pages
+     * @param shutDownReason of processes that end in good order
+     */
+    public record World(
+            LongSupplier clock, ProtocolLimits limits, boolean immsRepeat, boolean comparing, String shutDownReason) {}
+
+    public static WorldListener all(World world) {
+        return new Checkers(always(world));
     }
 
     /** With the additional one for runs on a sound network. */
-    public static WorldListener allAnd(BoundChecker bounds, boolean immsRepeat) {
-        List<WorldListener> all = always(immsRepeat);
-        all.add(bounds);
+    public static WorldListener allInSound(World world) {
+        List<WorldListener> all = always(world);
+        all.add(new BoundChecker(world.clock, world.limits));
         return new Checkers(all);
     }
 
-    private static List<WorldListener> always(boolean immsRepeat) {
+    private static List<WorldListener> always(World world) {
+        CountChecker counts = new CountChecker();
         return new ArrayList<>(List.of(
-                new GrantChecker(immsRepeat),
+                new VerdictChecker(counts, world.clock, world.limits, world.comparing, world.shutDownReason),
+                new GrantChecker(world.immsRepeat),
                 new SourceChecker(),
                 new ReuseChecker(),
-                new CountChecker(),
+                counts,
                 new ContentChecker(),
                 new AccountingChecker(),
                 new TerminalChecker(),

@@ -118,6 +118,11 @@ final class CountChecker implements WorldListener {
 
     @Override
     public void fetchArrived(String process, String request, int pageCount) {
+        checkAllCounted(process, request);
+        end(process, request);
+    }
+
+    private void checkAllCounted(String process, String request) {
         FetchFacts fetch = fetches.get(process + request);
         List<Counted> found = of(process, request);
         KvGeometry geometry = geometries.get(process);
@@ -132,7 +137,6 @@ final class CountChecker implements WorldListener {
             }
         }
         found.forEach(source -> checkRowsCounted(fetch, source, geometry.ranks().size()));
-        end(process, request);
     }
 
     private static void checkRowsCounted(FetchFacts fetch, Counted source, int rankCount) {
@@ -169,6 +173,19 @@ final class CountChecker implements WorldListener {
     @Override
     public void fetchFailed(String process, String request, String reason) {
         end(process, request);
+    }
+
+    /** Whether a fetch that has not ended was granted, and every granted byte of it has been counted. */
+    boolean hasAll(String process, String request) {
+        if (of(process, request).isEmpty()) {
+            return false;
+        }
+        try {
+            checkAllCounted(process, request);
+            return true;
+        } catch (Violation missing) {
+            return false;
+        }
     }
 
     private List<Counted> of(String process, String request) {
