@@ -78,7 +78,6 @@ final class CommandReader {
             case "expect" -> new EngineCommand.Expect(transfer(fields), prefillers(fields));
             case "decline" -> new EngineCommand.Decline(transfer(fields), prefillers(fields));
             case "reject" -> new EngineCommand.Reject(fields.text("transfer"), prefillers(fields));
-            case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
             case "compared" ->
                 new EngineCommand.Compared(
                         ComparisonOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)),

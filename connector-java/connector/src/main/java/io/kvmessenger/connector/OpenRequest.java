@@ -140,7 +140,11 @@ record OpenRequest(
                 options.flagIfSaid("tcpInClear"),
                 options.has("dataHosts") ? options.texts("dataHosts") : List.of(),
                 options.has("dataPort") ? options.count("dataPort") : 0,
-                options.has("advertiseDataPorts") ? Arrays.stream(options.counts("advertiseDataPorts")).boxed().toList() : List.of(),
+                options.has("advertiseDataPorts")
+                        ? Arrays.stream(options.counts("advertiseDataPorts"))
+                                .boxed()
+                                .toList()
+                        : List.of(),
                 Timelines.valueOf(options.text("timelines").toUpperCase(Locale.ROOT)),
                 limits(options),
                 ChecksumMode.valueOf(options.text("pageChecksum").toUpperCase(Locale.ROOT)),

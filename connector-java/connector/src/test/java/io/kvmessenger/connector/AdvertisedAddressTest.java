@@ -90,12 +90,14 @@ class AdvertisedAddressTest {
                 PortRelay data = new PortRelay(dataPort);
                 EngineDouble p =
                         engine("prefiller", Map.of("listenPort", controlPort, "advertisePort", control.port()));
-                EngineDouble d = engine(
-                        "decoder", Map.of("dataPort", dataPort, "advertiseDataPorts", List.of(data.port())))) {
+                EngineDouble d =
+                        engine("decoder", Map.of("dataPort", dataPort, "advertiseDataPorts", List.of(data.port())))) {
             assertThat(p.opened.controlPort()).isEqualTo(control.port());
             move(p, d);
             assertThat(control.connections()).isEqualTo(1);
-            assertThat(data.connections()).as("its control socket, and one or two for data").isGreaterThan(1);
+            assertThat(data.connections())
+                    .as("its control socket, and one or two for data")
+                    .isGreaterThan(1);
         }
     }
 

@@ -18,13 +18,8 @@ class ManyAddressesTest {
     private static final int PROMPT_TOKENS = 4;
 
     private static void fetch(EngineDouble decoder, String host, EngineDouble prefiller) {
-        Map<String, Object> address = Map.of(
-                "host",
-                host,
-                "port",
-                prefiller.opened.controlPort(),
-                "engineId",
-                prefiller.opened.engineId());
+        Map<String, Object> address =
+                Map.of("host", host, "port", prefiller.opened.controlPort(), "engineId", prefiller.opened.engineId());
         decoder.submit(EngineDouble.fetchCommand("d", "t", List.of(address), PROMPT_TOKENS, 0, List.of(1)));
     }
 

@@ -53,7 +53,8 @@ class MessengerMetricsTest {
     }
 
     private final HttpClient client = HttpClient.newHttpClient();
-    private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0, 0, KEY, MessengerMetricsTest::onSocket);
+    private final MessengerMetrics metrics =
+            MessengerMetrics.open("127.0.0.1", 0, 0, KEY, MessengerMetricsTest::onSocket);
 
     @AfterEach
     void close() {
@@ -150,14 +151,16 @@ class MessengerMetricsTest {
 
     @Test
     void shouldNameTheOptionWhenThePortIsTaken() {
-        assertThatThrownBy(() -> MessengerMetrics.open("127.0.0.1", metrics.port(), 0, KEY, MessengerMetricsTest::onSocket))
+        assertThatThrownBy(() ->
+                        MessengerMetrics.open("127.0.0.1", metrics.port(), 0, KEY, MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_port is " + metrics.port() + " on 127.0.0.1, expected a free port");
     }
 
     @Test
     void shouldNameTheOptionWhenTheHostIsUnknown() {
-        assertThatThrownBy(() -> MessengerMetrics.open("no.such.host.invalid", 0, 0, KEY, MessengerMetricsTest::onSocket))
+        assertThatThrownBy(
+                        () -> MessengerMetrics.open("no.such.host.invalid", 0, 0, KEY, MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_host is 'no.such.host.invalid'");
     }
@@ -272,7 +275,8 @@ class MessengerMetricsTest {
     @Test
     void shouldNotBeReadyWhileItIsDrained() throws Exception {
         assertThat(get("/ready").statusCode()).isEqualTo(200);
-        assertThat(raw("POST /drain HTTP/1.1\r\nContent-Length: 0\r\n" + WITH_KEY + "\r\n")).startsWith("HTTP/1.1 200");
+        assertThat(raw("POST /drain HTTP/1.1\r\nContent-Length: 0\r\n" + WITH_KEY + "\r\n"))
+                .startsWith("HTTP/1.1 200");
         assertThat(get("/ready").statusCode()).isEqualTo(503);
         assertThat(get("/ready").body()).isEqualTo("draining: the engine is about to end\n");
         assertThat(get("/health").statusCode())
@@ -341,14 +345,15 @@ class MessengerMetricsTest {
     @Test
     void shouldListenOnLoopbackToo() throws Exception {
         InetAddress other = InetAddress.ofLiteral("127.0.0.1");
-        for (NetworkInterface network :
-                NetworkInterface.networkInterfaces().toList()) {
+        for (NetworkInterface network : NetworkInterface.networkInterfaces().toList()) {
             other = network.inetAddresses()
                     .filter(address -> address instanceof Inet4Address && !address.isLoopbackAddress())
                     .findFirst()
                     .orElse(other);
         }
-        assumeThat(other.isLoopbackAddress()).as("this machine has no other address").isFalse();
+        assumeThat(other.isLoopbackAddress())
+                .as("this machine has no other address")
+                .isFalse();
         String host = other.getHostAddress();
         int port;
         try (MessengerMetrics ofPod = MessengerMetrics.open(host, 0, 0, KEY, MessengerMetricsTest::onSocket)) {
@@ -360,8 +365,8 @@ class MessengerMetricsTest {
         assertThat(answers("127.0.0.1", port)).as("closed with the other").isFalse();
         try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
                 ServerSocket taken6 = new ServerSocket(taken.getLocalPort(), 1, InetAddress.ofLiteral("::1"));
-                MessengerMetrics ofPod = MessengerMetrics.open(
-                        host, taken.getLocalPort(), 0, KEY, MessengerMetricsTest::onSocket)) {
+                MessengerMetrics ofPod =
+                        MessengerMetrics.open(host, taken.getLocalPort(), 0, KEY, MessengerMetricsTest::onSocket)) {
             assertThat(taken6.isBound()).isTrue();
             assertThat(answers(host, ofPod.port())).isTrue();
             assertThat(ofPod.notes()).singleElement().asString().contains("another program has that port");

@@ -61,14 +61,7 @@ public record ProtocolLimits(
     /** Limits of production, by which a prompt that is unheard of is waited for as long as any other. */
     public ProtocolLimits(
             long grantWaitNs, long fetchLimitNs, long connectLimitNs, long heartbeatNs, long silenceLimitNs) {
-        this(
-                grantWaitNs,
-                fetchLimitNs,
-                connectLimitNs,
-                heartbeatNs,
-                silenceLimitNs,
-                grantWaitNs,
-                0);
+        this(grantWaitNs, fetchLimitNs, connectLimitNs, heartbeatNs, silenceLimitNs, grantWaitNs, 0);
     }
 
     /** The same waits with the capacities of production. */

@@ -65,8 +65,8 @@ final class DecoderFrames {
         this.clock = ports.clock();
         this.limits = limits;
         this.settled = settled;
-        this.expectations = new Expectations(
-                limits.unheardLimitNs(), limits.capacities().expectedTransfersMax());
+        this.expectations =
+                new Expectations(limits.unheardLimitNs(), limits.capacities().expectedTransfersMax());
         this.rejections =
                 new Rejections(limits.rejectedWaitNs(), limits.capacities().endedTransfersMax());
     }

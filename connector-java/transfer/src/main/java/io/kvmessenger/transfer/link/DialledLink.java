@@ -58,6 +58,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private final Map<String, NameLookup> names = new HashMap<>();
     /** What became of the addresses of one name. */
     private final List<String> refusals = new ArrayList<>();
+
     private final byte[] admissionKey;
     private final LinkEvents events;
     private final IntPredicate ofThisUser;

@@ -224,8 +224,7 @@ public final class SocketLinks implements Links {
         for (Door door : first.doors) {
             for (TransportAddress offered : target.transports()) {
                 if (offered.transport().equals(door.transport)) {
-                    ways.add(new DialledLink.Way(
-                            door.transport, door.local, offered.location(), null, connectLimitNs));
+                    ways.add(new DialledLink.Way(door.transport, door.local, offered.location(), null, connectLimitNs));
                 }
             }
         }

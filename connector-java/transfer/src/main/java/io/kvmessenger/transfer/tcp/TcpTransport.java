@@ -49,8 +49,8 @@ public final class TcpTransport implements Transport {
                     options.reachableDataPort(),
                     port,
                     figures);
-            List<InetSocketAddress> dataAddresses = links.listenData(
-                    name(), listenHost, dataHosts, options.dataPort(), options.reachableDataPorts());
+            List<InetSocketAddress> dataAddresses =
+                    links.listenData(name(), listenHost, dataHosts, options.dataPort(), options.reachableDataPorts());
             return new TcpDomain(
                     loop,
                     new DataNetworks(dataHosts, dataAddresses),

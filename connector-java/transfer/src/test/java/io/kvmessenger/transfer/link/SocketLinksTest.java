@@ -342,8 +342,7 @@ final class SocketLinksTest {
     /** Of two ways the one that carries descriptors is tried first, whatever is preferred for data. */
     @Test
     void shouldTakeTheUnixSocketAndElseAnother() {
-        String there = links.listenInet(
-                SENT, InetAddress.getLoopbackAddress(), "127.0.0.1", 0, 0, port, figures);
+        String there = links.listenInet(SENT, InetAddress.getLoopbackAddress(), "127.0.0.1", 0, 0, port, figures);
         OutboundLink link = dial(new TransportAddress(SENT, there), new TransportAddress(MAPPED, here));
         for (int i = 0; events.isEmpty() && i < 100; i++) {
             work();
