@@ -25,9 +25,7 @@ HARMLESS_FIELDS: HarmlessBy = {
     "a name, or who wrote the file": ("_name_or_path", "name_or_path", "transformers_version"),
     "which library loads the model, which is none of the engine's": (
         "_attn_implementation",
-        "_attn_implementation_internal",
         "_experts_implementation",
-        "_experts_implementation_internal",
         "auto_map",
     ),
     "the format in which weights are stored or computed with; the engine's own is compared": (
@@ -140,7 +138,7 @@ def as_mapping(config: Any) -> Mapping[str, Any]:
     with contextlib.suppress(Exception):  # a model's own class may have a broken one
         fields: Mapping[str, Any] = config.to_dict()
         return fields
-    return dict(vars(config))
+    return {name: value for name, value in vars(config).items() if not name.startswith("_")}
 
 
 def text_of(value: object) -> str:
