@@ -325,17 +325,8 @@ class SchedulerHalf:
         try:
             return self._build(scheduler_output, meta)
         except Exception:
-            self._pending = self._kept_for_later(meta)
+            self._pending = meta  # the workers must know it, whatever has failed here
             raise
-
-    def _kept_for_later(self, meta: StepMetadata) -> StepMetadata:
-        """What the workers must know whatever has failed here; this step's chunks will not be sent."""
-        for chunk in meta.chunks:
-            name = self._numbers.name(chunk.request)
-            if (prefill := self._prefills.get(name)) is not None:
-                self._give_up(name, prefill, meta)
-        meta.chunks.clear()
-        return meta
 
     def _build(self, scheduler_output: Any, meta: StepMetadata) -> StepMetadata:
         self._loading_first.difference_update(scheduler_output.num_scheduled_tokens)
@@ -353,6 +344,18 @@ class SchedulerHalf:
                 if request_id in self._prefills or request_id in self._held:
                     meta.preempted.append(self._numbers.of(request_id))
         meta.tallies = self._proofs.take_tallies()
+        try:
+            self._plan_chunks(scheduler_output, meta)
+        except Exception:  # what is preempted is fenced in this step, whatever fails
+            self._logger.exception("no chunk of this step is sent: it could not be planned")
+            meta.chunks.clear()
+            for request_id in scheduler_output.num_scheduled_tokens:
+                if (prefill := self._prefills.get(request_id)) is not None and not prefill.given_up:
+                    self._give_up(request_id, prefill, meta)
+        meta.names = self._numbers.take_new()
+        return meta
+
+    def _plan_chunks(self, scheduler_output: Any, meta: StepMetadata) -> None:
         for request_id, group_blocks, whole_table, first_token in scheduled(scheduler_output):
             if whole_table:
                 count = scheduler_output.num_scheduled_tokens[request_id]
@@ -369,8 +372,6 @@ class SchedulerHalf:
                 continue
             if chunk is not None:
                 meta.chunks.append(chunk)
-        meta.names = self._numbers.take_new()
-        return meta
 
     def _preempt(self, request_id: str, meta: StepMetadata) -> None:
         """Handles a preemption: the request's blocks are overwritten next, but it stays announced."""

@@ -185,28 +185,47 @@ def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.
     assert "which this wheel does not know" in caplog.text
 
 
-def test_should_tell_the_workers_in_the_next_step_what_a_failed_one_did_not(
-    engine: EngineMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_should_tell_the_workers_in_the_next_step_what_a_failed_one_did_not(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
-    half = sys.modules["kv_connector.vllm.scheduler_half"]
-    scheduled, faults = half.scheduled, [OSError("a fault of ours")]
+    half = decoder.own_scheduler._half
 
-    def fault(output: Any) -> Any:
-        if faults:
-            raise faults.pop()
-        return scheduled(output)
+    class Broken(set[str]):
+        def difference_update(self, *_: Any) -> None:
+            half._loading_first = set()
+            raise OSError("a fault of ours")
 
-    monkeypatch.setattr(half, "scheduled", fault)
+    half._loading_first = Broken()
     decoder.add("a-00000000", 700, remote_prefill())
     decoder.step()
-    assert not faults
+    assert not isinstance(half._loading_first, Broken)
     assert not decoder.messenger.of_kind("fetch")
     decoder.step()
     assert len(decoder.messenger.of_kind("fetch")) == 1
     decoder.messenger.arrive("a-00000000")
     decoder.steps(3)
     assert decoder.at_rest()
+
+
+def test_should_tell_a_decoder_of_a_prompt_whose_step_cannot_be_read(
+    engine: EngineMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is preempted in that step is fenced all the same."""
+    prefiller = engine("kv_producer", chunk_tokens=1024)
+    half = sys.modules["kv_connector.vllm.scheduler_half"]
+    prefiller.add("a-00000000", 700, remote_decode(), max_tokens=20)
+    prefiller.step()
+    prefiller.preempt("a-00000000")
+    prefiller.add("b-00000000", 300, remote_decode(), max_tokens=20)
+
+    def fault(_: Any) -> Any:
+        raise OSError("a fault of ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(half, "scheduled", fault)
+        prefiller.step()
+    assert "a fault of ours" in caplog.text
+    assert prefiller.messenger.fenced == [["a-00000000"]]
+    assert {end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")} == {"failed"}
 
 
 def test_should_fence_a_preempted_request_whatever_fails(engine: EngineMaker, caplog: pytest.LogCaptureFixture) -> None:
