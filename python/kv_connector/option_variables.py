@@ -41,11 +41,11 @@ def unknown_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dic
 
     Kubernetes sets such variables for services whose names begin with kv-messenger; those are left out.
     """
-    known = {PREFIX + name.upper() for name in kinds} | OTHER_VARIABLES
+    known = [name.upper() for name in kinds] + [name.removeprefix(PREFIX) for name in sorted(OTHER_VARIABLES)]
     return {
-        name: (difflib.get_close_matches(name, known, n=1) or [""])[0]
+        name: PREFIX + near[0] if (near := difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)) else ""
         for name, value in environment.items()
-        if name.startswith(PREFIX) and name not in known and not _is_service_link(name, value)
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known and not _is_service_link(name, value)
     }
 
 

@@ -93,10 +93,6 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
             {"listen_host": "10.0.0.1", "shared_secret": SECRET, "data_hosts": ["10.1.0.1", "localhost"]},
             "option 'data_hosts' names 'localhost', and 'listen_host' is '10.0.0.1'",
         ),
-        (
-            {"advertise_port": 30_000, "listen_port": 0},
-            "option 'advertise_port' is 30000, and 'listen_port' is 0, any free port: set listen_port",
-        ),
         ({"advertise_port": "30000"}, "option 'advertise_port' is '30000', expected an integer"),
         (
             {"advertise_data_ports": [30_001]},
@@ -213,6 +209,13 @@ def test_should_take_all_of_tls_or_none(tmp_path: Path) -> None:
         with pytest.raises(OptionError) as refused:
             parse(**right | change)
         assert sentence in str(refused.value)
+
+
+def test_should_not_advertise_a_port_for_one_that_any_start_chooses() -> None:
+    said = {"advertise_port": 30_000, "listen_port": 0}
+    with pytest.raises(OptionError, match="'advertise_port' is 30000, and 'listen_port' is 0, any free port: set"):
+        parse_options(said, role="prefiller", engine_id="e", environment={})
+    assert parse_options(said, role="decoder", engine_id="e", environment={}).advertise_port == 30_000
 
 
 def test_should_tell_peers_the_ports_of_a_relay() -> None:
