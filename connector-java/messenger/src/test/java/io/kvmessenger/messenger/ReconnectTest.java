@@ -42,10 +42,11 @@ class ReconnectTest extends MessengerPair {
 
     @Test
     void shouldSendWhatWaitedForTheSessionOnce() {
+        sayOfEach();
+        assertThat(framesAboutTransfers()).isEqualTo(3);
+
         lose();
-        decoder.messenger.onCommand(new EngineCommand.Expect(new TransferKey("expected", ""), PREFILLER));
-        decoder.messenger.onCommand(new EngineCommand.Decline(new TransferKey("declined", ""), PREFILLER));
-        decoder.messenger.onCommand(new EngineCommand.Reject("rejected", PREFILLER));
+        sayOfEach();
         assertThat(framesAboutTransfers()).isZero();
         reconnect();
         assertThat(framesAboutTransfers()).isEqualTo(3);
@@ -54,6 +55,12 @@ class ReconnectTest extends MessengerPair {
         fetch("r", 1, 0);
         reconnect();
         assertThat(framesAboutTransfers()).isZero();
+    }
+
+    private void sayOfEach() {
+        decoder.messenger.onCommand(new EngineCommand.Expect(new TransferKey("expected", ""), PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Decline(new TransferKey("declined", ""), PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Reject("rejected", PREFILLER));
     }
 
     /** Carries all frames; returns how many of the decoder's were about transfers without a grant. */

@@ -124,14 +124,13 @@ record Scenario(
         boolean devicesWrite = devices.nextInt(STAGED_ONE_IN) == 0 && shardable;
         ChecksumMode checksumMode = List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length));
         int slotCount = random.nextInt(3) == 0 ? 2 + random.nextInt(4) : SLOTS_ENOUGH;
-        boolean slotsReusedSoon = random.nextBoolean();
+        boolean reusedSoon = random.nextBoolean();
         Lanes drawnLanes = shardable ? Lanes.draw(lanes, fabric) : Lanes.ONE;
         int queueLimit = Integer.highestOneBit(1 + random.nextInt(8));
         String secret = random.nextBoolean() ? "secret" : "";
         List<KvGeometry> prefillerGeometries = model.drawEngine(random, shards, sharded);
         List<KvGeometry> decoderGeometries = model.drawEngine(random, shards, sharded);
         int peers = decoderCount * decoderGeometries.size() + (bothRoles ? 2 * prefillerGeometries.size() : 0);
-        Capacities capacities = weather == Weather.FAULTY && shardable ? drawFew(peers, kept) : drawLimitless(kept);
         return new Scenario(
                 seed,
                 weather,
@@ -139,16 +138,13 @@ record Scenario(
                 decoderCount,
                 requestCount,
                 fabric,
-                weather != Weather.FAULTY // the wait of a fetch for a slot is unbounded, and prompts wait for it
-                        ? engineLimits(weather == Weather.SOUND ? QUEUE_LONG : queueLimit, SLOTS_ENOUGH, engines)
-                        : engineLimits(
-                                queueLimit, slotsReusedSoon ? Math.min(slotCount, SLOTS_FEW) : slotCount, engines),
+                engineLimits(weather, queueLimit, reusedSoon ? Math.min(slotCount, SLOTS_FEW) : slotCount, engines),
                 shardable ? drawWorkerCount(workers) : 1,
                 secret,
                 prefillerGeometries,
                 decoderGeometries,
                 bothRoles,
-                limits(weather).with(capacities),
+                limits(weather).with(drawCapacities(weather == Weather.FAULTY && shardable, peers, kept)),
                 devicesWrite ? ChecksumMode.OFF : checksumMode, // device memory is not checksummed
                 announces,
                 shardable ? Traffic.draw(traffic, weather, announces) : Traffic.PLAIN,
@@ -185,12 +181,25 @@ record Scenario(
                 shardable ? ModelShape.drawGroups(first, layerCount, groups) : List.of(first), bytesPerToken);
     }
 
+    /** Few slots only with all faults: the wait of a fetch for a slot is unbounded, and prompts wait for it. */
+    private static EngineLimits engineLimits(Weather weather, int queueLimit, int slotCount, SplittableRandom random) {
+        return switch (weather) {
+            case FAULTY -> engineLimits(queueLimit, slotCount, random);
+            case SOUND -> engineLimits(QUEUE_LONG, SLOTS_ENOUGH, random);
+            case QUIET -> engineLimits(queueLimit, SLOTS_ENOUGH, random);
+        };
+    }
+
     /** Often very small, so that slots are reused soon, generations wrap and queues fill up. */
     private static EngineLimits engineLimits(int requestsPerPeer, int slotCount, SplittableRandom random) {
         int generationsFew = Math.ceilDiv(IMMS_MIN, slotCount) + random.nextInt(3);
         int generations = random.nextBoolean() ? Imm.GENERATION_COUNT : generationsFew;
         int completions = slotCount < SLOTS_ENOUGH && random.nextBoolean() ? COMPLETIONS_FEW : COMPLETIONS_MANY;
         return new EngineLimits(requestsPerPeer, slotCount + 1, generations, completions, PEERS_ENOUGH);
+    }
+
+    private static Capacities drawCapacities(boolean few, int peers, SplittableRandom random) {
+        return few ? drawFew(peers, random) : drawLimitless(random);
     }
 
     /**
