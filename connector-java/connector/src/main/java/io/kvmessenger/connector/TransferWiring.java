@@ -37,6 +37,8 @@ final class TransferWiring {
                 request.streamsPerPeer(),
                 REQUESTS_PER_PEER_MAX,
                 request.limits().connectLimitNs(),
+                // Not before the session would have ended for silence.
+                Math.max(TransferOptions.IDLE_LIMIT_NS, request.limits().silenceLimitNs()),
                 request.sealsTcp(),
                 ThreadingMode.forCores(coreCount),
                 workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,

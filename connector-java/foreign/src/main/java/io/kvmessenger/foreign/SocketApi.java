@@ -11,9 +11,17 @@ public final class SocketApi {
     public static final int SOL_SOCKET = 1;
     public static final int SO_REUSEADDR = 2;
     public static final int SO_ERROR = 4;
+    public static final int SO_KEEPALIVE = 9;
     public static final int SO_PEERCRED = 17;
     public static final int IPPROTO_TCP = 6;
     public static final int TCP_NODELAY = 1;
+    /** Seconds without traffic before the first probe. */
+    public static final int TCP_KEEPIDLE = 4;
+    /** Seconds between probes. */
+    public static final int TCP_KEEPINTVL = 5;
+    /** Unanswered probes after which the connection is broken. */
+    public static final int TCP_KEEPCNT = 6;
+
     public static final int TCP_CONGESTION = 13;
     public static final int TCP_NOTSENT_LOWAT = 25;
     public static final int IPPROTO_IP = 0;

@@ -21,6 +21,8 @@ import java.util.function.Consumer;
  * @param streamsPerPeer data sockets to each tcp peer
  * @param requestsPerPeerMax writes queued for or in flight to one peer; a power of two
  * @param connectLimitNs limit on the time that one transport may take to reach a peer
+ * @param idleLimitNs limit on the time in which nothing comes from a peer over an idle socket, although both sides give
+ *     heartbeats there; an engine of mode {@link ThreadingMode#CALLER} gives them only while it is polled
  * @param sealTcp whether tcp sockets are encrypted and authenticated; must be the same on both sides
  * @param threading which thread moves the bytes
  * @param workers number of workers that peers are spread over; each moves the bytes of its own peers
@@ -40,6 +42,7 @@ public record TransferOptions(
         int streamsPerPeer,
         int requestsPerPeerMax,
         long connectLimitNs,
+        long idleLimitNs,
         boolean sealTcp,
         ThreadingMode threading,
         int workers,
@@ -68,6 +71,9 @@ public record TransferOptions(
     private static final int WORKERS_CHOSEN_MAX = 4;
 
     public static final int PORT_MAX = 65_535;
+    /** Long enough for a busy or stopped process, short enough that firewalls' limits of minutes are found in time. */
+    public static final long IDLE_LIMIT_NS = 15_000_000_000L;
+
     public static final int REQUESTS_PER_PEER_MAX = 1 << 12;
 
     private static final Set<String> KNOWN = Set.of(CUDA, LIBFABRIC, SHM, TCP, VERBS);
@@ -116,6 +122,7 @@ public record TransferOptions(
                 requestsPerPeerMax,
                 "a power of two, 2 to " + REQUESTS_PER_PEER_MAX);
         require(workers >= 1 && workers <= WORKERS_MAX, "transfer_workers", workers, "1 to " + WORKERS_MAX);
+        require(idleLimitNs > 0, "idleLimitNs", idleLimitNs, "more than 0");
         require(connectLimitNs > 0, "connectLimitNs", connectLimitNs, "more than 0");
     }
 
@@ -131,6 +138,7 @@ public record TransferOptions(
                 2,
                 512,
                 5_000_000_000L,
+                IDLE_LIMIT_NS,
                 false,
                 ThreadingMode.OWN_THREAD,
                 1,
@@ -203,6 +211,11 @@ public record TransferOptions(
         return with(draft -> draft.connectLimitNs = limitNs);
     }
 
+    /** Sets how long an idle socket may be without a heartbeat of its peer. */
+    public TransferOptions withIdleLimitNs(long limitNs) {
+        return with(draft -> draft.idleLimitNs = limitNs);
+    }
+
     /** Sets whether {@code tcp} is encrypted; must be the same on both sides. */
     public TransferOptions withSealTcp(boolean sealed) {
         return with(draft -> draft.sealTcp = sealed);
@@ -253,6 +266,7 @@ public record TransferOptions(
         int streamsPerPeer;
         int requestsPerPeerMax;
         long connectLimitNs;
+        long idleLimitNs;
         boolean sealTcp;
         ThreadingMode threading;
         int workers;
@@ -271,6 +285,7 @@ public record TransferOptions(
             streamsPerPeer = of.streamsPerPeer;
             requestsPerPeerMax = of.requestsPerPeerMax;
             connectLimitNs = of.connectLimitNs;
+            idleLimitNs = of.idleLimitNs;
             sealTcp = of.sealTcp;
             threading = of.threading;
             workers = of.workers;
@@ -291,6 +306,7 @@ public record TransferOptions(
                     streamsPerPeer,
                     requestsPerPeerMax,
                     connectLimitNs,
+                    idleLimitNs,
                     sealTcp,
                     threading,
                     workers,

@@ -38,6 +38,7 @@ final class BreakingLibC {
     private final List<Integer> connected = new ArrayList<>();
 
     private final Set<Integer> swallowed = new HashSet<>();
+    private final Set<Integer> forgotten = new HashSet<>();
     private boolean refusing;
     /** By socket: the address that it was connected to. */
     private final Map<Integer, String> targets = new HashMap<>();
@@ -109,6 +110,20 @@ final class BreakingLibC {
         swallowed.add(connected.getFirst());
     }
 
+    /**
+     * What a firewall does that forgets the connections: from now on everything sent on these sockets is silently lost,
+     * and nothing comes on them.
+     */
+    synchronized void forget(List<Integer> fds) {
+        swallowed.addAll(fds);
+        forgotten.addAll(fds);
+    }
+
+    /** All open sockets, in order of connecting. */
+    synchronized List<Integer> all() {
+        return List.copyOf(connected);
+    }
+
     /** Breaks an exempt socket that is still open. */
     synchronized void breakSpared(int fd) {
         destroy(fd, true);
@@ -154,6 +169,8 @@ final class BreakingLibC {
                         arguments[3]);
             case "close" -> close((int) arguments[0]);
             case "send" -> isSwallowing((int) arguments[0]) ? arguments[2] : method.invoke(real, arguments);
+            case "read", "readv", "recvmsg" ->
+                isForgotten((int) arguments[0]) ? (long) -Errno.EAGAIN : method.invoke(real, arguments);
             case "sendmsg" -> sendmsg((int) arguments[0], (MemorySegment) arguments[1], (int) arguments[2]);
             default -> {
                 try {
@@ -201,6 +218,10 @@ final class BreakingLibC {
         return accepted;
     }
 
+    private synchronized boolean isForgotten(int fd) {
+        return forgotten.contains(fd);
+    }
+
     private synchronized boolean isSwallowing(int fd) {
         return swallowed.contains(fd);
     }
@@ -221,6 +242,7 @@ final class BreakingLibC {
 
     private synchronized int close(int fd) {
         swallowed.remove(fd);
+        forgotten.remove(fd);
         targets.remove(fd);
         connected.remove((Integer) fd);
         return real.close(fd);

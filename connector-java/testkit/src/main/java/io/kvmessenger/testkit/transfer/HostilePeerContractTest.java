@@ -31,6 +31,7 @@ import org.junit.jupiter.api.Timeout;
 /** What every socket-based transport must survive, and what it must release when it is closed. */
 @Timeout(120)
 public abstract class HostilePeerContractTest {
+    private static final byte[] NONCE = new byte[Hello.NONCE_LENGTH_BYTES];
     private static final LibC LIB_C = new FfmLibC();
     private static final long MEMORY_BYTES = 1 << 20;
     private static final long IDLE_NS = 2_000_000_000L;
@@ -76,7 +77,7 @@ public abstract class HostilePeerContractTest {
 
     /** The answer of a writer with this key to the challenge read from the socket. */
     protected byte[] hello(int fd, int role, byte[] key) {
-        return encoded(Hello.answer(challenge(fd), location(), role, 1, key));
+        return encoded(Hello.answer(challenge(fd), location(), role, 1, key, NONCE));
     }
 
     private Challenge challenge(int fd) {
@@ -130,8 +131,8 @@ public abstract class HostilePeerContractTest {
     void shouldRejectAnotherVersion() {
         Admission admission = target.engine().admit("writer");
         int fd = socket();
-        Hello right = Hello.answer(challenge(fd), location(), Hello.CONTROL, 1, admission.key());
-        send(fd, encoded(new Hello(Hello.VERSION + 1, Hello.CONTROL, 1, right.keyName(), right.proof())));
+        Hello right = Hello.answer(challenge(fd), location(), Hello.CONTROL, 1, admission.key(), NONCE);
+        send(fd, encoded(new Hello(Hello.VERSION + 1, Hello.CONTROL, 1, right.keyName(), right.proof(), NONCE)));
         awaitRejected(1);
         assertThat(target.closedAdmissions).isEmpty();
     }
@@ -184,8 +185,8 @@ public abstract class HostilePeerContractTest {
         Admission first = target.engine().admit("first");
         Admission second = target.engine().admit("second");
         int thief = socket();
-        Hello own = Hello.answer(challenge(thief), location(), Hello.CONTROL, 1, second.key());
-        Hello disguised = new Hello(Hello.VERSION, Hello.CONTROL, 1, KeyProof.nameOf(first.key()), own.proof());
+        Hello own = Hello.answer(challenge(thief), location(), Hello.CONTROL, 1, second.key(), NONCE);
+        Hello disguised = new Hello(Hello.VERSION, Hello.CONTROL, 1, KeyProof.nameOf(first.key()), own.proof(), NONCE);
         send(thief, encoded(disguised));
         awaitRejected(1);
         for (Admission admission : List.of(first, second)) {

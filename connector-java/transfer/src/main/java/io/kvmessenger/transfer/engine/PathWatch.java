@@ -9,13 +9,17 @@ import java.util.Map;
 /**
  * Detects paths that accept writes but report no completions, as when the network silently drops packets.
  *
- * <p>Worker only. It looks once per limit: a path whose oldest write is the same in two looks has been silent for that
- * long. It reads no clock, and its cost does not depend on the number of writes.
+ * <p>Worker only. It looks once per limit: a path whose oldest write is the same in two looks, and of which the peer's
+ * machine has acknowledged nothing in between, has been silent for that long. One write may take many limits. It reads no
+ * clock, and its cost does not depend on the number of writes.
  */
 final class PathWatch {
     private final long limitNs;
-    /** By path: its oldest write at the last look. */
-    private final Map<Endpoint, Long> oldest = new HashMap<>(2);
+    /** What a path had at a look. */
+    private record Look(long oldestPost, long acknowledgedBytes) {}
+
+    /** By path: the last look. */
+    private final Map<Endpoint, Look> looks = new HashMap<>(2);
 
     private boolean begun;
     private long lookedNs;
@@ -25,19 +29,18 @@ final class PathWatch {
         this.limitNs = limitNs;
     }
 
-    /** The paths whose oldest write has not changed for the limit; each is reported once per limit. */
+    /** The paths on which nothing has changed for the limit, although they have writes; each is reported once per limit. */
     List<Endpoint> silent(List<Endpoint> paths, WriteLedger writes, long nowNs) {
         if (limitNs == 0 || (begun && nowNs - lookedNs < limitNs)) {
             return List.of();
         }
         begun = true;
         lookedNs = nowNs;
-        oldest.keySet().retainAll(paths);
+        looks.keySet().retainAll(paths);
         List<Endpoint> silent = new ArrayList<>(0);
         for (Endpoint path : paths) {
-            long post = writes.oldestPost(path);
-            Long before = oldest.put(path, post);
-            if (post != WriteLedger.NO_POST && Long.valueOf(post).equals(before)) {
+            Look look = new Look(writes.oldestPost(path), path.acknowledgedBytes());
+            if (look.equals(looks.put(path, look)) && look.oldestPost != WriteLedger.NO_POST) {
                 silent.add(path);
             }
         }

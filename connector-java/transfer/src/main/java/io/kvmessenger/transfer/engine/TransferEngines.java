@@ -67,12 +67,26 @@ public final class TransferEngines {
             Function<String, LibFabric> libFabric,
             Supplier<LibVerbs> libVerbs,
             DeviceAccess devices) {
+        return open(options, libC, libFabric, libVerbs, devices, System::nanoTime);
+    }
+
+    /**
+     * The same with another clock too, such as one that a test moves; for an engine that is driven by its caller.
+     *
+     * @param clock monotonic, in ns
+     */
+    public static TransferEngine open(
+            TransferOptions options,
+            LibC libC,
+            Function<String, LibFabric> libFabric,
+            Supplier<LibVerbs> libVerbs,
+            DeviceAccess devices,
+            LongSupplier clock) {
         InetAddress listenHost = resolve("listen_host", options.listenHost());
         InetAddress advertiseHost = ofDevices(options, listenHost);
         List<InetAddress> dataHosts = dataHosts(options);
-        LongSupplier clock = System::nanoTime;
         List<EventLoop> loops = loops(options, libC, clock);
-        SocketLinks first = new SocketLinks(loops.getFirst(), options.connectLimitNs());
+        SocketLinks first = new SocketLinks(loops.getFirst(), options.connectLimitNs(), options.idleLimitNs());
         List<WorkerPorts> ports = new ArrayList<>();
         for (EventLoop loop : loops) {
             SocketLinks links = ports.isEmpty() ? first : first.beside(loop);

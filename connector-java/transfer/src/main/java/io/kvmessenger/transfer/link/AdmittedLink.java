@@ -48,6 +48,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     private final ControlStream control;
     private final DeathWatch death;
     private final boolean local;
+    private final Heartbeats heartbeats;
     private final long connectLimitNs;
     private final Attachment[] attachments = new Attachment[ATTACHMENTS_MAX];
     private final TargetNumbers numbers = new TargetNumbers();
@@ -66,6 +67,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
      * Takes over the control socket.
      *
      * @param local whether descriptors can travel on it
+     * @param heartbeats that are exchanged on it
      * @param deathFd becomes readable when the peer's process has ended; owned by the link from now on; negative for
      *     none
      * @param connectLimitNs how long the peer may take to be ready, from its last attempt
@@ -79,6 +81,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
             Figures figures,
             List<Domain> domains,
             boolean local,
+            Heartbeats heartbeats,
             int controlFd,
             int deathFd,
             long connectLimitNs) {
@@ -88,6 +91,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         this.figures = figures;
         this.domains = domains;
         this.local = local;
+        this.heartbeats = heartbeats;
         this.connectLimitNs = connectLimitNs;
         deadlineNs = loop.nowNs() + connectLimitNs;
         death = new DeathWatch(loop, deathFd, this);
@@ -119,6 +123,9 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         if (ready && !closed && !dismissed && !peerGone) {
             control.sendAll(ControlRecord.READ, from.asked());
         }
+        if (!closed && closing == null && !dismissed && !peerGone && heartbeats.exchange(control, nowNs)) {
+            dismiss(TransferFault.DISCONNECTED, heartbeats.silence());
+        }
         if (!closed && closing == null && (!ready || peerGone || settled) && nowNs - deadlineNs > 0) {
             closeAll(ready ? "the peer's paths did not end in time" : "the peer was not ready in time");
         }
@@ -128,6 +135,10 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     public boolean onRecord(int type, MemorySegment payload, long nowNs) {
         int kind = ControlRecord.kind(type);
         int number = ControlRecord.number(type);
+        heartbeats.onHeard();
+        if (kind == ControlRecord.ALIVE && number == 0) {
+            return true;
+        }
         Attachment attachment = number < ATTACHMENTS_MAX ? attachments[number] : null;
         if (kind == ControlRecord.DETACH && numbers.isKnown(number)) {
             detach(number);

@@ -37,6 +37,11 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     /** Limit for one record. */
     private static final int DESCRIPTORS_MAX = 2;
 
+    /** Pause before an address is dialled again; doubled each time. */
+    static final long REST_MIN_NS = 10_000_000L;
+
+    static final long REST_MAX_NS = 1_000_000_000L;
+
     /**
      * An address at which a peer listens.
      *
@@ -61,32 +66,44 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
 
     private final byte[] admissionKey;
     private final LinkEvents events;
+    private final long idleLimitNs;
     private final IntPredicate ofThisUser;
     private final Channel[] channels = new Channel[AdmittedLink.ATTACHMENTS_MAX];
     private final WriterNumbers numbers = new WriterNumbers();
     private Way way;
     private Dialer dialer;
     private ControlStream control;
+    private Heartbeats heartbeats = Heartbeats.none();
     /** Why the current attempt has failed already; reported in the next duty cycle. */
     private String fault;
+    /** Whether the address is dialled again after a pause, since a target that turned one dial away may take the next. */
+    private boolean resting;
+
+    private long restNs;
+    private long restEndNs;
 
     private long deadlineNs;
     private boolean accepted;
     private boolean lost;
     private boolean closed;
 
-    /** @param ways in the order in which they are tried */
+    /**
+     * @param ways in the order in which they are tried
+     * @param idleLimitNs how long the peer may be silent on a socket that is not local
+     */
     DialledLink(
             EventLoop loop,
             List<Way> ways,
             byte[] admissionKey,
             LinkEvents events,
+            long idleLimitNs,
             IntPredicate ofThisUser,
             long nowNs) {
         this.loop = loop;
         this.ways = new ArrayDeque<>(ways);
         this.admissionKey = admissionKey;
         this.events = events;
+        this.idleLimitNs = idleLimitNs;
         this.ofThisUser = ofThisUser;
         ways.stream().filter(each -> !each.local).forEach(each -> lookUp(each.location));
         if (!this.ways.isEmpty()) {
@@ -131,8 +148,14 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
 
     private void dial(Way next, long nowNs) {
         way = next;
-        fault = null;
         deadlineNs = nowNs + way.limitNs;
+        restNs = REST_MIN_NS;
+        dialAgain();
+    }
+
+    private void dialAgain() {
+        fault = null;
+        resting = false;
         if (awaitsName()) {
             return;
         }
@@ -163,12 +186,14 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         int fd = loop.sockets().connectInet(address, target.getPort());
         if (fd >= 0) {
             loop.sockets().setNoDelay(fd);
+            loop.sockets().keepAlive(fd, idleLimitNs);
         }
         return fd;
     }
 
     private Hello answer(Challenge asked) {
-        return Hello.answer(asked, way.location, Hello.CONTROL, 0, admissionKey);
+        byte[] nonce = loop.seals().freshNonce();
+        return Hello.answer(asked, way.location, Hello.CONTROL, 0, admissionKey, nonce);
     }
 
     /** The events of the socket before it becomes the control stream. */
@@ -176,6 +201,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         /** A Unix socket stays on this machine and belongs to this user. */
         @Override
         public void onAnswered(int fd, Challenge asked, Hello said) {
+            heartbeats = Heartbeats.of(said, way.local, idleLimitNs, loop.nowNs());
             if (!way.local) {
                 loop.seals().onDialled(fd, asked, said, admissionKey);
             }
@@ -195,6 +221,13 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         public void onFailed(String detail) {
             fault = detail;
         }
+
+        @Override
+        public void onTurnedAway(String detail) {
+            if (!restUntilNextDial()) {
+                fault = detail;
+            }
+        }
     }
 
     @Override
@@ -202,7 +235,8 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         int kind = ControlRecord.kind(type);
         int number = ControlRecord.number(type);
         Channel channel = number < channels.length ? channels[number] : null;
-        if (lost) {
+        heartbeats.onHeard();
+        if (lost || (kind == ControlRecord.ALIVE && number == 0)) {
             return true;
         }
         if (kind == ControlRecord.ACCEPTED && !accepted) {
@@ -240,12 +274,31 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
 
     @Override
     public void onEnd(String detail, boolean garbage) {
+        if (!garbage && !accepted && restUntilNextDial()) {
+            return;
+        }
         lose(garbage ? TransferFault.PROTOCOL : TransferFault.PEER_CLOSED, detail);
     }
 
     @Override
     public void onError(Throwable error) {
         lose(TransferFault.DISCONNECTED, LinkError.describe(error));
+    }
+
+    /**
+     * The target has hung up without a reason, or has no room: it may have been too busy. Another address could be a
+     * slower transport for as long as the link lives, so the same is tried again while its time lasts.
+     */
+    private boolean restUntilNextDial() {
+        long nowNs = loop.nowNs();
+        if (lost || closed || nowNs + restNs - deadlineNs > 0) {
+            return false;
+        }
+        hangUp();
+        resting = true;
+        restEndNs = nowNs + restNs;
+        restNs = Math.min(2 * restNs, REST_MAX_NS);
+        return true;
     }
 
     /** Tries the next address if the peer has not accepted yet; else reports the loss. */
@@ -276,6 +329,9 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
             onLookedUp(names.get(way.location), nowNs);
             return 1;
         }
+        if (resting && nowNs - restEndNs >= 0) {
+            dialAgain();
+        }
         if (dialer != null) {
             dialer.doWork();
         }
@@ -285,6 +341,8 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         }
         if (!accepted && nowNs - deadlineNs > 0) {
             lose(TransferFault.UNREACHABLE, "no answer from " + way.said() + " in time");
+        } else if (accepted && heartbeats.exchange(control, nowNs)) {
+            lose(TransferFault.PEER_CLOSED, heartbeats.silence());
         }
         return sendDetachments();
     }
@@ -411,6 +469,11 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         @Override
         public void drain(long nowNs) {
             control.drain(nowNs);
+        }
+
+        @Override
+        public long unacknowledgedBytes() {
+            return control.unacknowledgedBytes();
         }
     }
 }

@@ -49,6 +49,7 @@ public final class SocketLinks implements Links {
 
     private final EventLoop loop;
     private final long connectLimitNs;
+    private final long idleLimitNs;
     private final SecureRandom random = new SecureRandom();
     private final IntPredicate ofThisUser;
     private final IntUnaryOperator deathOfPeer;
@@ -73,28 +74,38 @@ public final class SocketLinks implements Links {
     private final List<AdmittedLink> admitted = new ArrayList<>();
     private List<Domain> domains = List.of();
 
-    /** @param connectLimitNs how long each step of a peer may take until it is ready */
-    public SocketLinks(EventLoop loop, long connectLimitNs) {
-        this(loop, connectLimitNs, loop.sockets()::isOfThisUser, loop.sockets()::deathOfPeer);
+    /**
+     * @param connectLimitNs how long each step of a peer may take until it is ready
+     * @param idleLimitNs how long a peer may be silent on an internet socket
+     */
+    public SocketLinks(EventLoop loop, long connectLimitNs, long idleLimitNs) {
+        this(loop, connectLimitNs, idleLimitNs, loop.sockets()::isOfThisUser, loop.sockets()::deathOfPeer);
     }
 
     /**
      * @param ofThisUser whether the other end of a Unix socket belongs to this user
      * @param deathOfPeer a descriptor that becomes readable when the process at a Unix socket's other end has ended
      */
-    SocketLinks(EventLoop loop, long connectLimitNs, IntPredicate ofThisUser, IntUnaryOperator deathOfPeer) {
-        this(null, loop, connectLimitNs, ofThisUser, deathOfPeer);
+    SocketLinks(
+            EventLoop loop,
+            long connectLimitNs,
+            long idleLimitNs,
+            IntPredicate ofThisUser,
+            IntUnaryOperator deathOfPeer) {
+        this(null, loop, connectLimitNs, idleLimitNs, ofThisUser, deathOfPeer);
     }
 
     private SocketLinks(
             SocketLinks first,
             EventLoop loop,
             long connectLimitNs,
+            long idleLimitNs,
             IntPredicate ofThisUser,
             IntUnaryOperator deathOfPeer) {
         this.first = first == null ? this : first;
         this.loop = loop;
         this.connectLimitNs = connectLimitNs;
+        this.idleLimitNs = idleLimitNs;
         this.ofThisUser = ofThisUser;
         this.deathOfPeer = deathOfPeer;
         farewells = new Farewells(loop);
@@ -104,7 +115,12 @@ public final class SocketLinks implements Links {
     /** The instance of another worker of the engine; called on the first worker's. Before a worker begins. */
     public SocketLinks beside(EventLoop ofOther) {
         return new SocketLinks(
-                this, ofOther, connectLimitNs, ofOther.sockets()::isOfThisUser, ofOther.sockets()::deathOfPeer);
+                this,
+                ofOther,
+                connectLimitNs,
+                idleLimitNs,
+                ofOther.sockets()::isOfThisUser,
+                ofOther.sockets()::deathOfPeer);
     }
 
     /**
@@ -228,7 +244,7 @@ public final class SocketLinks implements Links {
                 }
             }
         }
-        return new DialledLink(loop, ways, admissionKey, events, ofThisUser, nowNs);
+        return new DialledLink(loop, ways, admissionKey, events, idleLimitNs, ofThisUser, nowNs);
     }
 
     @Override
@@ -299,6 +315,7 @@ public final class SocketLinks implements Links {
             return;
         }
         if (!local) {
+            loop.sockets().keepAlive(fd, idleLimitNs);
             loop.seals()
                     .onAccepted(fd, arrival.asked, hello, admission.admission().key());
         }
@@ -307,7 +324,7 @@ public final class SocketLinks implements Links {
         } else if (admission.link() != null) {
             reject(fd, TransferFault.NOT_ADMITTED, "the admission is in use");
         } else {
-            open(fd, local, admission);
+            open(fd, local, hello, admission);
         }
     }
 
@@ -321,14 +338,16 @@ public final class SocketLinks implements Links {
         }
     }
 
-    private void open(int fd, boolean local, InboundAdmission admission) {
+    private void open(int fd, boolean local, Hello hello, InboundAdmission admission) {
         if (!local) {
             loop.sockets().setNoDelay(fd);
         }
         int deathFd = local ? deathOfPeer.applyAsInt(fd) : -1;
+        Heartbeats heartbeats = Heartbeats.of(hello, local, idleLimitNs, loop.nowNs());
         AdmittedLink link;
         try {
-            link = new AdmittedLink(loop, port, admission, figures, domains, local, fd, deathFd, connectLimitNs);
+            link = new AdmittedLink(
+                    loop, port, admission, figures, domains, local, heartbeats, fd, deathFd, connectLimitNs);
         } catch (IllegalStateException e) {
             reject(fd, TransferFault.UNREACHABLE, e.getMessage());
             return;

@@ -30,6 +30,11 @@ public final class ControlRecord {
     public static final int READ_ENDED = 8;
 
     /**
+     * From either side, without an attachment and without content: a heartbeat. Only if the {@link Hello} allows it.
+     */
+    public static final int ALIVE = 9;
+
+    /**
      * Target, after a {@link #DETACH}: nothing follows about that use of the number, which may be used again. Writers of
      * the previous version ignore it, as they ignore all domains' kinds about a number that they have detached.
      */

@@ -97,6 +97,14 @@ public final class ControlStream implements Pollable {
         return OUT_BYTES - outTo + outFrom >= PREFIX_BYTES + payloadBytes;
     }
 
+    /** Bytes that the peer's machine has not acknowledged; 0 if that is unknown. */
+    public long unacknowledgedBytes() {
+        if (closed || libC.ioctl(fd, SocketApi.SIOCOUTQ, control) < 0) {
+            return 0;
+        }
+        return control.get(ValueLayout.JAVA_INT, 0) + outTo - outFrom;
+    }
+
     /** Queues a record and sends what can be sent; false when there is no room. */
     public boolean offer(int type, MemorySegment payload) {
         if (!hasRoom(payload.byteSize())) {

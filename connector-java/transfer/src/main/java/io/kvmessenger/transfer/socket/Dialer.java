@@ -23,6 +23,11 @@ public final class Dialer implements Pollable {
         void onConnected(int fd);
 
         void onFailed(String detail);
+
+        /** The target is there and had no room, or hung up before it said why: another dial may succeed. */
+        default void onTurnedAway(String detail) {
+            onFailed(detail);
+        }
     }
 
     private final EventLoop loop;
@@ -36,6 +41,9 @@ public final class Dialer implements Pollable {
     private int readBytes;
     private boolean connected;
     private String fault;
+    /** Whether the queue of the target's listener was full. */
+    private boolean crowded;
+
     private long key;
     private boolean closed;
 
@@ -53,6 +61,7 @@ public final class Dialer implements Pollable {
         this.events = events;
         if (fd < 0) {
             fault = words(-fd);
+            crowded = fd == -Errno.EAGAIN;
             return;
         }
         try {
@@ -67,7 +76,15 @@ public final class Dialer implements Pollable {
     public void doWork() {
         if (fault != null && !closed) {
             close();
-            events.onFailed(fault);
+            report(fault, crowded);
+        }
+    }
+
+    private void report(String detail, boolean again) {
+        if (again) {
+            events.onTurnedAway(detail);
+        } else {
+            events.onFailed(detail);
         }
     }
 
@@ -93,7 +110,8 @@ public final class Dialer implements Pollable {
             return false;
         }
         if (count <= 0) {
-            fail("connecting to " + target + ": " + IoResult.endOf(count));
+            close();
+            report("connecting to " + target + ": " + IoResult.endOf(count), true);
             return false;
         }
         readBytes += (int) count;
@@ -112,7 +130,7 @@ public final class Dialer implements Pollable {
         }
         Hello said = answer.apply(asked);
         long sent = send(said);
-        if (sent != Hello.LENGTH_BYTES) {
+        if (sent != said.lengthBytes()) {
             // A fresh socket has room for a hello, so a short count means that it is broken.
             fail(words(sent < 0 ? (int) -sent : Errno.EPIPE));
             return;
@@ -125,9 +143,9 @@ public final class Dialer implements Pollable {
 
     private long send(Hello hello) {
         try (Arena scratch = Arena.ofConfined()) {
-            MemorySegment bytes = scratch.allocate(Hello.LENGTH_BYTES, 8);
+            MemorySegment bytes = scratch.allocate(hello.lengthBytes(), 8);
             hello.encode(bytes);
-            return libC.send(fd, bytes, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL);
+            return libC.send(fd, bytes, hello.lengthBytes(), SocketApi.MSG_NOSIGNAL);
         }
     }
 

@@ -19,8 +19,10 @@ import java.util.random.RandomGenerator;
  * <p>It does not check keys: a socket with a complete hello is passed on, together with its challenge.
  */
 public final class Listener {
-    /** Limit on sockets without a hello; one more, and the oldest is closed. */
+    /** Limit on sockets without a hello; more wait in the operating system's queue. */
     public static final int PENDING_MAX = 64;
+    /** A socket that has sent no hello for this long loses its place if others wait: it would keep honest peers out. */
+    public static final long CROWDED_LIMIT_NS = 1_000_000_000L;
     /** Pause after a failed accept, which would be retried at once and so occupy a core. */
     public static final long ACCEPT_PAUSE_NS = 100_000_000L;
     /** How long a socket may take to send its hello. */
@@ -44,6 +46,10 @@ public final class Listener {
     private final List<PendingConnection> pending = new ArrayList<>();
     private boolean pausing;
     private long pauseEndNs;
+    /** Nothing is accepted, for lack of a place. */
+    private boolean full;
+
+    private boolean closed;
 
     /**
      * Takes over the listening socket.
@@ -74,6 +80,11 @@ public final class Listener {
     }
 
     private void accept(long nowNs) {
+        if (pending.size() == PENDING_MAX && !makeRoom(nowNs)) {
+            full = true;
+            watch();
+            return;
+        }
         int fd = libC.accept4(
                 listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
         if (fd < 0) {
@@ -87,12 +98,9 @@ public final class Listener {
             libC.close(fd);
             return;
         }
-        if (pending.size() == PENDING_MAX) {
-            reject(pending.getFirst());
-        }
         PendingConnection connection;
         try {
-            connection = new PendingConnection(fd, nowNs + HELLO_LIMIT_NS);
+            connection = new PendingConnection(fd, nowNs);
         } catch (IllegalStateException e) {
             libC.close(fd);
             pause(nowNs);
@@ -102,22 +110,48 @@ public final class Listener {
         connection.ask();
     }
 
+    /** Whether the oldest socket gives its place up: its hello is there, or late. */
+    private boolean makeRoom(long nowNs) {
+        return endOldest(nowNs, CROWDED_LIMIT_NS);
+    }
+
+    /** Ends the wait of the oldest socket if it is over; a hello that has arrived meanwhile counts. */
+    private boolean endOldest(long nowNs, long limitNs) {
+        PendingConnection oldest = pending.getFirst();
+        if (nowNs - oldest.sinceNs <= limitNs) {
+            return false;
+        }
+        oldest.onReady(Epoll.EPOLLIN, nowNs);
+        if (!oldest.known) {
+            reject(oldest);
+        }
+        return true;
+    }
+
     /** Out of descriptors or memory: the pending socket would be reported again at once. */
     private void pause(long nowNs) {
         pausing = true;
         pauseEndNs = nowNs + ACCEPT_PAUSE_NS;
-        loop.change(listenKey, listenFd, 0);
+        watch();
     }
 
-    /** Closes sockets whose time is over, and accepts again after a pause. */
+    private void watch() {
+        if (!closed) {
+            loop.change(listenKey, listenFd, pausing || full ? 0 : Epoll.EPOLLIN);
+        }
+    }
+
+    /** Closes sockets whose time is over, and accepts again after a pause or when a place is free. */
     public int doWork(long nowNs) {
         if (pausing && nowNs - pauseEndNs >= 0) {
             pausing = false;
-            loop.change(listenKey, listenFd, Epoll.EPOLLIN);
+            watch();
         }
         int work = 0;
-        while (!pending.isEmpty() && nowNs - pending.getFirst().deadlineNs > 0) {
-            reject(pending.getFirst());
+        while (!pending.isEmpty() && endOldest(nowNs, HELLO_LIMIT_NS)) {
+            work++;
+        }
+        if (full && makeRoom(nowNs)) {
             work++;
         }
         return work;
@@ -130,6 +164,7 @@ public final class Listener {
     }
 
     public void close() {
+        closed = true;
         loop.remove(listenKey, listenFd);
         libC.close(listenFd);
         for (PendingConnection connection : List.copyOf(pending)) {
@@ -153,7 +188,7 @@ public final class Listener {
     /** A socket that has not sent its hello. */
     private final class PendingConnection implements Pollable {
         final int fd;
-        final long deadlineNs;
+        final long sinceNs;
         private final Arena arena = Arena.ofConfined();
         private final MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
         private final Challenge challenge = Challenge.fresh(random);
@@ -161,9 +196,9 @@ public final class Listener {
         private int readBytes;
         private boolean known;
 
-        PendingConnection(int fd, long deadlineNs) {
+        PendingConnection(int fd, long sinceNs) {
             this.fd = fd;
-            this.deadlineNs = deadlineNs;
+            this.sinceNs = sinceNs;
             try {
                 key = loop.add(fd, Epoll.EPOLLIN, this);
             } catch (IllegalStateException e) {
@@ -187,7 +222,7 @@ public final class Listener {
 
         @Override
         public void onReady(int mask, long nowNs) {
-            long count = libC.read(fd, hello.asSlice(readBytes), Hello.LENGTH_BYTES - readBytes);
+            long count = libC.read(fd, hello.asSlice(readBytes), wantedBytes() - readBytes);
             if (IoResult.wouldBlock(count)) {
                 return;
             }
@@ -196,16 +231,22 @@ public final class Listener {
                 return;
             }
             readBytes += (int) count;
-            if (readBytes < Hello.LENGTH_BYTES) {
+            if (readBytes < Hello.SHORT_LENGTH_BYTES) {
                 return;
             }
             Hello said = Hello.parse(hello);
             if (said == null) {
                 reject(this);
-                return;
+            } else if (readBytes < wantedBytes()) {
+                onReady(mask, nowNs);
+            } else {
+                forget();
+                receptionist.onHello(fd, said, challenge, nowNs);
             }
-            forget();
-            receptionist.onHello(fd, said, challenge, nowNs);
+        }
+
+        private int wantedBytes() {
+            return readBytes < Hello.SHORT_LENGTH_BYTES ? Hello.SHORT_LENGTH_BYTES : Hello.lengthBytes(hello);
         }
 
         /** The receptionist keeps the socket even if it throws: closing it here could close a descriptor twice. */
@@ -221,6 +262,10 @@ public final class Listener {
             loop.remove(key, fd);
             pending.remove(this);
             arena.close();
+            if (full) {
+                full = false;
+                watch();
+            }
         }
     }
 }

@@ -15,11 +15,14 @@ import java.util.random.RandomGenerator;
  * Seals data read and written on tcp sockets, transparently to callers of the C library; calls on other descriptors are
  * forwarded. A socket is sealed from its valid hello until it is closed.
  *
+ * <p>The keys of both directions are derived from a nonce of each side, so neither side can cause a key to be used
+ * again by repeating its own: not the records of the writer, and not those of the target, such as its progress.
+ *
  * <p>Sealed sockets belong to the worker; other calls are as thread-safe as those of the library below.
  */
 public final class SealingLibC extends ForwardingLibC implements Seals {
-    /** A nonce of the writer's own, so that a target that repeats its nonce cannot cause a key to be reused. */
-    static final int NONCE_LENGTH_BYTES = 32;
+    /** Sent in front of the first record to peers whose {@link Hello} carries no nonce. */
+    static final int NONCE_LENGTH_BYTES = Hello.NONCE_LENGTH_BYTES;
 
     private static final byte TO_TARGET = 1;
     private static final byte TO_WRITER = 2;
@@ -43,20 +46,31 @@ public final class SealingLibC extends ForwardingLibC implements Seals {
     }
 
     @Override
-    public void onDialled(int fd, Challenge asked, Hello said, byte[] key) {
+    public byte[] freshNonce() {
         byte[] nonce = new byte[NONCE_LENGTH_BYTES];
         random.nextBytes(nonce);
+        return nonce;
+    }
+
+    @Override
+    public void onDialled(int fd, Challenge asked, Hello said, byte[] key) {
         SealedStream stream = new SealedStream(libC, fd, scratch);
-        stream.sendWith(keyOf(TO_TARGET, asked, said, nonce, key), nonce);
-        stream.receiveWith(keyOf(TO_WRITER, asked, said, new byte[0], key));
+        boolean inHello = said.nonce().length > 0;
+        byte[] nonce = inHello ? said.nonce() : freshNonce();
+        stream.sendWith(keyOf(TO_TARGET, asked, said, nonce, key), inHello ? new byte[0] : nonce);
+        stream.receiveWith(keyOf(TO_WRITER, asked, said, said.nonce(), key));
         put(fd, stream);
     }
 
     @Override
     public void onAccepted(int fd, Challenge asked, Hello said, byte[] key) {
         SealedStream stream = new SealedStream(libC, fd, scratch);
-        stream.sendWith(keyOf(TO_WRITER, asked, said, new byte[0], key), new byte[0]);
-        stream.receiveAfter(NONCE_LENGTH_BYTES, nonce -> keyOf(TO_TARGET, asked, said, nonce, key));
+        stream.sendWith(keyOf(TO_WRITER, asked, said, said.nonce(), key), new byte[0]);
+        if (said.nonce().length > 0) {
+            stream.receiveWith(keyOf(TO_TARGET, asked, said, said.nonce(), key));
+        } else {
+            stream.receiveAfter(NONCE_LENGTH_BYTES, nonce -> keyOf(TO_TARGET, asked, said, nonce, key));
+        }
         put(fd, stream);
     }
 

@@ -10,6 +10,11 @@ public interface Seals {
         }
 
         @Override
+        public byte[] freshNonce() {
+            return new byte[Hello.NONCE_LENGTH_BYTES];
+        }
+
+        @Override
         public void onDialled(int fd, Challenge asked, Hello said, byte[] key) {}
 
         @Override
@@ -22,6 +27,9 @@ public interface Seals {
     };
 
     boolean sealing();
+
+    /** A nonce for a {@link Hello} on a socket that will be sealed; all zero if none will. */
+    byte[] freshNonce();
 
     /**
      * This side has dialled the socket and sent its hello: from here on both directions are sealed, if sealing is on.

@@ -11,7 +11,10 @@ import java.net.InetAddress;
 
 /** Opens non-blocking sockets. Any thread; allocates, so not for the data path. */
 public final class SocketCalls {
-    private static final int BACKLOG = 128;
+    /** Room for all peers that arrive while the worker is busy elsewhere; the kernel's own limit may be lower. */
+    private static final int BACKLOG = 1024;
+
+    private static final long NS_PER_SECOND = 1_000_000_000L;
     private static final int FLAGS = SocketApi.SOCK_STREAM | SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC;
 
     private final LibC libC;
@@ -142,6 +145,21 @@ public final class SocketCalls {
     /** Disables Nagle: small frames must not wait for the acknowledgement of earlier ones. */
     public void setNoDelay(int fd) {
         setInt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_NODELAY, 1);
+    }
+
+    /**
+     * Lets the kernel probe an idle connection, which keeps the state of firewalls on the way alive, and end it when
+     * nothing answers. It says that a machine is there, not that a process is. TCP_USER_TIMEOUT is left alone: it would
+     * also end connections whose peer answers but has no room.
+     *
+     * @param idleLimitNs about how long it takes to find the end of an idle connection; at least some seconds
+     */
+    public void keepAlive(int fd, long idleLimitNs) {
+        int probeSeconds = Math.clamp(idleLimitNs / (Pulse.BEATS * NS_PER_SECOND), 1, Short.MAX_VALUE);
+        setInt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_KEEPIDLE, probeSeconds);
+        setInt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_KEEPINTVL, probeSeconds);
+        setInt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_KEEPCNT, Pulse.BEATS - 1);
+        setInt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_KEEPALIVE, 1);
     }
 
     /**

@@ -86,7 +86,7 @@ public interface Domain {
         return 0;
     }
 
-    /** How long a path may report nothing about its posts before it is given up; 0 = it detects each loss itself. */
+    /** How long a path may report nothing about its posts and move none of their bytes before it is given up; 0 = it detects each loss itself. */
     default long silenceLimitNs() {
         return 0;
     }

@@ -23,6 +23,14 @@ public interface Endpoint {
         return 0;
     }
 
+    /**
+     * A number that changes when the peer's machine acknowledges bytes, so that a post that takes long differs from one
+     * that is stuck; constant if unknown.
+     */
+    default long acknowledgedBytes() {
+        return 0;
+    }
+
     /** From now on at most about this many bytes may wait in it to be sent; only for paths of several networks. */
     default void limitUnsent(long lengthBytes) {}
 
@@ -37,7 +45,8 @@ public interface Endpoint {
     int post(WriteBatch batch, long postId);
 
     /**
-     * It has reported nothing about its posts for {@link Domain#silenceLimitNs}: it accepts no more. Its loss is
+     * It has reported nothing about its posts, and moved none of their bytes, for {@link Domain#silenceLimitNs}: it
+     * accepts no more. Its loss is
      * reported once it is known what has arrived, or its paths fail. Idempotent.
      */
     default void giveUp() {}

@@ -27,6 +27,11 @@ public interface OutboundChannel extends PeerChannel {
     /** The next descriptor that came with a record, now the caller's; or {@link #NO_DESCRIPTOR}. */
     int takeDescriptor();
 
+    /** Bytes of this and other channels to the peer that its machine has not acknowledged; 0 if that is unknown. */
+    default long unacknowledgedBytes() {
+        return 0;
+    }
+
     /** Reads what the peer has sent, which probably arrived before the event being handled. */
     void drain(long nowNs);
 }

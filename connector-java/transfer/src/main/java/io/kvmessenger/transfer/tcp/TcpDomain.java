@@ -40,6 +40,7 @@ final class TcpDomain implements Domain {
     private final DataNetworks networks;
     private final int streamsPerPeer;
     private final long connectLimitNs;
+    private final long idleLimitNs;
     private final InboundPort port;
     private final Figures figures;
     private final String location;
@@ -52,6 +53,7 @@ final class TcpDomain implements Domain {
             DataNetworks networks,
             int streamsPerPeer,
             long connectLimitNs,
+            long idleLimitNs,
             InboundPort port,
             Figures figures,
             String location) {
@@ -59,6 +61,7 @@ final class TcpDomain implements Domain {
         this.networks = networks;
         this.streamsPerPeer = streamsPerPeer;
         this.connectLimitNs = connectLimitNs;
+        this.idleLimitNs = idleLimitNs;
         this.port = port;
         this.figures = figures;
         this.location = location;
@@ -99,7 +102,16 @@ final class TcpDomain implements Domain {
     @Override
     public OutboundPaths attach(OutboundChannel channel, String peerLocation, PathEvents events, long nowNs) {
         return new TcpOutboundPaths(
-                loop, peerLocation, channel, events, figures, networks, streamsPerPeer, connectLimitNs, nowNs);
+                loop,
+                peerLocation,
+                channel,
+                events,
+                figures,
+                networks,
+                streamsPerPeer,
+                connectLimitNs,
+                idleLimitNs,
+                nowNs);
     }
 
     @Override

@@ -10,7 +10,8 @@ import java.nio.ByteOrder;
 
 /**
  * The header of a batch of pages on a data path: 40 bytes, which include the first page's target offset, then the other
- * pages' offsets, then the pages' bytes. A frame without pages is an immediate alone.
+ * pages' offsets, then the pages' bytes. A frame without pages is an immediate alone; one without a weight either is a
+ * probe, which shows that the socket still leads to the peer.
  *
  * <p>Reads and writes one segment; allocates nothing. It checks shape, not permission.
  */
@@ -47,6 +48,15 @@ final class TcpFrame {
         frame.set(LONG, TARGETS_OFFSET, 0);
     }
 
+    static void encodeProbe(MemorySegment frame) {
+        encode(frame, 0, 0, 0, 0, 0);
+    }
+
+    /** Whether the frame writes and counts nothing. */
+    static boolean isProbe(MemorySegment frame) {
+        return pageCount(frame) == 0 && weight(frame) == 0;
+    }
+
     static void setTargetOffset(MemorySegment frame, int i, long offsetBytes) {
         frame.set(LONG, TARGETS_OFFSET + (long) i * Long.BYTES, offsetBytes);
     }
@@ -68,6 +78,9 @@ final class TcpFrame {
         long pageBytes = pageBytes(frame);
         if (pageBytes < 0 || pageBytes > Long.MAX_VALUE / PAGES_MAX) {
             return "a frame claims pages of " + pageBytes + " bytes";
+        }
+        if (isProbe(frame)) {
+            return null;
         }
         if (weight(frame) < 1 || weight(frame) > (long) Imm.WEIGHT_MAX * PAGES_MAX) {
             return "a frame claims weight " + weight(frame);

@@ -158,7 +158,13 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
 
     /** The peer does not use this socket any more, whether or not it has arrived. */
     private void onBroken(int place, int serial) {
-        if (closed || peerGone || !ready) {
+        if (closed || peerGone) {
+            return;
+        }
+        if (!ready) {
+            if (paths[place] != null && serial == serials[place] - 1) {
+                forgetUnused(place);
+            }
             return;
         }
         if (paths[place] != null && serial == serials[place] - 1) {
@@ -167,6 +173,14 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             serials[place] = serial + 1;
             endsUnreported[place] = true;
         }
+    }
+
+    /** The peer has not heard yet that it may write: it dials this socket again. */
+    private void forgetUnused(int place) {
+        paths[place].close();
+        paths[place] = null;
+        pathsOpened--;
+        figures.increment(TransferCounter.PATHS_LOST);
     }
 
     /** Ends a path: nothing of it can land from now on; its progress is reported to the peer. */
@@ -246,12 +260,20 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     @Override
     public void onEnd(TcpReceivePath path, String detail) {
         if (!ready) {
-            end(detail);
+            endBeforeReady(path, detail);
             return;
         }
         endPath(Arrays.asList(paths).indexOf(path));
         if (peerGone && hasNoPath()) {
             end(detail);
+        }
+    }
+
+    private void endBeforeReady(TcpReceivePath path, String detail) {
+        if (peerGone || path.framesTaken() > 0) {
+            end(detail);
+        } else {
+            forgetUnused(Arrays.asList(paths).indexOf(path));
         }
     }
 

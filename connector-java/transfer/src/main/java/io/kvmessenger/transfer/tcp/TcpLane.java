@@ -4,6 +4,8 @@ import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.Dialer;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Pulse;
+import io.kvmessenger.transfer.spi.OutboundChannel;
 import java.util.function.Function;
 
 /**
@@ -49,12 +51,19 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
         void onConnected(TcpLane lane);
 
-        void onDialFailed(TcpLane lane, String detail);
+        /** @param again whether another dial may succeed */
+        void onDialFailed(TcpLane lane, String detail, boolean again);
 
         void onOpened(TcpSendPath path);
 
-        /** The socket broke; the peer may have sent the reason. */
+        /** An open socket broke; the peer may have sent the reason. */
         void onBroken(TcpLane lane);
+
+        /** The channel on which the peer is asked. */
+        OutboundChannel channel();
+
+        /** How long the peer may leave a probe of an idle socket unanswered. */
+        long idleLimitNs();
 
         void onEnded(TcpSendPath path);
 
@@ -71,8 +80,14 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     private Dialer dialer;
     private TcpSendPath path;
     private boolean asked;
+    /** Probes the idle socket; null if the peer does not know probes. */
+    private Pulse pulse;
+
+    /** For the target's count, once broken. */
+    private AnswerWait answer;
+
     private long restNs = REST_MIN_NS;
-    /** When the state must end: a dial, the wait for the target's count, or the pause. */
+    /** When the state must end: a dial or the pause. */
     private long deadlineNs;
 
     TcpLane(Owner owner, int role, int network) {
@@ -91,6 +106,9 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
     @Override
     public void onAnswered(int fd, Challenge asked, Hello said) {
+        pulse = said.givesHeartbeats()
+                ? new Pulse(owner.idleLimitNs(), owner.loop().nowNs())
+                : null;
         owner.seal(fd, asked, said);
     }
 
@@ -110,7 +128,13 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     @Override
     public void onFailed(String detail) {
         rest();
-        owner.onDialFailed(this, detail);
+        owner.onDialFailed(this, detail, false);
+    }
+
+    @Override
+    public void onTurnedAway(String detail) {
+        rest();
+        owner.onDialFailed(this, detail, true);
     }
 
     /** The target accepts frames from now on. */
@@ -139,18 +163,31 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         return state == State.CONNECTED;
     }
 
+    /** Whether a socket of it has been connected, and may be gone again. */
+    boolean wasConnected() {
+        return isConnected() || serial > 0;
+    }
+
     @Override
     public void onBreak() {
         if (state != State.OPEN) {
-            owner.onBroken(this);
+            onTurnedAwayLate();
             return;
         }
         state = State.BROKEN;
-        deadlineNs = owner.loop().nowNs()
-                + (path.wasGivenUp() ? TcpOutboundPaths.PATIENT_ANSWER_LIMIT_NS : TcpOutboundPaths.ANSWER_LIMIT_NS);
+        answer = new AnswerWait(path.wasGivenUp(), owner.loop().nowNs());
         asked = false;
         path.close();
         owner.onBroken(this);
+    }
+
+    /** The target has hung up before the socket was used: nothing is lost, and it may take another. */
+    private void onTurnedAwayLate() {
+        owner.tell(TcpRecord.PATH_BROKEN, role, serial);
+        path.close();
+        path = null;
+        rest();
+        owner.onDialFailed(this, "the peer broke a data path", true);
     }
 
     /**
@@ -168,6 +205,9 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         }
         if (frames > before) {
             restNs = REST_MIN_NS;
+            if (pulse != null) {
+                pulse.onHeard();
+            }
         }
         if (ended && state != State.CLOSED) {
             TcpSendPath gone = path;
@@ -212,9 +252,16 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
                 }
             }
             case OPEN -> {
-                return path.doWork();
+                int work = path.doWork();
+                if (pulse != null && state == State.OPEN) {
+                    watchIdle(nowNs);
+                }
+                return work;
             }
-            case BROKEN -> asked = asked || owner.tell(TcpRecord.PATH_BROKEN, role, serial);
+            case BROKEN -> {
+                asked = asked || owner.tell(TcpRecord.PATH_BROKEN, role, serial);
+                answer.look(owner.channel(), nowNs);
+            }
             case RESTING -> {
                 if (nowNs - deadlineNs >= 0) {
                     dial(dialLimitNs);
@@ -225,9 +272,26 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         return 0;
     }
 
+    /** Probes an idle socket, and gives it up if the probe is not answered. The engine watches one that is in use. */
+    private void watchIdle(long nowNs) {
+        pulse.look(nowNs);
+        if (path.holdsOnlyProbe()) {
+            if (pulse.isSilent()) {
+                path.giveUp();
+            }
+            return;
+        }
+        pulse.onHeard();
+        if (!path.isIdle()) {
+            pulse.onGiven(nowNs);
+        } else if (pulse.isDue(nowNs) && path.probe()) {
+            pulse.onGiven(nowNs);
+        }
+    }
+
     /** Whether the target's count for a broken socket is overdue. */
     boolean isOverdue(long nowNs) {
-        return state == State.BROKEN && nowNs - deadlineNs > 0;
+        return state == State.BROKEN && answer.isOver(nowNs);
     }
 
     /** Returns whether a path was open or being opened. */

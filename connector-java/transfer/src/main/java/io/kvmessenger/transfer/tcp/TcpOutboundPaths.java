@@ -26,12 +26,6 @@ import java.util.List;
  * means for the peer if none is left.
  */
 final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLane.Owner {
-    /** How long the target may take to report its count for a broken data socket. */
-    static final long ANSWER_LIMIT_NS = 5_000_000_000L;
-
-    /** The same for a socket that was given up: the target may be stopped, and its session limits how long. */
-    static final long PATIENT_ANSWER_LIMIT_NS = 120_000_000_000L;
-
     /** How soon a dial by one of several networks is given up and retried, since TCP's own retries back off. */
     static final long PROBE_LIMIT_NS = 2_000_000_000L;
 
@@ -44,6 +38,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     private final DataNetworks networks;
     private final int pathCount;
     private final long connectLimitNs;
+    private final long idleLimitNs;
     private final List<TcpLane> lanes = new ArrayList<>();
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment record = arena.allocate(PathRecord.LENGTH_BYTES, 8);
@@ -51,10 +46,14 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     /** Target addresses of data sockets, by network. */
     private List<InetSocketAddress> targets = List.of();
 
+    /** Why the last dial failed; empty if none has. */
+    private String dialFault = "";
+
     private boolean ready;
     private boolean closed;
 
     /**
+     * @param idleLimitNs how long an idle socket may be without a heartbeat of the peer
      * @throws IllegalArgumentException when the location is invalid
      * @throws IllegalStateException when the peer has been asked too often
      */
@@ -67,6 +66,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
             DataNetworks networks,
             int pathCount,
             long connectLimitNs,
+            long idleLimitNs,
             long nowNs) {
         this.loop = loop;
         this.location = location;
@@ -77,6 +77,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
         this.networks = networks;
         this.pathCount = pathCount;
         this.connectLimitNs = connectLimitNs;
+        this.idleLimitNs = idleLimitNs;
         connectDeadlineNs = nowNs + connectLimitNs;
         if (!channel.open(TcpDomain.wish(pathCount), this)) {
             arena.close();
@@ -98,7 +99,14 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
 
     @Override
     public Hello answer(Challenge asked, int lane, int serial) {
-        return Hello.answer(asked, location, Hello.role(channel.number(), lane), serial, channel.admissionKey());
+        int role = Hello.role(channel.number(), lane);
+        return Hello.answer(
+                asked,
+                location,
+                role,
+                serial,
+                channel.admissionKey(),
+                loop.seals().freshNonce());
     }
 
     @Override
@@ -123,6 +131,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
         int fd = loop.sockets().connectInet(from, to.getAddress(), to.getPort());
         if (fd >= 0) {
             loop.sockets().setNoDelay(fd);
+            loop.sockets().keepAlive(fd, idleLimitNs);
             if (to.getAddress().isLoopbackAddress()) {
                 loop.sockets().chooseReno(fd);
             }
@@ -175,7 +184,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     }
 
     private void onReady() {
-        boolean early = lanes.isEmpty() || (!isSpread() && !lanes.stream().allMatch(TcpLane::isConnected));
+        boolean early = lanes.isEmpty() || (!isSpread() && !lanes.stream().allMatch(TcpLane::wasConnected));
         if (ready || early) {
             lose(TransferFault.PROTOCOL, "the peer is ready too early");
             return;
@@ -216,11 +225,23 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
         }
     }
 
+    /** A dial that may succeed later is repeated until the time to connect is over. */
     @Override
-    public void onDialFailed(TcpLane lane, String detail) {
-        if (!ready && (!isSpread() || lanes.stream().allMatch(TcpLane::isResting))) {
+    public void onDialFailed(TcpLane lane, String detail, boolean again) {
+        dialFault = ": " + detail;
+        if (!ready && !again && (!isSpread() || lanes.stream().allMatch(TcpLane::isResting))) {
             lose(TransferFault.UNREACHABLE, detail);
         }
+    }
+
+    @Override
+    public OutboundChannel channel() {
+        return channel;
+    }
+
+    @Override
+    public long idleLimitNs() {
+        return idleLimitNs;
     }
 
     @Override
@@ -232,9 +253,6 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     public void onBroken(TcpLane lane) {
         // What the peer sent before it closed the path has probably arrived already.
         channel.drain(loop.nowNs());
-        if (!ready) {
-            lose(TransferFault.PEER_CLOSED, "the peer broke a data path");
-        }
     }
 
     @Override
@@ -274,7 +292,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
             }
         }
         if (!ready && !closed && nowNs - connectDeadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "no answer from " + location + " in time");
+            lose(TransferFault.UNREACHABLE, "no answer from " + location + " in time" + dialFault);
         }
         return ready && !open && !closed && work == 0 ? LOOK_SOON : work;
     }

@@ -213,6 +213,11 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         if (frameBytes < wantedBytes()) {
             return;
         }
+        if (TcpFrame.isProbe(frame)) {
+            frameBytes = 0;
+            passOn(0);
+            return;
+        }
         OpenWindow window = port.windowOf(TcpFrame.window(frame));
         String refusal = window == null ? null : refusal(window);
         if (refusal != null) {
@@ -341,6 +346,11 @@ final class TcpReceivePath implements Pollable, Landing.Events {
             figures.add(TransferCounter.PAGES_RECEIVED, pageCount);
             port.onArrived(from, imm, weight);
         }
+        passOn(payloadBytes);
+    }
+
+    /** The frame is taken, behind those that are still being copied to a device. */
+    private void passOn(long payloadBytes) {
         if (landing == null) {
             onTaken(payloadBytes);
         } else {

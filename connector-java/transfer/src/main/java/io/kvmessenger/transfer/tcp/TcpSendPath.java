@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.tcp;
 
 import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MessageHeader;
 import io.kvmessenger.foreign.SocketApi;
@@ -22,6 +23,9 @@ import java.util.Objects;
 final class TcpSendPath implements Pollable, Endpoint {
     /** Frames begun and not yet reported as sent. A power of two. */
     private static final int FRAMES_MAX = 1 << 10;
+
+    /** In place of a post: the frame is a probe. */
+    private static final long PROBE = -1;
 
     /** The path's events, for its link. */
     interface Events {
@@ -54,6 +58,7 @@ final class TcpSendPath implements Pollable, Endpoint {
     /** Of these, the frames that the target has confirmed as taken. */
     private long framesTold;
 
+    private long bytesWritten;
     private boolean writable;
     private boolean closed;
     private boolean failed;
@@ -84,7 +89,10 @@ final class TcpSendPath implements Pollable, Endpoint {
         writable = !broken;
         // The peer sends nothing on a data path: all that can be read is its end.
         if ((mask & (Epoll.EPOLLIN | Epoll.EPOLLHUP | Epoll.EPOLLERR)) != 0) {
-            long count = libC.read(fd, scrap, scrap.byteSize());
+            long count;
+            do {
+                count = libC.read(fd, scrap, scrap.byteSize());
+            } while (count == -Errno.EINTR);
             if (!IoResult.wouldBlock(count)) {
                 broke();
             }
@@ -103,10 +111,17 @@ final class TcpSendPath implements Pollable, Endpoint {
 
     @Override
     public long heldBytes() {
-        if (closed || libC.ioctl(fd, SocketApi.SIOCOUTQ, scrap) < 0) {
-            return 0;
-        }
-        return scrap.get(ValueLayout.JAVA_INT, 0) + run.leftBytes();
+        return closed || holdsOnlyProbe() ? 0 : unacknowledgedBytes() + run.leftBytes();
+    }
+
+    /** A page takes as long as the network needs for it, so the page as a whole tells nothing of whether it moves. */
+    @Override
+    public long acknowledgedBytes() {
+        return closed ? 0 : bytesWritten - unacknowledgedBytes();
+    }
+
+    private long unacknowledgedBytes() {
+        return libC.ioctl(fd, SocketApi.SIOCOUTQ, scrap) < 0 ? 0 : scrap.get(ValueLayout.JAVA_INT, 0);
     }
 
     @Override
@@ -127,6 +142,29 @@ final class TcpSendPath implements Pollable, Endpoint {
         postIds[(int) framesBegun++ & (FRAMES_MAX - 1)] = postId;
         write();
         return taken;
+    }
+
+    /** Whether nothing is under way. */
+    boolean isIdle() {
+        return framesBegun == framesTold;
+    }
+
+    /** Whether nothing but a probe is under way. */
+    boolean holdsOnlyProbe() {
+        return framesBegun - framesTold == 1 && postIds[(int) framesTold & (FRAMES_MAX - 1)] == PROBE;
+    }
+
+    /** Sends a frame that only shows whether the socket still leads to the peer; false if there is no room for it. */
+    boolean probe() {
+        if (!writable || closed || !isIdle()) {
+            return false;
+        }
+        TcpFrame.encodeProbe(frame);
+        run.clear();
+        run.add(frame.address(), TcpFrame.HEADER_BYTES);
+        postIds[(int) framesBegun++ & (FRAMES_MAX - 1)] = PROBE;
+        write();
+        return true;
     }
 
     private void begin(WriteBatch batch) {
@@ -151,11 +189,16 @@ final class TcpSendPath implements Pollable, Endpoint {
         while (writable && run.leftBytes() > 0) {
             MessageHeader.vectors(header, run.vectors(), run.next(), run.count());
             long sent = libC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
+            if (sent == -Errno.EINTR) {
+                // The socket may have room: nothing would report it once more.
+                continue;
+            }
             if (sent < 0) {
                 writable = false;
                 failed |= !IoResult.wouldBlock(sent);
                 return;
             }
+            bytesWritten += sent;
             run.advance(sent);
         }
         if (run.leftBytes() == 0) {
@@ -185,7 +228,10 @@ final class TcpSendPath implements Pollable, Endpoint {
             return false;
         }
         while (framesTold < frames) {
-            events.onSent(postIds[(int) framesTold++ & (FRAMES_MAX - 1)]);
+            long postId = postIds[(int) framesTold++ & (FRAMES_MAX - 1)];
+            if (postId != PROBE) {
+                events.onSent(postId);
+            }
         }
         return true;
     }

@@ -56,6 +56,7 @@ public final class TcpTransport implements Transport {
                     new DataNetworks(dataHosts, dataAddresses),
                     options.streamsPerPeer(),
                     options.connectLimitNs(),
+                    options.idleLimitNs(),
                     port,
                     figures,
                     location);

@@ -49,6 +49,7 @@ final class OutboundPeerTest {
         final List<Long> postIds = new ArrayList<>();
         int room = Integer.MAX_VALUE;
         int givenUp;
+        long acknowledgedBytes;
         boolean owesDelivery;
 
         @Override
@@ -65,6 +66,11 @@ final class OutboundPeerTest {
         @Override
         public void giveUp() {
             givenUp++;
+        }
+
+        @Override
+        public long acknowledgedBytes() {
+            return acknowledgedBytes;
         }
 
         @Override
@@ -238,6 +244,22 @@ final class OutboundPeerTest {
         assertThat(List.of(silent.givenUp, heard.givenUp, idle.givenUp)).containsExactly(1, 0, 0);
         peer.doWork(2 * SILENCE_LIMIT_NS);
         assertThat(heard.givenUp).isEqualTo(1);
+    }
+
+    /** A page may take the network many limits: its post is the oldest all the time. */
+    @Test
+    void shouldNotGiveUpAPathOnWhichALongWriteMoves() {
+        open();
+        FakePath slow = path();
+        slow.room = 1;
+        submit(1, 1);
+        for (int limits = 0; limits < 100; limits++) {
+            slow.acknowledgedBytes++;
+            peer.doWork(limits * SILENCE_LIMIT_NS);
+            assertThat(slow.givenUp).isZero();
+        }
+        peer.doWork(100 * SILENCE_LIMIT_NS);
+        assertThat(slow.givenUp).isEqualTo(1);
     }
 
     /** Whatever the clock began with. */

@@ -11,7 +11,7 @@ final class FakeInboundPaths implements InboundPaths {
     final InboundChannel channel;
     private final boolean endsItself;
     boolean outlivesHangUp;
-    private boolean ready;
+    boolean ready;
     boolean gone;
     boolean closed;
 

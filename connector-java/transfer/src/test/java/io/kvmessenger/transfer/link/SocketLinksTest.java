@@ -17,7 +17,9 @@ import io.kvmessenger.transfer.socket.ControlRecord;
 import io.kvmessenger.transfer.socket.Descriptors;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Pulse;
 import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.FakeDomain;
 import io.kvmessenger.transfer.spi.FakePort;
 import io.kvmessenger.transfer.spi.Figures;
@@ -33,6 +35,7 @@ import java.lang.foreign.MemorySegment;
 import java.net.InetAddress;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -43,7 +46,9 @@ final class SocketLinksTest {
     private static final byte[] KEY = new byte[Admission.KEY_LENGTH_BYTES];
     private static final byte[] WRONG_KEY = new byte[] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
     private static final byte[] ITS_KEY = new byte[] {2, 2, 2, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+    private static final byte[] NONCE = new byte[Hello.NONCE_LENGTH_BYTES];
     private static final long CONNECT_LIMIT_NS = 1_000;
+    private static final long IDLE_LIMIT_NS = 1_000_000_000_000L;
     private static final String MAPPED = "mapped";
     private static final String SENT = "sent";
 
@@ -56,7 +61,8 @@ final class SocketLinksTest {
     private final int gift = Descriptors.gift();
     private boolean sameUser = true;
     private int peersDeath = -1;
-    private final SocketLinks links = new SocketLinks(loop, CONNECT_LIMIT_NS, fd -> sameUser, fd -> peersDeath);
+    private final SocketLinks links =
+            new SocketLinks(loop, CONNECT_LIMIT_NS, IDLE_LIMIT_NS, fd -> sameUser, fd -> peersDeath);
     private final String here = links.listenLocal(MAPPED, port, figures);
     private final List<FakeInboundPaths> paths = new ArrayList<>();
     private final List<String> events = new ArrayList<>();
@@ -103,7 +109,7 @@ final class SocketLinksTest {
         MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
         assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
-        Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, key).encode(hello);
+        Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, key, NONCE).encode(hello);
         assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
         work();
         return fd;
@@ -291,6 +297,67 @@ final class SocketLinksTest {
         assertThat(port.closed).hasSize(1);
     }
 
+    /** A peer over an internet socket that speaks at most this version, with open paths. */
+    private int inetPeer(int newestVersion) {
+        InetAddress host = InetAddress.getLoopbackAddress();
+        String there = links.listenInet(SENT, host, host, 0, port, figures);
+        int fd = SOCKETS.connectInet(host, SocketLocation.parse(there, false).getPort());
+        MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
+        await(() -> LIB_C.read(fd, said, Challenge.LENGTH_BYTES) == Challenge.LENGTH_BYTES);
+        Challenge asked = new Challenge(4, newestVersion, Challenge.parse(said).nonce());
+        Hello answer = Hello.answer(asked, there, Hello.CONTROL, 0, KEY, NONCE);
+        MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
+        answer.encode(hello);
+        assertThat(LIB_C.write(fd, hello, answer.lengthBytes())).isEqualTo(answer.lengthBytes());
+        await(() -> admission.link() != null);
+        attach(fd, 0, SENT);
+        await(() -> !paths.isEmpty());
+        ready(fd, 0);
+        await(() -> paths.getFirst().ready);
+        return fd;
+    }
+
+    private void await(BooleanSupplier condition) {
+        for (int i = 0; !condition.getAsBoolean(); i++) {
+            assertThat(i).isLessThan(1_000_000);
+            work();
+        }
+    }
+
+    /** It would take the record for a fault, and gives none itself. */
+    @Test
+    void shouldNeitherGiveNorExpectHeartbeatsOfAPeerOfAnEarlierVersion() {
+        int peer = inetPeer(4);
+        for (int i = 0; i < 10 * Pulse.BEATS; i++) {
+            nowNs += IDLE_LIMIT_NS / Pulse.BEATS;
+            work();
+        }
+        assertThat(read(peer)).as("the acceptance alone").isEqualTo(8);
+        assertThat(admission.link()).isNotNull();
+        assertThat(port.closed).isEmpty();
+        LIB_C.close(peer);
+    }
+
+    @Test
+    void shouldLetGoOfAPeerThatGivesNoHeartbeat() {
+        int peer = inetPeer(Hello.VERSION);
+        for (int i = 0; i < Pulse.BEATS; i++) {
+            nowNs += IDLE_LIMIT_NS / Pulse.BEATS;
+            work();
+        }
+        assertThat(read(peer)).as("the acceptance and a heartbeat per interval").isEqualTo(8 + 8L * Pulse.BEATS);
+        say(peer, ControlRecord.ALIVE, 0, MemorySegment.NULL);
+        for (int i = 0; i < Pulse.BEATS; i++) {
+            assertThat(port.closed).isEmpty();
+            nowNs += IDLE_LIMIT_NS / Pulse.BEATS;
+            work();
+        }
+        nowNs += IDLE_LIMIT_NS / Pulse.BEATS;
+        work();
+        assertThat(port.closed).containsExactly("nothing came from the peer on the control socket for 1000.0 s");
+        LIB_C.close(peer);
+    }
+
     private OutboundLink dial(TransportAddress... there) {
         return links.connect(
                 new EngineAddress(List.of(there)),
@@ -422,9 +489,15 @@ final class SocketLinksTest {
             work();
             MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
             assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
-            Hello right = Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, ITS_KEY);
+            Hello right = Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, ITS_KEY, NONCE);
             MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
-            new Hello(right.version(), right.role(), right.count(), right.keyName(), new byte[right.proof().length])
+            new Hello(
+                            right.version(),
+                            right.role(),
+                            right.count(),
+                            right.keyName(),
+                            new byte[right.proof().length],
+                            NONCE)
                     .encode(hello);
             assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
             work();

@@ -47,12 +47,29 @@ class SealingLibCTest {
                     }),
             new SplittableRandom(7));
 
-    private final Challenge asked = Challenge.fresh(new SplittableRandom(1));
-    private final Hello said = Hello.answer(asked, "127.0.0.1:7/sealed", 1, 0, KEY);
+    private final Challenge asked = new Challenge(
+            Hello.OLDEST_VERSION,
+            version(),
+            Challenge.fresh(new SplittableRandom(1)).nonce());
+    private final Hello said = hello();
 
     SealingLibCTest() {
         libC.onDialled(WRITER, asked, said, KEY);
         libC.onAccepted(TARGET, asked, said, KEY);
+    }
+
+    /** The version that both ends speak. */
+    int version() {
+        return Hello.VERSION;
+    }
+
+    private Hello hello() {
+        return Hello.answer(asked, "127.0.0.1:7/sealed", 1, 0, KEY, libC.freshNonce());
+    }
+
+    /** Length of what the writer sends in clear in front of its records. */
+    private int preludeBytes() {
+        return said.nonce().length == 0 ? SealingLibC.NONCE_LENGTH_BYTES : 0;
     }
 
     @AfterEach
@@ -103,9 +120,13 @@ class SealingLibCTest {
 
     /** What the wire holds as records, without the writer's nonce. */
     private List<List<Byte>> takeRecords() {
-        for (int i = 0; i < SealingLibC.NONCE_LENGTH_BYTES; i++) {
+        for (int i = 0; i < preludeBytes(); i++) {
             wire.remove();
         }
+        return recordsOnWire();
+    }
+
+    private List<List<Byte>> recordsOnWire() {
         List<List<Byte>> records = new ArrayList<>();
         while (!wire.isEmpty()) {
             List<Byte> record = new ArrayList<>();
@@ -155,7 +176,7 @@ class SealingLibCTest {
     @ValueSource(strings = {"changed", "left out", "repeated", "swapped", "longer", "cut"})
     void shouldGiveNothingOfARecordThatIsNotTheNextOneSealed(String attack) {
         sendmsg(WRITER, drawn(1, 200));
-        List<Byte> nonce = List.copyOf(wire).subList(0, SealingLibC.NONCE_LENGTH_BYTES);
+        List<Byte> nonce = List.copyOf(wire).subList(0, preludeBytes());
         sendmsg(WRITER, drawn(2, 200));
         List<List<Byte>> records = takeRecords();
         switch (attack) {
@@ -188,10 +209,29 @@ class SealingLibCTest {
     void shouldUseAnotherKeyWhenATargetAsksTheSameAgain() {
         sendmsg(WRITER, drawn(1, 100));
         List<List<Byte>> first = takeRecords();
-        libC.onDialled(OTHER_WRITER, asked, said, KEY);
+        libC.onDialled(OTHER_WRITER, asked, hello(), KEY);
         sendmsg(OTHER_WRITER, drawn(1, 100));
         assertThat(takeRecords()).hasSize(1).isNotEqualTo(first);
         libC.close(OTHER_WRITER);
+    }
+
+    /** A relay repeats the target's challenge to a second dial of the writer, and then what the target sent on the first. */
+    @Test
+    void shouldTakeNoTargetsRecordOfAnotherSocketWhoseChallengeWasTheSame() {
+        sendmsg(TARGET, drawn(1, 100));
+        List<List<Byte>> recorded = recordsOnWire();
+        libC.onDialled(OTHER_WRITER, asked, hello(), KEY);
+        recorded.forEach(wire::addAll);
+        MemorySegment got = arena.allocate(100);
+        assertThat(libC.read(OTHER_WRITER, got, 100)).isEqualTo(replayed());
+        libC.close(OTHER_WRITER);
+        recorded.forEach(wire::addAll);
+        assertThat(libC.read(WRITER, got, 100)).as("the writer that it was for").isEqualTo(100);
+    }
+
+    /** What a replayed record of the target gives. */
+    long replayed() {
+        return -Errno.EBADMSG;
     }
 
     @Test

@@ -10,7 +10,10 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.net.InetAddress;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 
 class SocketCallsTest {
     private static final LibC LIB_C = new FfmLibC();
@@ -50,6 +53,36 @@ class SocketCallsTest {
         assertThat(new SocketCalls(ofAnotherUser).isOfThisUser(fd)).isFalse();
         LIB_C.close(fd);
         LIB_C.close(listener);
+    }
+
+    /** By the kernel too, since peers of an earlier version give no heartbeats. */
+    @ParameterizedTest
+    @CsvSource({"15000, 3", "300, 1", "600000, 120", "9223372036854, 32767"})
+    void shouldHaveIdleConnectionsProbed(long idleLimitMillis, int probeSeconds) {
+        InetAddress loopback = InetAddress.getLoopbackAddress();
+        int listener = SOCKETS.listenInet("listen_host", loopback, 0);
+        int fd = SOCKETS.connectInet(loopback, SOCKETS.port(listener));
+        try {
+            SOCKETS.keepAlive(fd, TimeUnit.MILLISECONDS.toNanos(idleLimitMillis));
+            assertThat(option(fd, SocketApi.SOL_SOCKET, SocketApi.SO_KEEPALIVE)).isEqualTo(1);
+            assertThat(option(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_KEEPIDLE))
+                    .isEqualTo(probeSeconds);
+            assertThat(option(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_KEEPINTVL))
+                    .isEqualTo(probeSeconds);
+            assertThat(option(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_KEEPCNT)).isEqualTo(Pulse.BEATS - 1);
+        } finally {
+            LIB_C.close(fd);
+            LIB_C.close(listener);
+        }
+    }
+
+    private static int option(int fd, int level, int name) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment value = arena.allocate(ValueLayout.JAVA_INT);
+            MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, Integer.BYTES);
+            assertThat(LIB_C.getsockopt(fd, level, name, value, length)).isZero();
+            return value.get(ValueLayout.JAVA_INT, 0);
+        }
     }
 
     @Test
