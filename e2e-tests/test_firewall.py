@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,24 @@ from conftest import ROOT
 from hosts import lack_of_privilege
 
 LIMIT_SECONDS = 120
+SERVED_LIMIT_MS = 1000
+LOOK_SECONDS = 0.2
+ESTABLISHED = "01"
+"""As /proc/net/tcp has it."""
+ASK_TWICE = """
+import json, sys
+from kv_connector.cli import ping, said_options
+options = ping.fitting(said_options.of_vllm(sys.argv[1]), answers=False)
+host, port = ping.address(sys.argv[2])
+pages = ping.HostPages(ping.MODEL, ping.PAGE_BYTES, ping.PAGE_COUNT)
+messenger = ping.Messenger.open(options, pages.geometry(ping.PAGE_TOKENS))
+lines = ping.Asking(messenger, pages, host, port).lines()
+print(next(lines), flush=True)
+sys.stdin.readline()
+print(next(lines), flush=True)
+messenger.close()
+"""
+"""Fetches a page, waits for a line, and fetches more: one process, whose connections stay open meanwhile."""
 NETWORK = "10.214"
 PAGE = (ROOT / "docs" / "ports.md").read_text(encoding="utf-8")
 RULES = """
@@ -65,11 +84,34 @@ class Behind:
         said = {"kv_connector": "KvMessengerConnector", "kv_role": role, "kv_connector_extra_config": options}
         return [str(self.command), command, *arguments, "--kv-transfer-config", json.dumps(said)]
 
+    def program(self, text: str, *arguments: str) -> list[str]:
+        """A program for the interpreter that the wheel is installed in."""
+        return self.there(str(self.command.parent / "python"), "-c", text, *arguments)
+
+    def open_to(self, port: int, *, at_peer: bool) -> set[int]:
+        """The ports at the other end of the established connections to a port, whichever end has it."""
+        ends = established_ports(self.run("cat", "/proc/net/tcp").stdout)
+        return {local if at_peer else remote for local, remote in ends if (remote if at_peer else local) == port}
+
+    def forget(self, rule: str) -> None:
+        """Drops what comes in for connections that are open already, as a firewall does that has lost their state."""
+        subprocess.run(self.there(self.nft, "insert", "rule", "inet", "firewall", "input", rule), check=True)
+
     def dropped(self) -> int:
         told = self.run(self.nft, "list", "ruleset").stdout
         found = re.search(r"counter packets (\d+) bytes \d+ comment \"dropped\"", told)
         assert found, told
         return int(found[1])
+
+
+def established_ports(table: str) -> list[tuple[int, int]]:
+    """The local and the remote port of each established connection in a table like /proc/net/tcp."""
+    rows = [line.split() for line in table.splitlines()[1:]]
+    return [
+        (int(row[1].rpartition(":")[2], 16), int(row[2].rpartition(":")[2], 16))
+        for row in rows
+        if row[3] == ESTABLISHED
+    ]
 
 
 @contextmanager
@@ -186,3 +228,42 @@ def test_a_data_port_that_is_closed_is_named(firewall: tuple[Behind, Behind], se
     assert decoder.dropped() > 0
     assert "data path" in asked.stdout, asked.stdout
     assert decoder.address in asked.stdout, asked.stdout
+
+
+def test_what_the_firewall_forgot_while_idle_is_replaced_before_it_is_needed(
+    firewall: tuple[Behind, Behind], secret: str
+) -> None:
+    """The data port's connections only: the control connection has heartbeats, and says that all is well."""
+    prefiller, decoder = firewall
+    port = documented("data_port")
+    of_prefiller = {
+        "listen_host": prefiller.address,
+        "listen_port": documented("listen_port"),
+        "shared_secret_file": secret,
+    }
+    of_decoder = {"listen_host": decoder.address, "data_port": port, "shared_secret_file": secret}
+    with answering(prefiller, **of_prefiller) as at:
+        command = decoder.messenger("ping", **of_decoder)
+        asking = decoder.program(ASK_TWICE, command[-1], at)
+        with subprocess.Popen(asking, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as side:
+            assert side.stdin is not None
+            assert side.stdout is not None
+            try:
+                assert "first page after" in side.stdout.readline()
+                old = decoder.open_to(port, at_peer=False)
+                assert len(old) == len(prefiller.open_to(port, at_peer=True)) == 3, old
+                ports = "{ " + ", ".join(map(str, sorted(old))) + " }"
+                decoder.forget(f"tcp dport {port} tcp sport {ports} drop")
+                prefiller.forget(f"tcp sport {port} tcp dport {ports} drop")
+                began = time.monotonic()
+                while old & (decoder.open_to(port, at_peer=False) | prefiller.open_to(port, at_peer=True)):
+                    assert time.monotonic() - began < LIMIT_SECONDS, "dead connections are taken for open ones"
+                    time.sleep(LOOK_SECONDS)
+                side.stdin.write("\n")
+                side.stdin.flush()
+                said = side.stdout.readline()
+                worst = re.search(r"([\d.]+) ms worst", said)
+                assert worst, said
+                assert float(worst[1]) < SERVED_LIMIT_MS, said
+            finally:
+                side.kill()
