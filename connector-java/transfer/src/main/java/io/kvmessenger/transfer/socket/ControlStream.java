@@ -102,7 +102,7 @@ public final class ControlStream implements Pollable {
         if (closed || libC.ioctl(fd, SocketApi.SIOCOUTQ, control) < 0) {
             return 0;
         }
-        return control.get(ValueLayout.JAVA_INT, 0) + outTo - outFrom;
+        return (long) control.get(ValueLayout.JAVA_INT, 0) + outTo - outFrom;
     }
 
     /** Queues a record and sends what can be sent; false when there is no room. */
