@@ -85,7 +85,7 @@ final class SameHostPair implements AutoCloseable {
 
     private InvokedEngine engine(LibC libC) {
         EventLoop loop = new EventLoop(libC, () -> nowNs);
-        SocketLinks links = new SocketLinks(loop, CONNECT_LIMIT_NS);
+        SocketLinks links = new SocketLinks(loop, CONNECT_LIMIT_NS, CONNECT_LIMIT_NS);
         return new InvokedEngine(
                 EngineLimits.of(TransferOptions.defaults()),
                 new EnginePorts(

@@ -55,7 +55,7 @@ final class AttachmentNumbersTest {
     private final Figures figures = new Figures();
     private final InboundAdmission admission = new InboundAdmission(new Admission(1, "writer", KEY));
     private final FakePort port = new FakePort(admission, arena.allocate(4096), Imm.of(1, 0), 4096);
-    private final SocketLinks links = new SocketLinks(loop, CONNECT_LIMIT_NS);
+    private final SocketLinks links = new SocketLinks(loop, CONNECT_LIMIT_NS, CONNECT_LIMIT_NS);
     private final String here = links.listenLocal(TAKEN, port, figures);
     private final List<Copying> paths = new ArrayList<>();
     private final List<String> events = new ArrayList<>();
@@ -299,8 +299,13 @@ final class AttachmentNumbersTest {
         MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
         assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
-        Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, KEY).encode(hello);
-        assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
+        Challenge asked = new Challenge(
+                Hello.OLDEST_VERSION,
+                Hello.OLDEST_VERSION,
+                Challenge.parse(said).nonce());
+        Hello answer = Hello.answer(asked, here, Hello.CONTROL, 0, KEY, new byte[Hello.NONCE_LENGTH_BYTES]);
+        answer.encode(hello);
+        assertThat(LIB_C.write(fd, hello, answer.lengthBytes())).isEqualTo(answer.lengthBytes());
         work(null);
         assertThat(types(fd)).containsExactly(ControlRecord.ACCEPTED);
         return fd;

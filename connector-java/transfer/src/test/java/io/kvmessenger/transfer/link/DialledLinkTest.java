@@ -51,11 +51,11 @@ final class DialledLinkTest {
     private final SocketLinks target = links(ofTarget);
     private final SocketLinks writer = links(ofWriter);
     private final String local = target.listenLocal(MAPPED, port, figures);
-    private final String inet = target.listenInet(SENT, HOST, HOST, 0, port, figures);
+    private final String inet = target.listenInet(SENT, HOST, HOST.getHostAddress(), 0, 0, port, figures);
 
     DialledLinkTest() {
         writer.listenLocal(MAPPED, port, figures);
-        writer.listenInet(SENT, HOST, HOST, 0, port, figures);
+        writer.listenInet(SENT, HOST, HOST.getHostAddress(), 0, 0, port, figures);
     }
 
     @AfterEach

@@ -300,7 +300,7 @@ final class SocketLinksTest {
     /** A peer over an internet socket that speaks at most this version, with open paths. */
     private int inetPeer(int newestVersion) {
         InetAddress host = InetAddress.getLoopbackAddress();
-        String there = links.listenInet(SENT, host, host, 0, port, figures);
+        String there = links.listenInet(SENT, host, host.getHostAddress(), 0, 0, port, figures);
         int fd = SOCKETS.connectInet(host, SocketLocation.parse(there, false).getPort());
         MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
         await(() -> LIB_C.read(fd, said, Challenge.LENGTH_BYTES) == Challenge.LENGTH_BYTES);
