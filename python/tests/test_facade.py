@@ -74,9 +74,10 @@ def test_should_understand_every_event() -> None:
     ]
 
 
-def test_should_refuse_an_event_of_another_version() -> None:
-    with pytest.raises(MessengerError, match="event is 'sung', which this wheel does not know"):
-        messenger({"events": [{"event": "sung"}]})[0].poll()
+def test_should_take_the_events_beside_one_of_another_version(caplog: pytest.LogCaptureFixture) -> None:
+    told = [{"event": "sung"}, {"event": "released", "request": "1"}]
+    assert messenger({"events": told})[0].poll() == [Released("1")]
+    assert "event is 'sung', which this wheel does not know" in caplog.text
 
 
 def test_should_send_commands_in_one_request_and_none_when_there_are_none() -> None:

@@ -65,7 +65,7 @@ def test_should_step_on_for_blocks_that_are_held_though_no_request_is_left(engin
 def lost(engine: EngineMaker) -> SimulatedEngine:
     """A prefiller whose messenger was told one chunk, and then not the next."""
     prefiller = engine("kv_producer")
-    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.add(REQUEST, 700, remote_decode(), max_tokens=50)
     prefiller.step()
     prefiller.messenger.refuse.add("step")
     prefiller.step()
