@@ -38,7 +38,7 @@ FENCE_LIMIT_SECONDS = 1.0
 """Reached only if a peer hangs while it receives a metadata row; all KV of the request has been sent by then."""
 
 UNHEARD_SECONDS = 60.0
-"""How much later than its own limit the messenger may report the end of a fetch: a peer's loss is seen within seconds."""
+"""How much later than its own limit the messenger may report the end of a fetch: a lost peer is seen within seconds."""
 
 _NANOS = 1e9
 
@@ -324,7 +324,7 @@ class Exchange:
             self._logger.exception("an event could not be handled: %.200s", event)
 
     def _look_after_waits(self, now: float) -> None:
-        """No wait hangs on one event: ends of prefills are told again, and a fetch without an end is the messenger's."""
+        """No wait hangs on one event: ends of prefills are told again; a fetch without an end is the messenger's."""
         if now < self._waits_due:
             return
         self._waits_due = now + self._unheard_seconds / 4

@@ -50,7 +50,7 @@ class RequestName:
 def read_name(request_id: str, *, has_suffix: bool = True) -> RequestName:
     """Parses a request id; any string is valid.
 
-    ``has_suffix``: whether this engine has appended 8 random digits. If it has not, a client's own id may end like that.
+    ``has_suffix``: whether this engine has appended 8 random digits. If not, a client's own id may end like that.
     """
     choice, parent = 0, request_id
     if found := _CHOICE.fullmatch(request_id):

@@ -72,7 +72,7 @@ class Limits:
 
     @property
     def unheard_seconds(self) -> float:
-        """After this time the end of a fetch has come, or will not come: it ends by its limit, or by its peer's loss."""
+        """After this time the end of a fetch has come, or will not: it ends by its limit, or by its peer's loss."""
         return self.fetch_seconds + 2 * self.silence_seconds
 
 

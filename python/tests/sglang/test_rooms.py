@@ -238,6 +238,6 @@ def test_should_fail_the_request_alone_whose_data_parallel_rank_is_none(pair: Pa
     receiver = pair.new_receiver(pair.next_room())
     receiver.init(rank)
     assert receiver.poll() == KVPoll.Failed
-    with pytest.raises(Exception, match="data-parallel rank is .*, expected an integer"):
+    with pytest.raises(Exception, match=r"data-parallel rank is .*, expected an integer"):
         receiver.failure_exception()
     pair.assert_nothing_held()
