@@ -80,8 +80,8 @@ SENTENCES = {
     "silent port": r"127\.0\.0\.1:\d+ did not complete the handshake within 1000 ms \(connect_limit_seconds\): look"
     r" whether a messenger is at that address, and what may hold its frames up",
     "HTTP server": r".* expected at most \d+: look whether the port is that of a messenger",
-    "one leg": r"no request with transfer id one leg reached the prefiller within 1000 ms \(unheard_limit_seconds\): look"
-    r" whether the prefiller's server rejected it, and whether the router sends both legs, with one id",
+    "one leg": r"no request with transfer id one leg reached the prefiller within 1000 ms \(unheard_limit_seconds\):"
+    r" look whether the prefiller's server rejected it, and whether the router sends both legs, with one id",
     "one leg, more patience": r"no request with transfer id .* within 2000 ms \(unheard_limit_seconds\): look .*",
     "other secret": r".*shared_secret differs between prefiller and decoder at .*: set the same value on both sides",
     "no secret": r".*shared_secret differs between prefiller and decoder at .*: set the same value on both sides",

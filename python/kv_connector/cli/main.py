@@ -106,15 +106,7 @@ def parser() -> argparse.ArgumentParser:
     side.add_argument("--answer", action="store_true", help="answer as a prefiller would, until interrupted")
     side.add_argument("prefiller", metavar="HOST:PORT", nargs="?", help="where the other side answers")
     add_engine(pings)
-    add_comparison(
-        commands.add_parser(
-            "compare",
-            help="compare a pair's answers with those of its decoder alone",
-            description="Sends prompts of several lengths through the router to the pair, then to the decoder alone,"
-            " and compares tokens and log-probabilities. The status is 0 if all are the same, 1 if a length differs,"
-            " 2 if a server cannot be asked. Use it after a change of options, and before a pair gets requests.",
-        )
-    )
+    add_comparison(commands)
     commands.add_parser("bench", add_help=False, help="measure how fast pages move: kvperf, see bench --help")
     return made
 
@@ -154,8 +146,15 @@ def add_pages(command: argparse.ArgumentParser) -> None:
     command.add_argument("--limit-seconds", type=float, default=120.0, help="stop waiting after this time (120)")
 
 
-def add_comparison(command: argparse.ArgumentParser) -> None:
-    """Adds the arguments of ``compare``."""
+def add_comparison(commands: Commands) -> None:
+    """Adds ``compare``."""
+    command = commands.add_parser(
+        "compare",
+        help="compare a pair's answers with those of its decoder alone",
+        description="Sends prompts of several lengths through the router to the pair, then to the decoder alone,"
+        " and compares tokens and log-probabilities. The status is 0 if all are the same, 1 if a length differs,"
+        " 2 if a server cannot be asked. Use it after a change of options, and before a pair gets requests.",
+    )
     command.add_argument("router", metavar="ROUTER", help="the router's address, such as http://127.0.0.1:8000")
     command.add_argument("decoder", metavar="DECODER", help="the address of the decoder's own API server")
     command.add_argument("--model", default="", help="the model's name (the first that the decoder serves)")
