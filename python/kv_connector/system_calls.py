@@ -49,12 +49,13 @@ def _prlimit64() -> None:
 
 
 _JVM_ENDS = "the Java runtime ends the process without it"
+"""The C library asks for affinity and limits when the runtime looks for the stack of the thread that starts it."""
 _PROBES: dict[str, tuple[Callable[[], None], bool, str]] = {
     "statx": (_statx, True, _JVM_ENDS),
     "eventfd2": (_eventfd2, True, _JVM_ENDS),
+    "sched_getaffinity": (_sched_getaffinity, True, _JVM_ENDS),
+    "prlimit64": (_prlimit64, True, _JVM_ENDS),
     "memfd_create": (_memfd_create, False, "no shm: KV moves over tcp, and several ranks share no messenger"),
-    "sched_getaffinity": (_sched_getaffinity, False, "the messenger's threads stay on the cores of the engine's"),
-    "prlimit64": (_prlimit64, False, "limits of this process are not known"),
 }
 """Each call with a probe of it, whether no messenger runs without it, and what happens without it."""
 REMEDY = "allow it in the seccomp profile of the container: the container runtime's own default profile does"

@@ -137,7 +137,8 @@ def gpu_lines(environment: Mapping[str, str], gpu: str = "off") -> list[str]:
         timeout=PROCESS_LIMIT_SECONDS,
         check=False,
     )
-    return [" ".join(line.split()) for line in done.stdout.splitlines() if " GPU" in line]
+    *checks, _summary = done.stdout.splitlines()
+    return [" ".join(line.split()) for line in checks if " GPU" in line]
 
 
 def has_driver() -> bool:

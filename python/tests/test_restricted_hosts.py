@@ -19,8 +19,8 @@ from kv_connector.memfd import map_memfd
 from kv_connector.options import check_options
 
 DENIED_CALLS = Path(__file__).parent / "denied_calls.py"
-NEEDED = ("statx", "eventfd2")
-DISPENSABLE = ("memfd_create", "sched_getaffinity", "prlimit64")
+NEEDED = ("statx", "eventfd2", "sched_getaffinity", "prlimit64")
+DISPENSABLE = ("memfd_create",)
 
 
 def python(environment: dict[str, str], *arguments: str, denied: str = "") -> subprocess.CompletedProcess[str]:
@@ -35,7 +35,7 @@ def python(environment: dict[str, str], *arguments: str, denied: str = "") -> su
     )
 
 
-@pytest.mark.parametrize("call", [*NEEDED, *DISPENSABLE, ",".join(DISPENSABLE)])
+@pytest.mark.parametrize("call", [*NEEDED, *DISPENSABLE, ",".join([*NEEDED, *DISPENSABLE])])
 def test_doctor_names_the_call_that_is_denied(
     call: str, environment: dict[str, str], jar: _preflight.Jar, java: _preflight.JavaRuntime
 ) -> None:
@@ -48,7 +48,7 @@ def test_doctor_names_the_call_that_is_denied(
         (line,) = [line for line in lines if f"{name} is denied (Operation not permitted): " in line]
         assert line.split()[0] == ("fail" if name in NEEDED else "warn")
     assert f" of {len(lines)} failed" in last
-    if call in NEEDED:
+    if set(call.split(",")) & set(NEEDED):
         assert ran.returncode == 1
     else:
         assert any(line.startswith("ok    messenger") for line in lines), ran.stdout

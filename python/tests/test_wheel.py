@@ -27,7 +27,8 @@ def sources(tmp_path: Path) -> Path:
     """A copy of the Python sources, without the jar."""
     copy = tmp_path / "sources"
     copy.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
+    beside = ("kv_connector_door.py", "kv-connector.pth")
+    for name in ("pyproject.toml", "setup.py", *beside, "README.md", "LICENSE", "NOTICE"):
         shutil.copy(PYTHON_ROOT / name, copy / name)
     shutil.copytree(PYTHON_ROOT / "licenses", copy / "licenses")
     shutil.copytree(
@@ -65,6 +66,7 @@ def test_should_pack_jar_types_and_entry_point(sources: Path, jar: _preflight.Ja
         names = set(wheel.namelist())
         said = f"kv_connector-{__version__}.dist-info"
         assert {"kv_connector/_jar/kv-messenger.jar", "kv_connector/py.typed"} <= names
+        assert {"kv-connector.pth", "kv_connector_door.py"} <= names, "launchers that load no plugins need them"
         assert not [n for n in names if n.startswith("tests")]
         assert "kv_connector.vllm:register" in wheel.read(f"{said}/entry_points.txt").decode()
         assert wheel.read(f"{said}/licenses/LICENSE") == (REPOSITORY / "LICENSE").read_bytes()

@@ -10,7 +10,7 @@ from conftest import EngineMaker
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
 from kv_connector import Arrived, Failed, Granted, Log, Prefilled, Quarantined, Released, Stopped, Timeline
-from kv_connector._facade import Event, decode_events
+from kv_connector._facade import Connected, Event, decode_events
 
 KINDS = get_args(Event)
 HELD_BLOCKS = 6
@@ -44,7 +44,8 @@ def after_all_limits(engine: SimulatedEngine, clock: Clock) -> None:
 
 
 def test_should_know_each_kind_of_event() -> None:
-    assert set(KINDS) == {Released, Granted, Stopped, Prefilled, Arrived, Quarantined, Failed, Timeline, Log}
+    known = {Released, Granted, Stopped, Prefilled, Connected, Arrived, Quarantined, Failed, Timeline, Log}
+    assert set(KINDS) == known
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
@@ -166,6 +167,7 @@ def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.
         {"event": "granted", "request": "1", "promptTokens": 5, "firstToken": 0, "contextKinds": []},
         {"event": "stopped", "request": "1", "reason": "r"},
         {"event": "prefilled", "transfer": "t", "promptDigest": ""},
+        {"event": "connected", "host": "h", "port": 1, "incarnation": "i"},
         {"event": "arrived", "request": "1", "pages": 1},
         {"event": "failed", "request": "1", "reason": "r"},
         {"event": "quarantined", "request": "1", "reason": "r"},
