@@ -137,6 +137,10 @@ public final class RecordingTransferEngine implements TransferEngine {
         revoked.add(admission);
     }
 
+    /** Every peer has opened its data paths. */
+    @Override
+    public void revokeUnused(Admission admission) {}
+
     @Override
     public Peer connect(EngineAddress address, byte[] admissionKey, String peerName) {
         Peer peer = new Neighbour(1, peerName);

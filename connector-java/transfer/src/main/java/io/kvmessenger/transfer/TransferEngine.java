@@ -59,6 +59,9 @@ public interface TransferEngine extends AutoCloseable {
     /** Ends an admission and closes its data paths. Nothing can land once {@code onAdmissionClosed} is polled. */
     void revoke(Admission admission);
 
+    /** As {@link #revoke}, if no peer has opened a data path by the admission; otherwise nothing happens. */
+    void revokeUnused(Admission admission);
+
     /** Starts to open data paths to a peer; {@code onPeerReady} or {@code onPeerLost} follows. Never blocks. */
     Peer connect(EngineAddress address, byte[] admissionKey, String peerName);
 

@@ -38,6 +38,9 @@ final class OpenVerdicts {
         bySession.put(session, ended);
         deadlines.set(session, deadlineNs);
         revokeIfDecided(session, ended);
+        if (!ended.undecided.isEmpty()) {
+            transfer.revokeUnused(session.admission); // a peer that never wrote is not waited for
+        }
     }
 
     /** The source is filled, or its fetch fails whatever comes. */

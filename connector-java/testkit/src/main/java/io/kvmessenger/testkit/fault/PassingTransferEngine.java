@@ -62,6 +62,11 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
+    public void revokeUnused(Admission admission) {
+        engine.revokeUnused(admission);
+    }
+
+    @Override
     public Peer connect(EngineAddress address, byte[] admissionKey, String peerName) {
         return engine.connect(address, admissionKey, peerName);
     }

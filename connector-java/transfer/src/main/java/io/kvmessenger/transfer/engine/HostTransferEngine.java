@@ -151,6 +151,14 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     @Override
+    public void revokeUnused(Admission admission) {
+        DomainGroup domainGroup = liveAdmissions.get(admission.id());
+        if (domainGroup != null) {
+            domainGroup.worker().execute(() -> domainGroup.desk().revokeUnused(admission, "no peer has used it"));
+        }
+    }
+
+    @Override
     public Peer connect(EngineAddress target, byte[] admissionKey, String peerName) {
         requireRoom(peers.size(), "peers");
         if (admissionKey.length != Admission.KEY_LENGTH_BYTES) {

@@ -64,6 +64,13 @@ final class InboundDesk implements InboundPort {
         }
     }
 
+    void revokeUnused(Admission admission, String detail) {
+        InboundAdmission entry = entryOf(admission);
+        if (entry != null && entry.link() == null) {
+            onClosed(entry, detail);
+        }
+    }
+
     /** Closes every admission that no link uses; the worker has ended, so no link ever will. */
     void closeUnused(String detail) {
         for (InboundAdmission entry : admissions) {

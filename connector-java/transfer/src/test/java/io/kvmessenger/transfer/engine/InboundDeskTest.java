@@ -116,6 +116,24 @@ final class InboundDeskTest {
         assertThat(desk.entryOf(other.admission())).isSameAs(other);
     }
 
+    /** A decoder whose prefiller died before it wrote need not wait for what can never land. */
+    @Test
+    void shouldEndAnUnusedAdmissionAndLeaveOneThatALinkUses() {
+        InboundAdmission linked = admit(1);
+        linked.claim(reason -> {
+            throw new AssertionError("the link is to stay: " + reason);
+        });
+        desk.revokeUnused(linked.admission(), "unused");
+        assertThat(desk.entryOf(linked.admission())).isSameAs(linked);
+        assertThat(completions.size()).isZero();
+        InboundAdmission unused = admit(2);
+        desk.revokeUnused(unused.admission(), "unused");
+        assertThat(desk.entryOf(unused.admission())).isNull();
+        assertThat(completions.size()).isEqualTo(1);
+        desk.revokeUnused(unused.admission(), "unused");
+        assertThat(completions.size()).as("it is closed once").isEqualTo(1);
+    }
+
     /** A link that never became ready gives the key back, and says so while it is revoked. */
     @Test
     void shouldEndARevokedAdmissionWhoseLinkGivesItBackMeanwhile() {
