@@ -128,7 +128,7 @@ public final class RecordingTransferEngine implements TransferEngine {
 
     @Override
     public Admission admit(String peerName) {
-        admitted.add(new Admission(1, peerName, new byte[Admission.KEY_LENGTH_BYTES]));
+        admitted.add(new Admission(admitted.size() + 1, peerName, new byte[Admission.KEY_LENGTH_BYTES]));
         return admitted.getLast();
     }
 
