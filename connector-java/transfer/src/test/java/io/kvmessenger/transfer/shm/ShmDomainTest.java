@@ -365,8 +365,9 @@ final class ShmDomainTest {
         final ImmRing ring = new ImmRing(ringFile.memory());
 
         Accepted() {
+            boolean room = channel.refused == 0;
             channel.say(SameHostRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeFd);
-            assertThat(channel.told).containsExactly(SameHostRecord.READY);
+            assertThat(channel.told).isEqualTo(room ? List.of(SameHostRecord.READY) : List.of());
         }
 
         /** Its path opens. */
