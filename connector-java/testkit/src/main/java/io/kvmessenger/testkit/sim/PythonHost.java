@@ -375,7 +375,7 @@ public final class PythonHost {
         @Override
         public void quarantined(String request, String reason) {
             trace.add(node.process(), "quarantined", request + ": " + reason);
-            listener.fetchQuarantined(node.process(), request);
+            listener.fetchQuarantined(node.process(), request, reason);
             eventsWaiting++;
             queue.quarantined(request, reason);
         }

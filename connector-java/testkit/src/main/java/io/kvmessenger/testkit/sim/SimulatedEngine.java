@@ -129,7 +129,7 @@ final class SimulatedEngine implements NodeEngine {
         @Override
         public void quarantined(String request, String reason) {
             trace.add(node.process(), "quarantined", request + ": " + reason);
-            listener.fetchQuarantined(node.process(), request);
+            listener.fetchQuarantined(node.process(), request, reason);
         }
 
         @Override

@@ -190,7 +190,7 @@ final class SimulatedNetwork {
             end.closed = true;
             clock.after(delayNs(), () -> end.node.input(m -> m.onLinkClosed(end.id, "closed")));
             End peer = end.link.other(end);
-            listener.linkClosed(node.process(), nameOf(peer), "it closed the link");
+            listener.linkClosed(node.process(), nameOf(peer), end == end.link.dialler, "it closed the link");
             if (peer != null) {
                 inOrder(peer, () -> {
                     if (!peer.deaf) {
@@ -266,7 +266,8 @@ final class SimulatedNetwork {
             clock.after(delayNs(), () -> {
                 if (!end.closed) {
                     end.closed = true;
-                    listener.linkClosed(end.node.process(), nameOf(end.link.other(end)), reason);
+                    End peer = end.link.other(end);
+                    listener.linkClosed(end.node.process(), nameOf(peer), end == end.link.dialler, reason);
                     end.node.input(m -> m.onLinkClosed(end.id, reason));
                 }
             });

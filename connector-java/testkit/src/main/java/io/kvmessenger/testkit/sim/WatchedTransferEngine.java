@@ -35,6 +35,7 @@ final class WatchedTransferEngine extends PassingTransferEngine {
     public Admission admit(String peerName) {
         Admission admission = super.admit(peerName);
         admissions.add(admission.id());
+        listener.admitted(process, peerName, admission.id());
         return admission;
     }
 
@@ -89,6 +90,7 @@ final class WatchedTransferEngine extends PassingTransferEngine {
                     @Override
                     public void onAdmissionClosed(Admission admission, String detail) {
                         admissions.remove(admission.id());
+                        listener.admissionClosed(process, admission.id());
                         super.onAdmissionClosed(admission, detail);
                     }
                 },

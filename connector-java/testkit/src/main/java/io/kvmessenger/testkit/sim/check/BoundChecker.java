@@ -102,7 +102,7 @@ public final class BoundChecker implements WorldListener {
     }
 
     @Override
-    public void linkClosed(String process, String peer, String reason) {
+    public void linkClosed(String process, String peer, boolean dialled, String reason) {
         throw violation("nothing is wrong with the network, and " + process + " has no link to " + peer + " any more: "
                 + reason);
     }

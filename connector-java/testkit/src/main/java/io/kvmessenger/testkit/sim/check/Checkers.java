@@ -86,8 +86,18 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
-    public void linkClosed(String process, String peer, String reason) {
-        tell(c -> c.linkClosed(process, peer, reason));
+    public void linkClosed(String process, String peer, boolean dialled, String reason) {
+        tell(c -> c.linkClosed(process, peer, dialled, reason));
+    }
+
+    @Override
+    public void admitted(String process, String peerName, int admissionId) {
+        tell(c -> c.admitted(process, peerName, admissionId));
+    }
+
+    @Override
+    public void admissionClosed(String process, int admissionId) {
+        tell(c -> c.admissionClosed(process, admissionId));
     }
 
     @Override
@@ -216,8 +226,8 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
-    public void fetchQuarantined(String process, String request) {
-        tell(c -> c.fetchQuarantined(process, request));
+    public void fetchQuarantined(String process, String request, String reason) {
+        tell(c -> c.fetchQuarantined(process, request, reason));
     }
 
     @Override

@@ -175,6 +175,11 @@ final class CountChecker implements WorldListener {
         end(process, request);
     }
 
+    /** The fetch that a grant is for. */
+    FetchFacts grantedBy(String process, Grant grant) {
+        return open.grantedBy(process, grant);
+    }
+
     /** Whether a fetch that has not ended was granted, and every granted byte of it has been counted. */
     boolean hasAll(String process, String request) {
         if (of(process, request).isEmpty()) {

@@ -145,7 +145,7 @@ final class TerminalChecker implements WorldListener {
     }
 
     @Override
-    public void fetchQuarantined(String process, String request) {
+    public void fetchQuarantined(String process, String request, String reason) {
         Fetch fetch = fetches.get(process + " " + request);
         if (fetch.quarantined || fetch.end != null) {
             throw new Violation("Terminal", request + " is quarantined, and was already, or had ended as " + fetch.end);

@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.testkit.sim.PromptName;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.LongSupplier;
@@ -13,11 +14,17 @@ import java.util.function.LongSupplier;
 /**
  * A verdict waits for its proof: a fetch whose every granted byte has been counted when it ends has arrived, whatever
  * became of its control links, unless something else made it fail before. The engine is told to give a fetch up early
- * only if its link ended some time ago.
+ * only if its link ended some time ago, if one of its sources can never be filled, or if the decoder itself shuts down.
  *
- * <p>It reads from {@link CountChecker} what has been counted, and has to be asked before that.
+ * <p>It reads from {@link CountChecker} what has been counted, and has to be asked before that. Of a fetch from several
+ * sources it does not know which of them has sent everything: the end of any one's admission excuses it.
  */
 final class VerdictChecker implements WorldListener {
+    /** How a link is named that found no process at its address. */
+    private static final String NO_PEER = "no peer";
+
+    private static final int NO_ADMISSION = -1;
+
     private final CountChecker counts;
     private final LongSupplier clock;
     private final ProtocolLimits limits;
@@ -30,8 +37,12 @@ final class VerdictChecker implements WorldListener {
     private final Map<String, Long> askedNs = new HashMap<>();
     /** Fetches that fail for a reason of their own, or of which that has been reported. */
     private final Set<String> excused = new HashSet<>();
-    /** By process and its peer's node: when a link between them last ended. */
-    private final Map<String, Long> closedNs = new HashMap<>();
+    /** By fetch and node: the admission that its grant let write. */
+    private final Map<String, Integer> grantedTo = new HashMap<>();
+    /** By process and node: the last admission. */
+    private final Map<String, Integer> admissions = new HashMap<>();
+    /** When the first link ended over which a fetch had been granted. */
+    private final Map<String, Long> endedNs = new HashMap<>();
 
     VerdictChecker(
             CountChecker counts, LongSupplier clock, ProtocolLimits limits, boolean comparing, String shutDownReason) {
@@ -43,8 +54,58 @@ final class VerdictChecker implements WorldListener {
     }
 
     @Override
-    public void linkClosed(String process, String peer, String reason) {
-        closedNs.put(process + " " + peer.replaceFirst("#.*", ""), clock.getAsLong());
+    public void linkClosed(String process, String peer, boolean dialled, String reason) {
+        if (!dialled) {
+            return; // over this one the peer fetches
+        }
+        String closed = nodeOf(peer);
+        for (FetchFacts fetch : fetchesOf(process)) {
+            String key = process + " " + fetch.request();
+            for (String node : fetch.prefillers()) {
+                boolean granted = grantedTo.containsKey(key + " " + node);
+                if (node.equals(closed) && granted) {
+                    endedNs.putIfAbsent(key, clock.getAsLong());
+                } else if (!granted && (node.equals(closed) || peer.equals(NO_PEER))) {
+                    excused.add(key); // it had no window: its fetch fails at once
+                }
+            }
+        }
+    }
+
+    @Override
+    public void admitted(String process, String peerName, int admissionId) {
+        admissions.put(process + " " + nodeOf(peerName), admissionId);
+    }
+
+    @Override
+    public void admissionClosed(String process, int admissionId) {
+        for (FetchFacts fetch : fetchesOf(process)) {
+            String key = process + " " + fetch.request();
+            boolean wrote = fetch.prefillers().stream()
+                    .anyMatch(node -> grantedTo.getOrDefault(key + " " + node, NO_ADMISSION) == admissionId);
+            if (wrote && !counts.hasAll(process, fetch.request())) {
+                excused.add(key);
+            }
+        }
+    }
+
+    private List<FetchFacts> fetchesOf(String process) {
+        return fetches.values().stream()
+                .filter(fetch -> fetch.process().equals(process))
+                .toList();
+    }
+
+    /** Of a process, or of a peer as a messenger names it. */
+    private static String nodeOf(String name) {
+        return name.replaceFirst("(#| at |:).*", "");
+    }
+
+    @Override
+    public void frameSent(String from, String to, ControlFrame frame) {
+        if (frame.hasGrant()) {
+            String key = from + " " + counts.grantedBy(from, frame.getGrant()).request();
+            grantedTo.put(key + " " + nodeOf(to), admissions.getOrDefault(from + " " + nodeOf(to), NO_ADMISSION));
+        }
     }
 
     @Override
@@ -72,12 +133,11 @@ final class VerdictChecker implements WorldListener {
     }
 
     @Override
-    public void fetchQuarantined(String process, String request) {
+    public void fetchQuarantined(String process, String request, String reason) {
         String key = process + " " + request;
-        boolean endedLongAgo = fetches.get(key).prefillers().stream()
-                .map(node -> closedNs.get(process + " " + node))
-                .anyMatch(atNs -> atNs != null && clock.getAsLong() - atNs >= limits.silenceLimitNs() / 5);
-        if (!isExcused(key, "") && !endedLongAgo) {
+        boolean endedLongAgo =
+                endedNs.containsKey(key) && clock.getAsLong() - endedNs.get(key) >= limits.silenceLimitNs() / 5;
+        if (!isExcused(key, reason) && !endedLongAgo) {
             throw new Violation(
                     "Verdict", request + " is given up with its control link, and what was on its way may still land");
         }
@@ -91,6 +151,18 @@ final class VerdictChecker implements WorldListener {
             throw new Violation(
                     "Verdict", request + " has failed, and all of it had been counted before; reason: " + reason);
         }
+        forget(key);
+    }
+
+    @Override
+    public void fetchArrived(String process, String request, int pageCount) {
+        forget(process + " " + request);
+    }
+
+    private void forget(String key) {
+        fetches.remove(key);
+        askedNs.remove(key);
+        endedNs.remove(key);
     }
 
     private boolean isExcused(String key, String reason) {

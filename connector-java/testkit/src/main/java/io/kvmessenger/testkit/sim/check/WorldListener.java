@@ -31,14 +31,24 @@ public interface WorldListener {
 
     // ---- control network
 
-    /** A process closed its end of a link, or learned that the link is closed. */
-    default void linkClosed(String process, String peer, String reason) {}
+    /**
+     * A process closed its end of a link, or learned that the link is closed.
+     *
+     * @param dialled whether the process opened it, to fetch over it
+     */
+    default void linkClosed(String process, String peer, boolean dialled, String reason) {}
 
     default void frameSent(String from, String to, ControlFrame frame) {}
 
     default void frameDelivered(String from, String to, ControlFrame frame) {}
 
     // ---- fabric
+
+    /** A process admits the writes of a peer, which is named as its messenger names it. */
+    default void admitted(String process, String peerName, int admissionId) {}
+
+    /** Nothing lands through the admission any more, and the process is about to be notified. */
+    default void admissionClosed(String process, int admissionId) {}
 
     default void writeSubmitted(PageWrite write) {}
 
@@ -109,7 +119,7 @@ public interface WorldListener {
     default void fetchArrived(String process, String request, int pageCount) {}
 
     /** The messenger has reported that the fetch is over, and that its pages must wait. */
-    default void fetchQuarantined(String process, String request) {}
+    default void fetchQuarantined(String process, String request, String reason) {}
 
     default void fetchFailed(String process, String request, String reason) {}
 
