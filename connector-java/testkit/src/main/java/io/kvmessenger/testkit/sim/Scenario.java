@@ -11,6 +11,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * Everything about a run that is drawn before it starts: shapes, limits, faults. A value.
@@ -65,9 +66,6 @@ record Scenario(
     private static final int FEW = 7;
     /** Requests that {@link Router} sends from one engine to another at the same moment, after all faults. */
     private static final int REQUESTS_AT_ONCE_MAX = 3;
-    /** At most, of the page lists of such a request. */
-    private static final int GRANT_BYTES = 64;
-
     /** One in this many runs has engines with several workers. */
     private static final int WORKERS_ONE_IN = 3;
 
@@ -144,7 +142,11 @@ record Scenario(
                 prefillerGeometries,
                 decoderGeometries,
                 bothRoles,
-                limits(weather).with(drawCapacities(weather == Weather.FAULTY && shardable, peers, kept)),
+                limits(weather)
+                        .with(
+                                weather == Weather.FAULTY && shardable
+                                        ? drawFew(peers, grantBytes(prefillerGeometries, decoderGeometries), kept)
+                                        : drawLimitless(kept)),
                 devicesWrite ? ChecksumMode.OFF : checksumMode, // device memory is not checksummed
                 announces,
                 shardable ? Traffic.draw(traffic, weather, announces) : Traffic.PLAIN,
@@ -198,27 +200,35 @@ record Scenario(
         return new EngineLimits(requestsPerPeer, slotCount + 1, generations, completions, PEERS_ENOUGH);
     }
 
-    private static Capacities drawCapacities(boolean few, int peers, SplittableRandom random) {
-        return few ? drawFew(peers, random) : drawLimitless(random);
-    }
-
     /**
      * As little as a prefiller may keep while each of its decoders still gets what must arrive after all faults; before
      * that, requests exceed it.
      *
      * @param peers messengers that decode
+     * @param grantBytes of the page lists of a request after all faults
      */
-    private static Capacities drawFew(int peers, SplittableRandom random) {
+    private static Capacities drawFew(int peers, int grantBytes, SplittableRandom random) {
         int requests = REQUESTS_AT_ONCE_MAX * peers;
         return new Capacities(
                 peers + random.nextInt(FEW),
                 peers + random.nextInt(FEW),
                 REQUESTS_AT_ONCE_MAX + random.nextInt(FEW),
                 requests + random.nextInt(FEW),
-                (long) REQUESTS_AT_ONCE_MAX * (GRANT_BYTES + random.nextInt(GRANT_BYTES)),
-                (long) requests * (GRANT_BYTES + random.nextInt(GRANT_BYTES)),
+                (long) REQUESTS_AT_ONCE_MAX * (grantBytes + random.nextInt(grantBytes)),
+                (long) requests * (grantBytes + random.nextInt(grantBytes)),
                 2 + random.nextInt(FEW),
                 1 + random.nextInt(FEW));
+    }
+
+    /** At most, of the page lists of a request for one token more than a block has. */
+    private static int grantBytes(List<KvGeometry> prefillers, List<KvGeometry> decoders) {
+        int pages = Stream.concat(prefillers.stream(), decoders.stream())
+                .mapToInt(geometry -> geometry.groups().stream()
+                        .mapToInt(group -> group.pagesFor(0, new BlockPages(geometry).blockTokens() + 1))
+                        .sum())
+                .max()
+                .orElseThrow();
+        return pages * Integer.BYTES;
     }
 
     /** As in production, but for the checksums of one frame: a run has too few for that limit. */
