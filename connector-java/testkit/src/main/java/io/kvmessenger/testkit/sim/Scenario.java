@@ -120,7 +120,6 @@ record Scenario(
         FabricKind fabric =
                 overNetwork == FabricKind.TCP && devices.nextInt(STAGED_ONE_IN) == 0 ? FabricKind.STAGED : overNetwork;
         boolean devicesWrite = devices.nextInt(STAGED_ONE_IN) == 0 && shardable;
-        ChecksumMode checksumMode = List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length));
         int slotCount = random.nextInt(3) == 0 ? 2 + random.nextInt(4) : SLOTS_ENOUGH;
         boolean reusedSoon = random.nextBoolean();
         Lanes drawnLanes = shardable ? Lanes.draw(lanes, fabric) : Lanes.ONE;
@@ -129,6 +128,8 @@ record Scenario(
         List<KvGeometry> prefillerGeometries = model.drawEngine(random, shards, sharded);
         List<KvGeometry> decoderGeometries = model.drawEngine(random, shards, sharded);
         int peers = decoderCount * decoderGeometries.size() + (bothRoles ? 2 * prefillerGeometries.size() : 0);
+        int grantBytes = grantBytes(prefillerGeometries, decoderGeometries);
+        boolean few = weather == Weather.FAULTY && shardable;
         return new Scenario(
                 seed,
                 weather,
@@ -142,12 +143,8 @@ record Scenario(
                 prefillerGeometries,
                 decoderGeometries,
                 bothRoles,
-                limits(weather)
-                        .with(
-                                weather == Weather.FAULTY && shardable
-                                        ? drawFew(peers, grantBytes(prefillerGeometries, decoderGeometries), kept)
-                                        : drawLimitless(kept)),
-                devicesWrite ? ChecksumMode.OFF : checksumMode, // device memory is not checksummed
+                limits(weather).with(few ? drawFew(peers, grantBytes, kept) : drawLimitless(kept)),
+                devicesWrite ? ChecksumMode.OFF : drawChecksums(checksums), // device memory is not checksummed
                 announces,
                 shardable ? Traffic.draw(traffic, weather, announces) : Traffic.PLAIN,
                 drawnLanes,
@@ -158,6 +155,10 @@ record Scenario(
                     case SOUND -> Swarm.sound(random);
                     case QUIET -> Swarm.quiet(random);
                 });
+    }
+
+    private static ChecksumMode drawChecksums(SplittableRandom random) {
+        return List.of(ChecksumMode.values()).get(random.nextInt(ChecksumMode.values().length));
     }
 
     private static int drawWorkerCount(SplittableRandom random) {
