@@ -320,7 +320,7 @@ def test_router_that_sends_one_leg_leaves_nothing_behind(faulty: Faulty) -> None
     lonely = faulty.clients.send(source, faulty.failing, faulty.prompt(), ANSWER_TOKENS, prefill=False)
     assert not alone.result(NOTICED_LIMIT_SECONDS).failed
     assert lonely.ended(GRANT_WAIT_SECONDS + NOTICED_LIMIT_SECONDS).failed
-    assert "(grant_wait_seconds)" in faulty.failing.server.log()[seen:]
+    assert "(unheard_limit_seconds)" in faulty.failing.server.log()[seen:]
     faulty.at_rest_and_serving()
     assert source.metric("kv_messenger_prefills_expired_total") == expired_before + 1
 
