@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +161,16 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(file)
 
 
+def address_in(lines: Iterable[str]) -> str:
+    """Where a ping answers; warnings may come before that, and the end of its output means that it failed."""
+    read = []
+    for line in lines:
+        read.append(line)
+        if found := re.match(r"answers at (\S+:\d+) until", line):
+            return found[1]
+    raise AssertionError("".join(read))
+
+
 @contextmanager
 def answering(host: Behind, **options: Any) -> Iterator[str]:
     """Where the prefiller's side answers."""
@@ -168,10 +178,7 @@ def answering(host: Behind, **options: Any) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as side:
         assert side.stdout is not None
         try:
-            line = side.stdout.readline()
-            found = re.match(r"answers at (\S+:\d+) until", line)
-            assert found, line + side.stdout.read()
-            yield found[1]
+            yield address_in(side.stdout)
         finally:
             side.terminate()
 

@@ -17,9 +17,13 @@ WITH_VARIABLES_OF_THEIR_OWN = frozenset({"shared_secret", "shared_secret_file", 
 """Options whose variables have rules of their own, in the modules that read them."""
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 OTHER_VARIABLES = frozenset(
-    PREFIX + name for name in ("CACHE", "JAVA_HOME", "OPTIONS", "SECRET", "SECRET_FILE", "HOLD_PASSES", "RECORDING")
+    PREFIX + name
+    for name in (
+        *("CACHE", "JAVA_HOME", "OPTIONS", "SECRET", "SECRET_FILE"),
+        *("BASE_PYTHON", "WHEEL_MACHINE", "HOLD_PASSES", "RECORDING", "RACE_NETWORK", "STATE_PICTURE"),
+    )
 )
-"""Of this package and its tests, with rules of their own."""
+"""Of this package, its build and its tests, with rules of their own."""
 SERVICE_LINK = re.compile(r"_SERVICE_(?:HOST|PORT(?:_\w+)?)$|_PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?$")
 """Ends of the variables that Kubernetes sets for a service, besides NAME_PORT, which its value shows."""
 OF_A_KUBERNETES_SERVICE = re.compile(r"(?:tcp|udp|sctp)://")
