@@ -64,6 +64,7 @@ class ContextRowTest extends MessengerPair {
         fetchWithContext("r", 7, 1, 2);
         carry();
         compute("r", 0);
+        end("r", EngineCommand.PrefillOutcome.FINISHED, 3);
         end("r", EngineCommand.PrefillOutcome.ABORTED, -1);
         assertThat(prefiller.transfer.submitted)
                 .as("KV that is still being read")

@@ -220,8 +220,8 @@ public final class Prefiller {
             engine.released(ended.request()); // never known, or over: an engine that has not heard of it asks again
             return;
         }
-        if (prefill.engineEnded) {
-            return; // told again: it is released when it is over
+        if (prefill.engineEnded && ended.outcome() == EngineCommand.PrefillOutcome.FINISHED) {
+            return; // once more: it is released when it is over. An abort after the end stops what has not left
         }
         prefill.engineEnded = true;
         words.reportPrefilled(prefill);
