@@ -59,7 +59,7 @@ def _no_word_of_aborts(self: Any, end: Any) -> None:
 def _freed_before_sent(self: Any, end: Any) -> None:
     _end_prefill(self, end)
     self._reports.sent.add(end.request)
-    self._ended.discard(end.request)
+    self._ended.pop(end.request, None)
 
 
 def _first_page_missing(self: Any, request: Any, ask: Any, block_ids: tuple[list[int], ...], tokens: int) -> None:
