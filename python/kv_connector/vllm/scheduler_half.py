@@ -533,7 +533,8 @@ class SchedulerHalf:
             self._gate.gone(request_id)
             if (number := self._numbers.of(request_id)) in self._pending.abandoned:
                 self._pending.abandoned.remove(number)
-            self._numbers.forget(request_id)
+            if request_id not in self._prefills and request_id not in self._held:
+                self._numbers.forget(request_id)  # another connector's load of a prompt that is sent on is no end
 
     def has_work(self) -> bool:
         """Whether the engine must go on stepping even if it has no request left."""

@@ -207,3 +207,13 @@ def test_should_have_each_rank_report_a_request_whatever_it_is_called(
         assert pool.submit(both_ranks_report, ranks, messenger, name).result(60) == [{name}, {name}]
     assert all(len(worker._part._names) == 0 for worker in ranks.workers)
     ranks.end()
+
+
+def test_should_keep_the_number_of_a_prompt_whose_prefix_another_connector_has_loaded(engine: EngineMaker) -> None:
+    """Inside MultiConnector every connector hears of it. The prompt is announced by then, and computed afterwards."""
+    prefiller = engine("kv_producer")
+    prefiller.add("a-00000000", 100, remote_decode())
+    half = prefiller.own_scheduler._scheduler
+    number = half._numbers.of("a-00000000")
+    half.reported((), {"a-00000000"})
+    assert half._numbers.of("a-00000000") == number, "it would be announced by one number and computed by another"
