@@ -95,7 +95,7 @@ CUresult called(const char *name, const char *format, ...) {
             && strncmp(name, "cuGetError", 10) != 0) {
         return refused(name, "cuInit was called", CUDA_ERROR_NOT_INITIALIZED);
     }
-    return wanted;
+    return wanted != CUDA_SUCCESS ? wanted : beside_captures(name);
 }
 
 CUresult refused(const char *name, const char *condition, CUresult code) {

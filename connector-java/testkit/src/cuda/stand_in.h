@@ -5,6 +5,7 @@
  *  - an address of device memory faults when the processor touches it; its bytes are reached by copies alone;
  *  - streams run their operations later and on threads of their own, in order, each after a delay that a test chooses;
  *  - a captured stream runs nothing: its operations run each time the graph is launched;
+ *  - while a graph is captured in the default mode, calls that are not allowed then fail on any thread and end the capture;
  *  - calls want a current context, granted access, whole granules, and the flags that a real driver wants;
  *  - what a NIC has written into device memory by a dma-buf is seen there once the writes are flushed, unless the device says that
  *    it orders them; memory that a NIC has registered is not unmapped.
@@ -108,6 +109,18 @@ int is_held_by_nic(CUdeviceptr address, size_t length_bytes);
 long nic_region_count(void);
 /* The range is given back: what is on its way there is not seen any more. */
 void drop_nic_writes(CUdeviceptr address, size_t length_bytes);
+
+/* A capture of a stream; not copied while it is open. */
+typedef struct {
+    int is_global;
+    uint64_t violations_before;
+} Capture;
+
+/* The code of a call that a capture does not allow; the capture is lost then. */
+CUresult beside_captures(const char *name);
+void capture_begins(Capture *capture, int mode);
+/* Whether no call has ended it before. */
+int capture_ends(const Capture *capture);
 
 /* One of the operations of a stream. */
 CUresult queue_copy(CUstream stream, uint64_t target, uint64_t source, size_t length_bytes);

@@ -34,6 +34,7 @@ struct Stream {
     pthread_t thread;
     int device, ending, capturing;
     uint64_t capture;
+    Capture allowance;
     Operations queued;
     Operations captured;
     long given, done;
@@ -404,6 +405,7 @@ EXPORTED CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
     pthread_mutex_lock(&lock);
     stream->capturing = 1;
     stream->capture = ++captures_begun;
+    capture_begins(&stream->allowance, mode);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -428,6 +430,15 @@ EXPORTED CUresult cuStreamIsCapturing(CUstream handle, int *status) {
     return CUDA_SUCCESS;
 }
 
+static CUresult destroy(CUgraph graph) {
+    for (Operation *each = graph->operations.first, *next; each != NULL; each = next) {
+        next = each->next;
+        free(each);
+    }
+    free(graph);
+    return CUDA_SUCCESS;
+}
+
 EXPORTED CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     CALLED("%p", (void *)stream);
     REQUIRE((uintptr_t)stream > 2 && stream->capturing, CUDA_ERROR_ILLEGAL_STATE);
@@ -436,7 +447,13 @@ EXPORTED CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     (*graph)->operations = stream->captured;
     memset(&stream->captured, 0, sizeof stream->captured);
     stream->capturing = 0;
+    int sound = capture_ends(&stream->allowance);
     pthread_mutex_unlock(&lock);
+    if (!sound) {
+        destroy(*graph);
+        *graph = NULL;
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -459,15 +476,6 @@ EXPORTED CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
             return result;
         }
     }
-    return CUDA_SUCCESS;
-}
-
-static CUresult destroy(CUgraph graph) {
-    for (Operation *each = graph->operations.first, *next; each != NULL; each = next) {
-        next = each->next;
-        free(each);
-    }
-    free(graph);
     return CUDA_SUCCESS;
 }
 

@@ -11,6 +11,7 @@ public final class CudaApi {
 
     // streams and events
     public static final int CU_STREAM_NON_BLOCKING = 1;
+    public static final int CU_STREAM_CAPTURE_MODE_RELAXED = 2;
     public static final int CU_EVENT_DISABLE_TIMING = 2;
     public static final int CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1;
 

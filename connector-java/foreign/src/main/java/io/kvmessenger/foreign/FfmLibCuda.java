@@ -39,6 +39,7 @@ public final class FfmLibCuda implements LibCuda {
     private final MethodHandle ctxGetCurrent;
     private final MethodHandle ctxPushCurrent;
     private final MethodHandle ctxPopCurrent;
+    private final MethodHandle threadExchangeStreamCaptureMode;
     private final MethodHandle streamCreate;
     private final MethodHandle streamDestroy;
     private final MethodHandle streamSynchronize;
@@ -95,6 +96,7 @@ public final class FfmLibCuda implements LibCuda {
         ctxGetCurrent = result(library, "cuCtxGetCurrent", ADDRESS);
         ctxPushCurrent = result(library, "cuCtxPushCurrent_v2", JAVA_LONG);
         ctxPopCurrent = result(library, "cuCtxPopCurrent_v2", ADDRESS);
+        threadExchangeStreamCaptureMode = result(library, "cuThreadExchangeStreamCaptureMode", ADDRESS);
         streamCreate = result(library, "cuStreamCreate", ADDRESS, JAVA_INT);
         streamDestroy = result(library, "cuStreamDestroy_v2", JAVA_LONG);
         streamSynchronize = result(library, "cuStreamSynchronize", JAVA_LONG);
@@ -229,6 +231,15 @@ public final class FfmLibCuda implements LibCuda {
     public int cuCtxPopCurrent_v2(MemorySegment context) {
         try {
             return (int) ctxPopCurrent.invokeExact(context);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int cuThreadExchangeStreamCaptureMode(MemorySegment mode) {
+        try {
+            return (int) threadExchangeStreamCaptureMode.invokeExact(mode);
         } catch (Throwable t) {
             throw FfmLibC.unexpected(t);
         }

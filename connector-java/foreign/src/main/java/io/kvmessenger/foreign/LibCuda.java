@@ -37,6 +37,13 @@ public interface LibCuda {
 
     // streams and events
 
+    /**
+     * Exchanges the calling thread's mode for calls beside a capture.
+     *
+     * @param mode a {@code CUstreamCaptureMode}; receives the mode before
+     */
+    int cuThreadExchangeStreamCaptureMode(MemorySegment mode);
+
     int cuStreamCreate(MemorySegment stream, int flags);
 
     int cuStreamDestroy_v2(long stream);

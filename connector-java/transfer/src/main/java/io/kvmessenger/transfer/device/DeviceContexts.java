@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.device;
 
+import io.kvmessenger.foreign.CudaApi;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -12,11 +13,17 @@ import java.util.function.Supplier;
  *
  * <p>Safe from any thread. {@link #within} restores the current context of an engine's threads. A thread of the
  * messenger keeps the context that it used last.
+ *
+ * <p>All calls are made in the relaxed capture mode. In the driver's default mode a call such as {@code cuEventQuery} on
+ * any thread ends a graph capture that the engine has begun on its own thread in that mode (CUDA driver API, {@code
+ * cuThreadExchangeStreamCaptureMode}).
  */
 public final class DeviceContexts implements AutoCloseable {
     private final DeviceDriver driver;
     /** By the device's ordinal. */
     private final Map<Integer, Long> contexts = new HashMap<>();
+
+    private final ThreadLocal<CaptureMode> captureMode = ThreadLocal.withInitial(CaptureMode::new);
 
     DeviceContexts(DeviceDriver driver) {
         this.driver = driver;
@@ -43,21 +50,40 @@ public final class DeviceContexts implements AutoCloseable {
         }
     }
 
-    /** Makes a context from {@link #of} current on the calling thread, one of the messenger's. Allocates nothing. */
+    /**
+     * Makes a context from {@link #of} current on the calling thread, one of the messenger's, which stays in the relaxed
+     * capture mode. Allocates nothing after a thread's first call.
+     */
     void makeCurrent(long context) {
-        int result = driver.cuda().cuCtxSetCurrent(context);
-        if (result != 0) {
+        int result = tryMakeCurrent(context);
+        if (result != CudaApi.CUDA_SUCCESS) {
             driver.require("cuCtxSetCurrent", result);
         }
     }
 
-    /** Calls the driver in a device's context, on any thread; restores the thread's own context afterwards. */
+    /** The same, with the driver's code for a result, so that what is left can be closed in a context that has failed. */
+    int tryMakeCurrent(long context) {
+        CaptureMode mode = captureMode.get();
+        if (!mode.staysRelaxed) {
+            mode.exchange(CudaApi.CU_STREAM_CAPTURE_MODE_RELAXED);
+            mode.staysRelaxed = true;
+        }
+        return driver.cuda().cuCtxSetCurrent(context);
+    }
+
+    /** Calls the driver in a device's context, on any thread; restores the thread's context and mode afterwards. */
     public <T> T within(int ordinal, Supplier<T> calls) {
-        driver.require("cuCtxPushCurrent", driver.cuda().cuCtxPushCurrent_v2(of(ordinal)));
+        CaptureMode mode = captureMode.get();
+        int own = mode.exchange(CudaApi.CU_STREAM_CAPTURE_MODE_RELAXED);
         try {
-            return calls.get();
+            driver.require("cuCtxPushCurrent", driver.cuda().cuCtxPushCurrent_v2(of(ordinal)));
+            try {
+                return calls.get();
+            } finally {
+                driver.cuda().cuCtxPopCurrent_v2(MemorySegment.NULL);
+            }
         } finally {
-            driver.cuda().cuCtxPopCurrent_v2(MemorySegment.NULL);
+            mode.exchange(own);
         }
     }
 
@@ -75,5 +101,21 @@ public final class DeviceContexts implements AutoCloseable {
             driver.cuda().cuDevicePrimaryCtxRelease_v2(ordinal);
         }
         contexts.clear();
+    }
+
+    /** One thread's way to the driver's capture mode of that thread. */
+    private final class CaptureMode {
+        private final MemorySegment exchanged = Arena.ofAuto().allocate(ValueLayout.JAVA_INT);
+        private boolean staysRelaxed;
+
+        /** Sets the mode; returns the one before. */
+        int exchange(int mode) {
+            exchanged.set(ValueLayout.JAVA_INT, 0, mode);
+            int result = driver.cuda().cuThreadExchangeStreamCaptureMode(exchanged);
+            if (result != CudaApi.CUDA_SUCCESS) {
+                driver.require("cuThreadExchangeStreamCaptureMode", result);
+            }
+            return exchanged.get(ValueLayout.JAVA_INT, 0);
+        }
     }
 }

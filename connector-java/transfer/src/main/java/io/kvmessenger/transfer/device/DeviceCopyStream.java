@@ -201,7 +201,7 @@ public final class DeviceCopyStream implements CopyStream {
         closed = true;
         fault = new DeviceFault("a copy", "its stream's end");
         // Results are ignored: a context that has failed runs nothing any more, and its resources are gone.
-        cuda.cuCtxSetCurrent(context);
+        driver.contexts().tryMakeCurrent(context);
         cuda.cuStreamSynchronize(stream);
         Arrays.stream(events).filter(event -> event != 0).forEach(cuda::cuEventDestroy_v2);
         cuda.cuStreamDestroy_v2(stream);
