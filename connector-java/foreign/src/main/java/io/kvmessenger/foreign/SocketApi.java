@@ -13,6 +13,9 @@ public final class SocketApi {
     public static final int SO_ERROR = 4;
     public static final int SO_KEEPALIVE = 9;
     public static final int SO_PEERCRED = 17;
+    /** Since Linux 6.5. */
+    public static final int SO_PEERPIDFD = 77;
+
     public static final int IPPROTO_TCP = 6;
     public static final int TCP_NODELAY = 1;
     /** Seconds without traffic before the first probe. */

@@ -150,6 +150,12 @@ final class CudaDomain implements Domain {
         if (!channel.carriesDescriptors()) {
             throw new IllegalArgumentException("memory is handed over on a Unix socket only");
         }
+        if (!channel.watchesProcess()) {
+            throw new IllegalArgumentException(
+                    "the end of the writer's process cannot be seen from here, and its device"
+                            + " could write after its sockets have ended: let both processes share a PID namespace, or leave"
+                            + " cuda out of the transports");
+        }
         DeviceSender sender = new DeviceSender(loop.libC(), wanted -> port.keyOf(this, wanted), exports::get, offered);
         RingInboundPaths paths =
                 new RingInboundPaths(loop, port, sender, from, figures, channel, true, nowNs + connectLimitNs);

@@ -450,6 +450,11 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         }
 
         @Override
+        public boolean watchesProcess() {
+            return death.isWatching();
+        }
+
+        @Override
         public boolean carriesDescriptors() {
             return local;
         }

@@ -40,7 +40,7 @@ final class DeathWatch implements Pollable {
         try {
             key = loop.add(fd, Epoll.EPOLLIN, this);
         } catch (IllegalStateException e) {
-            // The end of the socket is a proof as well.
+            // Without a watch no device may write, and for other writers the end of the socket is a proof.
             libC.close(fd);
             fd = NONE;
         }

@@ -191,15 +191,20 @@ public final class SocketCalls {
 
     /**
      * A descriptor that becomes readable when the process that created the other end of a Unix socket has ended;
-     * negative when the operating system provides none.
+     * negative when the operating system provides none: before Linux 6.5 that is so for a process whose PID namespace
+     * this one does not see.
      */
     public int deathOfPeer(int fd) {
         try (Arena arena = Arena.ofConfined()) {
+            MemorySegment death = arena.allocateFrom(ValueLayout.JAVA_INT, -1);
+            MemorySegment size = arena.allocateFrom(ValueLayout.JAVA_INT, Integer.BYTES);
+            if (libC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERPIDFD, death, size) == 0) {
+                return death.get(ValueLayout.JAVA_INT, 0);
+            }
             MemorySegment value = arena.allocate(SocketApi.UCRED_SIZE_BYTES, 4);
             MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketApi.UCRED_SIZE_BYTES);
             int result = libC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length);
             int pid = value.get(ValueLayout.JAVA_INT, SocketApi.UCRED_PID_OFFSET);
-            // Zero where the peer is in a namespace that this process cannot see.
             return result < 0 || pid == 0 ? -Errno.ENOENT : libC.pidfd_open(pid);
         }
     }
