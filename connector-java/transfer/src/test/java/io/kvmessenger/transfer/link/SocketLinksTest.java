@@ -61,6 +61,7 @@ final class SocketLinksTest {
     private final int gift = Descriptors.gift();
     private boolean sameUser = true;
     private int peersDeath = -1;
+    private boolean watched;
     private final SocketLinks links =
             new SocketLinks(loop, CONNECT_LIMIT_NS, IDLE_LIMIT_NS, fd -> sameUser, fd -> peersDeath);
     private final String here = links.listenLocal(MAPPED, port, figures);
@@ -89,6 +90,7 @@ final class SocketLinksTest {
 
         @Override
         public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
+            watched = channel.watchesProcess();
             FakeInboundPaths admitted = new FakeInboundPaths(channel, endsItself);
             paths.add(admitted);
             return admitted;
@@ -194,11 +196,21 @@ final class SocketLinksTest {
         assertThat(peersDeath).isNotNegative();
         int peer = peer(KEY);
         attach(peer, 0, MAPPED);
+        assertThat(watched).isTrue();
         ready(peer, 0);
         assertThat(port.closed).isEmpty();
         process.destroyForcibly().waitFor();
         work();
         assertThat(port.closed).containsExactly("the peer's process has ended");
+        LIB_C.close(peer);
+    }
+
+    @Test
+    void shouldLetADomainKnowThatTheEndOfAProcessCannotBeSeen() {
+        int peer = peer(KEY);
+        watched = true;
+        attach(peer, 0, MAPPED);
+        assertThat(watched).isFalse();
         LIB_C.close(peer);
     }
 

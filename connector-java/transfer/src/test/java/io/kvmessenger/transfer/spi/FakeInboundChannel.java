@@ -16,6 +16,7 @@ public final class FakeInboundChannel implements InboundChannel {
     public final List<Throwable> errors = new ArrayList<>();
     public int readies;
     public boolean carriesDescriptors;
+    public boolean watchesProcess;
 
     private final Function<MemorySegment, String> words;
 
@@ -27,6 +28,11 @@ public final class FakeInboundChannel implements InboundChannel {
     @Override
     public int number() {
         return 0;
+    }
+
+    @Override
+    public boolean watchesProcess() {
+        return watchesProcess;
     }
 
     @Override
