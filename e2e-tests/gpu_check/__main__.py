@@ -1,6 +1,6 @@
 """Runs the checks: those of the CPU anywhere, those of the GPU where torch finds one.
 
-    python -m gpu_check [--need-gpu] [--stand-in LIBCUDA]
+    python -m gpu_check [--need-gpu] [--stand-in LIBCUDA] [--logs DIR]
 
 A line for each check: passed, failed, skipped (what it is about is not there) or not shown (it cannot be made here).
 The status is 0 when no check failed; with --need-gpu also nothing may be left unshown.
@@ -14,7 +14,15 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpu_check import counter_checks, page_checks, pair_checks
+from gpu_check import (
+    capture_checks,
+    copy_checks,
+    counter_checks,
+    driver_checks,
+    killed_writer_checks,
+    page_checks,
+    pair_checks,
+)
 from gpu_check.report import NotShown, Report
 
 
@@ -22,6 +30,8 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--need-gpu", action="store_true")
     arguments.add_argument("--stand-in", default="", help="a libcuda.so.1 that stands in for NVIDIA's driver")
+    arguments.add_argument("--only", default="", help="a regular expression: only the checks whose name it finds")
+    arguments.add_argument("--logs", type=Path, help="a folder that keeps the pairs' logs (default: they are removed)")
     said = arguments.parse_args()
     begun = time.monotonic()
     import torch
@@ -29,11 +39,12 @@ def main() -> int:
     torch.set_num_threads(1)
     device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
     print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, GPU {device}")
-    report = Report()
-    with TemporaryDirectory(prefix="gpu-check-") as logs:
+    report = Report(only=said.only)
+    with TemporaryDirectory(prefix="gpu-check-") as removed:
+        logs = said.logs or Path(removed)
         report.check("cpu: layer counter, stand-in for the driver", lambda: counter_checks.on_stand_in(said.stand_in))
-        report.check("cpu: pair, tokens equal", lambda: pair_checks.on_cpu(Path(logs)))
-        on_gpu(report, Path(logs), has_gpu=torch.cuda.is_available())
+        report.check("cpu: pair, tokens equal", lambda: pair_checks.on_cpu(logs))
+        on_gpu(report, logs, has_gpu=torch.cuda.is_available())
     print(f"{time.monotonic() - begun:.0f} s")
     return report.end(needs_gpu=said.need_gpu)
 
@@ -53,7 +64,16 @@ def on_gpu(report: Report, logs: Path, *, has_gpu: bool) -> None:
         "gpu: pair, KV in device memory, staged shm to a decoder on the CPU": lambda: pair_checks.in_device_memory(
             logs, "shm", decoder_on_cpu=True
         ),
-        "gpu: scattered copies of 64 KiB": pair_checks.scattered_copies,
+        "gpu: driver calls beside a capture": capture_checks.beside_a_capture,
+        "gpu: captures beside traffic, cuda": lambda: pair_checks.capturing(logs, "cuda"),
+        "gpu: captures beside traffic, staged tcp": lambda: pair_checks.capturing(logs, "tcp"),
+        "gpu: a killed writer's queued writes": killed_writer_checks.late_writes,
+        "gpu: what the driver answers": driver_checks.answers,
+        "gpu: compute-sanitizer on the counter's kernels": counter_checks.under_sanitizer,
+        "gpu: 512 scattered pages in one call": copy_checks.scattered,
+        "gpu: rate of a long prompt, cuda": lambda: pair_checks.rate(logs, "cuda"),
+        "gpu: rate of a long prompt, staged tcp": lambda: pair_checks.rate(logs, "tcp"),
+        "gpu: a context's memory": copy_checks.context_cost,
     }
     for name, check in checks.items():
         report.check(name, check if has_gpu else no_gpu)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import shutil
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ LAYERS = 32
 REPLAYS = 1000
 BUMP_LIMIT_US = 5.0
 GLOBAL_CAPTURE = 0
+DRIVER = "libcuda.so.1"
 
 
 @contextmanager
@@ -93,6 +97,25 @@ def replayed(
 
 
 # ---- on a GPU
+
+
+def under_sanitizer() -> str:
+    """The kernels in a captured graph, as without a GPU but by NVIDIA's driver, in a process that memcheck watches."""
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if tool is None:
+        raise Skipped("compute-sanitizer is not on the PATH")
+    watched = [
+        sys.executable,
+        "-c",
+        f"from gpu_check.counter_checks import on_stand_in; print(on_stand_in({DRIVER!r}))",
+    ]
+    run = subprocess.run(
+        [tool, "--tool", "memcheck", "--error-exitcode", "9", *watched], capture_output=True, text=True, check=False
+    )
+    expect(
+        run.returncode, 0, f"the status of compute-sanitizer, which ends with {run.stdout[-600:]}{run.stderr[-300:]}"
+    )
+    return run.stdout.splitlines()[-1]
 
 
 def the_device() -> tuple[Any, Callable[[], int]]:

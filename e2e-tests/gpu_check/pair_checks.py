@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch_engine.everyday import Asked, everyday, run
 from torch_engine.model import Model, plain_answer
-from torch_engine.pair import EngineEnded, Pair, started
+from torch_engine.pair import ANSWER_LIMIT_SECONDS, EngineEnded, EngineProcess, Pair, started
 from torch_engine.plan import EnginePlan, ModelShape
 
 from gpu_check.report import Skipped
 
 REQUESTS = 24
+CAPTURES = 500
+GUEST_NUMBERS = 1000
 SHAPE = ModelShape()
 ON_GPU = ModelShape(layers=8, hidden=256, heads=8, kv_heads=2, head_size=64, inner=512, vocabulary=4096)
+LONG_TOKENS = 4000
+LONG_SHAPE = ModelShape(layers=32, hidden=256, heads=8, kv_heads=8, head_size=128, inner=256, vocabulary=4096)
+LONG: dict[str, Any] = {
+    "shape": LONG_SHAPE,
+    "blocks": 600,
+    "requests_max": 1,
+    "chunk_tokens": 4096,
+    "tokens_max": 4096,
+}
+"""As much KV as a model of 8 billion parameters has for as many tokens, in 32-bit numbers."""
 NO_DEVICE_MEMORY = re.compile(r"[^\n]*is reached by none of the transports[^\n]*")
 """What a messenger says whose transports do not reach a GPU's memory."""
 
@@ -34,7 +48,8 @@ def in_host_memory(logs: Path) -> str:
 
 
 def in_device_memory(logs: Path, transport: str, *, decoder_on_cpu: bool = False) -> str:
-    plan = EnginePlan("check-device", "none", options=options(transport))
+    named = [transport, "tcp"] if transport == "shm" else [transport]  # shm does not land in a device's memory
+    plan = EnginePlan("check-device", "none", options=options(*named))
     try:
         return on_gpu(logs / f"device-{transport}", plan, decoder_on_cpu=decoder_on_cpu)
     except EngineEnded as ended:
@@ -43,8 +58,55 @@ def in_device_memory(logs: Path, transport: str, *, decoder_on_cpu: bool = False
         raise
 
 
-def scattered_copies() -> str:
-    raise Skipped("not built: the wheel has no call that copies pages between GPUs")
+def capturing(logs: Path, transport: str) -> str:
+    """Graphs are captured while pages are copied, and while a peer connects and goes.
+
+    In torch's default mode, in which CUDA ends a capture for an unsafe call of any thread of the process.
+    """
+    plan = EnginePlan("check-capture", "none", options=options(transport), captures_between_steps=True)
+    folder = logs / f"capture-{transport}"
+    made = replace(plan, device="cuda", graphs=True, held=True, shape=ON_GPU)
+    with started(made, folder) as pair:
+        seen = compared(pair, ON_GPU, "cuda", early=True)
+        with_traffic = [int(side.rest()["figures"]["captured"]) for side in (pair.prefiller, pair.decoder)]
+        captured = pair.prefiller.capture(CAPTURES)
+        guest = replace(pair.decoder.plan, name="check-capture-guest", captures_between_steps=False)
+        with EngineProcess(guest, folder / "guest.log") as decoder:
+            decoder.where()
+            legs = Pair(pair.prefiller, decoder, first=GUEST_NUMBERS).ask([1, 2, 3] * 30, 4)
+            captured.result(ANSWER_LIMIT_SECONDS)
+            legs.decode.result(ANSWER_LIMIT_SECONDS)
+            again = pair.prefiller.capture(CAPTURES)
+        again.result(ANSWER_LIMIT_SECONDS)
+    return (
+        f"{with_traffic[0]} captures beside pages that left, {with_traffic[1]} beside pages that arrived,"
+        f" {2 * CAPTURES} while a peer connected and went; {seen}"
+    )
+
+
+def rate(logs: Path, transport: str) -> str:
+    """The product's whole path: a long prompt that the prefiller has in its cache, fetched by a decoder anew.
+
+    Twice, since the first fetch of so many pages also makes what later ones find made.
+    """
+    plan = EnginePlan("check-rate", "none", options=options(transport), **LONG)
+    folder = logs / f"rate-{transport}"
+    with started(replace(plan, device="cuda"), folder) as pair:
+        prompts = [[(7 * at + number) % LONG_SHAPE.vocabulary for at in range(LONG_TOKENS)] for number in range(2)]
+        for prompt in prompts:
+            pair.ask(prompt, 1).decode.result(ANSWER_LIMIT_SECONDS)
+        guest = replace(pair.decoder.plan, name="check-rate-guest")
+        with EngineProcess(guest, folder / "guest.log") as decoder:
+            decoder.where()
+            again = Pair(pair.prefiller, decoder, first=GUEST_NUMBERS)
+            took = []
+            for prompt in ([5] * 40, *prompts):
+                again.ask(prompt, 1).decode.result(ANSWER_LIMIT_SECONDS)
+                took.append(decoder.rest()["figures"]["fetch_seconds"])
+    length_bytes = LONG_TOKENS * LONG_SHAPE.layers * 2 * LONG_SHAPE.kv_heads * LONG_SHAPE.head_size * 4
+    rates = [length_bytes / (last - first) / 1e9 for first, last in itertools.pairwise(took)]
+    pages = f"{LONG_TOKENS // plan.block_tokens * LONG_SHAPE.layers} pages, {length_bytes / 2**30:.2f} GiB"
+    return f"{pages}: {rates[0]:.1f} GB/s at first, then {rates[1]:.1f} GB/s from fetch to last immediate"
 
 
 def on_gpu(logs: Path, plan: EnginePlan, *, decoder_on_cpu: bool = False) -> str:
@@ -54,8 +116,8 @@ def on_gpu(logs: Path, plan: EnginePlan, *, decoder_on_cpu: bool = False) -> str
         return compared(pair, ON_GPU, "cuda", early=True)
 
 
-def options(transport: str) -> dict[str, object]:
-    return {"transports": [transport], "timelines": "off", "gpu": "unproven", "aot_cache": False}
+def options(*transports: str) -> dict[str, object]:
+    return {"transports": list(transports), "timelines": "off", "gpu": "unproven", "aot_cache": False}
 
 
 def compared(pair: Pair, shape: ModelShape, device: str, *, early: bool) -> str:

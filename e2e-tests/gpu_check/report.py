@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+LIMIT_SECONDS = 90
 PASSED, FAILED, SKIPPED, NOT_SHOWN = "passed", "failed", "skipped", "not shown"
 
 
@@ -18,18 +22,39 @@ class Skipped(Exception):
     """What the check is about is not there to be checked; the message says what is missing."""
 
 
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError in the main thread after that time, so that a check that hangs costs the others nothing."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError(f"not over after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class Report:
     """Prints as it goes. One thread."""
 
-    def __init__(self, say: Callable[[str], None] = print) -> None:
+    def __init__(self, say: Callable[[str], None] = print, only: str = "") -> None:
+        """`only`: a regular expression; checks in whose names it is not found are left out."""
         self.counts: Counter[str] = Counter()
         self._say = say
+        self._only = re.compile(only)
 
     def check(self, name: str, run: Callable[[], str]) -> None:
-        """`run` returns what was seen, and raises where that is wrong."""
+        """`run` returns what was seen, and raises where that is wrong; it ends when its time is over."""
+        if not self._only.search(name):
+            return
         begun = time.monotonic()
         try:
-            outcome, detail = PASSED, run()
+            with limited(LIMIT_SECONDS):
+                outcome, detail = PASSED, run()
         except NotShown as reason:
             outcome, detail = NOT_SHOWN, str(reason)
         except Skipped as reason:

@@ -3,7 +3,8 @@
     python -m torch_engine PLAN
 
 Commands: {"do":"add","request","prompt","answer","kv"}, {"do":"abort","request"}, {"do":"rest"} (answered when nothing
-is left to do), {"do":"end"}. Answers: {"ready"…} once, {"ended"…} for each request, {"rest"…}.
+is left to do), {"do":"capture","count"} (graphs, one behind the other), {"do":"end"}. Answers: {"ready"…} once,
+{"ended"…} for each request, {"rest"…}, {"captured"…}.
 """
 
 from __future__ import annotations
@@ -60,19 +61,23 @@ def _serve(engine: Any, commands: queue.Queue[dict[str, Any]], said: Any) -> Non
             if command["do"] == "end":
                 return
             wants_rest |= command["do"] == "rest"
-            _heed(engine, command)
+            _heed(engine, command, said)
             _tell_ended(engine, said)
         engine.step()
         _tell_ended(engine, said)
 
 
-def _heed(engine: Any, command: dict[str, Any]) -> None:
+def _heed(engine: Any, command: dict[str, Any], said: Any) -> None:
     from torch_engine.scheduler import Request
 
     if command["do"] == "add":
         engine.add(Request(command["request"], command["prompt"], command["answer"], command["kv"]))
     elif command["do"] == "abort":
         engine.scheduler.abort(command["request"])
+    elif command["do"] == "capture":
+        for _ in range(command["count"]):
+            engine.runner.capture_once_more()
+        _say(said, {"captured": engine.runner.captured})
 
 
 def _tell_ended(engine: Any, said: Any) -> None:
@@ -93,6 +98,7 @@ def _tell_ended(engine: Any, said: Any) -> None:
 def _rest(engine: Any) -> dict[str, Any]:
     names = ("layers_sent", "layers_sent_early", "pages_sent", "pages_received")
     figures = {name: engine.figure(f"kv_messenger_{name}") for name in names} if engine.messengers else {}
+    figures |= {"captured": engine.runner.captured, "fetch_seconds": engine.fetch_seconds()}
     return {"held": engine.held(), "figures": figures}
 
 

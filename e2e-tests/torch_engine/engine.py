@@ -62,10 +62,17 @@ class Engine:
         planned = self.scheduler.plan_step()
         sampled, reports = self.runner.execute(planned, self.scheduler.requests)
         self.scheduler.update(planned, sampled, reports)
+        if self.plan.captures_between_steps:
+            self.runner.capture_once_more()
 
     def figure(self, name: str) -> float:
         """One of the messenger's counters."""
         return float(self.messengers[0].stats().counters.get(name, 0.0))
+
+    def fetch_seconds(self) -> float:
+        """How long all fetches together took, from the engine's wish to the last immediate."""
+        found = [each.stats().histograms.get("kv_messenger_fetch_seconds") for each in self.messengers]
+        return sum(float(histogram["sum"]) for histogram in found if histogram is not None)
 
     def held(self) -> dict[str, int]:
         """What is not given back although nothing runs: the engine's, and the messenger's."""

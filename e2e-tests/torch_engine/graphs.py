@@ -27,6 +27,7 @@ class Graphs:
 
     def __init__(self, batch: Batch, compute: Callable[[Inputs], Tensor]) -> None:
         self._batch = batch
+        self._compute = compute
         rows = _sizes(1, batch.plan.requests_max)
         widths = [1, *_sizes(16, batch.plan.chunk_tokens)]
         pool = torch.cuda.graph_pool_handle()
@@ -35,6 +36,7 @@ class Graphs:
             for count in reversed(rows)
             for width in reversed(widths)
         }
+        self._smallest = self._graphs[min(self._graphs)].given
         self.launched = 0
 
     def _capture(self, rows: int, width: int, compute: Callable[[Inputs], Tensor], pool: Any) -> _Graph:
@@ -49,6 +51,15 @@ class Graphs:
         with torch.cuda.graph(graph, pool=pool):
             sampled = compute(given)
         return _Graph(given, sampled, graph)
+
+    def capture_once_more(self) -> None:
+        """Captures the smallest graph anew and drops it, as an engine does that adapts its graphs while it serves.
+
+        In torch's default mode: CUDA then ends the capture for an unsafe call of any thread of the process.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._compute(self._smallest)
 
     def run(self, given: Inputs) -> Tensor:
         """Launches the smallest graph that the batch fits into; the next tokens, padding behind them."""

@@ -73,6 +73,12 @@ class EngineProcess:
         self._say({"do": "rest"})
         return dict(said.result(ANSWER_LIMIT_SECONDS)["rest"])
 
+    def capture(self, count: int) -> Future[dict[str, Any]]:
+        """Starts `count` captures of a graph, one behind the other; the engine does nothing else meanwhile."""
+        captured = self._await("captured")
+        self._say({"do": "capture", "count": count})
+        return captured
+
     def end(self) -> None:
         """Its commands end, and so does it."""
         if self._process.stdin is not None and not self._process.stdin.closed:
@@ -121,10 +127,11 @@ class Legs:
 class Pair:
     """A prefiller and a decoder; sends both legs of a request at once, as routers do."""
 
-    def __init__(self, prefiller: EngineProcess, decoder: EngineProcess) -> None:
+    def __init__(self, prefiller: EngineProcess, decoder: EngineProcess, first: int = 0) -> None:
+        """`first`: the number of the first request; pairs that share an engine have different ones."""
         self.prefiller = prefiller
         self.decoder = decoder
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(first)
 
     def ask(self, prompt: Sequence[int], answer: int) -> Legs:
         name = f"cmpl-{next(self._numbers)}"

@@ -51,6 +51,8 @@ class EnginePlan:
     """With the stand-in and graphs: a pass launches the graph that counts its layers once too often."""
     held: bool = False
     """Passes stand after each layer but the last until it has left, or a limit is over."""
+    captures_between_steps: bool = False
+    """On a GPU with graphs: a graph is captured after each step."""
     shape: ModelShape = field(default_factory=ModelShape)
     options: dict[str, Any] = field(default_factory=dict)
     """The connector's."""

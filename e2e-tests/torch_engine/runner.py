@@ -40,6 +40,8 @@ class Runner:
         self.layers_sent: Callable[[], float] | None = None
         """What the messenger says of that; passes are held for it where the plan wants so."""
         self._due = 0.0
+        self.captured = 0
+        """Graphs, since the start was over."""
         self._launch_counting: Callable[[], None] | None = None
         """Of a graph that counts all layers, in place of their hooks."""
         self._await_last_pass: Callable[[], None] | None = None
@@ -55,6 +57,12 @@ class Runner:
             self._graphs = Graphs(self._batch, self._compute)
         if self._connector is not None:
             self._connector.reset_capture_state()
+
+    def capture_once_more(self) -> None:
+        """On a GPU with graphs: a capture between two steps, while the messenger's threads go on."""
+        if self._graphs is not None:
+            self._graphs.capture_once_more()
+            self.captured += 1
 
     def execute(self, planned: Planned, requests: Mapping[str, Request]) -> tuple[dict[str, int], Any]:
         """The token after each request's part of the pass, and what the connector reports."""
