@@ -232,6 +232,14 @@ EXPORTED CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) 
     return CUDA_SUCCESS;
 }
 
+/* For tests: how often the device's context is held. */
+EXPORTED int standInRetained(int device) {
+    pthread_mutex_lock(&lock);
+    int retained = contexts[device].retained;
+    pthread_mutex_unlock(&lock);
+    return retained;
+}
+
 EXPORTED CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     CALLED("%d", device);
     REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);

@@ -32,6 +32,7 @@ public final class StandInCuda {
     private final MethodHandle bytes;
     private final MethodHandle delay;
     private final MethodHandle pageableCopies;
+    private final MethodHandle retained;
     private final MethodHandle lie;
     private final MethodHandle attribute;
     private final MethodHandle nicRegister;
@@ -47,6 +48,7 @@ public final class StandInCuda {
         delay = procedure(library, "standInDelay", JAVA_LONG);
         lie = procedure(library, "standInLie", JAVA_INT);
         pageableCopies = function(library, "standInPageableCopies", JAVA_LONG);
+        retained = function(library, "standInRetained", JAVA_INT, JAVA_INT);
         attribute = procedure(library, "standInAttribute", JAVA_INT, JAVA_INT);
         nicRegister = function(library, "standInNicRegister", JAVA_LONG, JAVA_INT, JAVA_LONG, JAVA_LONG);
         nicDeregister = procedure(library, "standInNicDeregister", JAVA_LONG);
@@ -124,6 +126,15 @@ public final class StandInCuda {
     public long pageableCopies() {
         try {
             return (long) pageableCopies.invokeExact();
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** How often the context of a device is held. */
+    public int retained(int ordinal) {
+        try {
+            return (int) retained.invokeExact(ordinal);
         } catch (Throwable t) {
             throw new AssertionError(t);
         }

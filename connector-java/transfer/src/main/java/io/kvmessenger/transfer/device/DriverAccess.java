@@ -10,6 +10,8 @@ public final class DriverAccess implements DeviceAccess {
     private final String library;
     private final List<PinnedMemory> pinned = new ArrayList<>();
     private DeviceDriver driver;
+    /** A device whose context this engine has or will have; any other's would be made for nothing. */
+    private int ordinalInUse;
 
     /** @param library the driver's path, or a name for the loader */
     public DriverAccess(String library) {
@@ -25,9 +27,11 @@ public final class DriverAccess implements DeviceAccess {
         } catch (NoDeviceException e) {
             return e.getMessage();
         }
-        return ordinal < driver.deviceCount()
-                ? null
-                : "there is no device " + ordinal + ": the driver shows this process " + driver.deviceCount();
+        if (ordinal < driver.deviceCount()) {
+            ordinalInUse = ordinal;
+            return null;
+        }
+        return "there is no device " + ordinal + ": the driver shows this process " + driver.deviceCount();
     }
 
     @Override
@@ -42,10 +46,13 @@ public final class DriverAccess implements DeviceAccess {
         return driver;
     }
 
-    /** Uses the context of the first device; any device can copy to and from the memory. */
+    /**
+     * Any device can copy to and from the memory. It is allocated in the context of a device that is in use: a context of
+     * another one took 524 MiB of an H100 ({@code make gpu-check}).
+     */
     @Override
     public synchronized MemorySegment pin(long lengthBytes) {
-        PinnedMemory memory = PinnedMemory.allocate(opened(), 0, lengthBytes);
+        PinnedMemory memory = PinnedMemory.allocate(opened(), ordinalInUse, lengthBytes);
         pinned.add(memory);
         return memory.memory();
     }
