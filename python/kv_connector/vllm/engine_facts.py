@@ -72,17 +72,33 @@ def refuse_device(device_type: str, gpu: str) -> None:
     )
 
 
+def _refuse_micro_batches(parallel: Any) -> None:
+    """vLLM splits a pass with either option (``ParallelConfig.use_ubatching``)."""
+    chosen = {
+        "enable_dbo": bool(getattr(parallel, "enable_dbo", False)),
+        "ubatch_size": getattr(parallel, "ubatch_size", 0),
+    }
+    if chosen["enable_dbo"] or chosen["ubatch_size"] > 1:
+        name, expected = ("enable_dbo", "False") if chosen["enable_dbo"] else ("ubatch_size", "at most 1")
+        raise OptionError(
+            f"{name} is {chosen[name]}, expected {expected}: with micro-batches in a forward pass a layer's hook fires"
+            f" before all of its KV is written; start without --{name.replace('_', '-')}"
+        )
+
+
 def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
-    """Reads and checks the configuration; raises OptionError if it cannot work."""
+    """Reads and checks the configuration; raises OptionError if it cannot work.
+
+    Each process of an engine calls it, so that the device is checked on every path, and not only where vLLM asks for a
+    layout or for graphs.
+    """
+    options = read_options(vllm_config)
+    refuse_device(vllm_config.device_config.device_type, options.gpu)
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise OptionError(f"{name} is {getattr(parallel, name)}, expected 1: KV Messenger moves whole pages only")
-    if getattr(parallel, "enable_dbo", False):
-        raise OptionError(
-            "enable_dbo is True, expected False: with two micro-batches in a forward pass a layer's hook fires before"
-            " all of its KV is written; start without --enable-dbo"
-        )
+    _refuse_micro_batches(parallel)
     refuse_unserved_method(getattr(vllm_config, "speculative_config", None))
     kv_groups = read_groups(kv_cache_config)
     refuse_unserved_layers(vllm_config, kv_groups)
@@ -91,7 +107,6 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
     place = {name: index for index, name in enumerate(built)}
     states = {name for group in kv_groups if group.state for name in group.layer_names}
     ordered = sorted(names, key=lambda name: (name in states, place.get(name, len(place))))
-    options = read_options(vllm_config)
     sharing, not_shared_because = _ranks_that_share(vllm_config, options)
     groups = RankGroups(parallel.tensor_parallel_size, parallel.pipeline_parallel_size, sharing)
     return EngineFacts(

@@ -254,9 +254,26 @@ def test_should_refuse_what_it_cannot_do(vllm_release: Release, device: str, gpu
         vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(said)
 
 
-def test_should_refuse_two_micro_batches_in_a_pass(vllm_release: Release) -> None:
-    with pytest.raises(Exception, match="enable_dbo is True, expected False"):
-        vllm_release.engine_facts.read_facts(config("kv_producer", enable_dbo=True), caches())
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ({"enable_dbo": True}, "enable_dbo is True, expected False.*start without --enable-dbo"),
+        ({"ubatch_size": 2}, "ubatch_size is 2, expected at most 1.*start without --ubatch-size"),
+        ({"enable_dbo": True, "ubatch_size": 2}, "enable_dbo is True, expected False"),
+    ],
+)
+def test_should_refuse_two_micro_batches_in_a_pass(
+    vllm_release: Release, chosen: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(Exception, match=sentence):
+        vllm_release.engine_facts.read_facts(config("kv_producer", **chosen), caches())
+
+
+def test_should_refuse_a_gpu_also_where_vllm_asks_for_neither_layout_nor_graphs(vllm_release: Release) -> None:
+    wanted = config("kv_producer", ubatch_size=0)
+    wanted.device_config.device_type = "cuda"
+    with pytest.raises(Exception, match="computes on device 'cuda'"):
+        vllm_release.engine_facts.read_facts(wanted, caches())
 
 
 def test_should_tell_the_first_pass_when_it_is_over_and_later_ones_before(
