@@ -238,9 +238,12 @@ def test_a_data_port_that_is_closed_is_named(firewall: tuple[Behind, Behind], se
 
 
 def test_what_the_firewall_forgot_while_idle_is_replaced_before_it_is_needed(
-    firewall: tuple[Behind, Behind], secret: str
+    firewall: tuple[Behind, Behind], secret: str, request: pytest.FixtureRequest
 ) -> None:
-    """The data port's connections only: the control connection has heartbeats, and says that all is well."""
+    """The data port's connections only: the control connection has heartbeats, and says that all is well.
+
+    With ``--silence-seconds`` the next request comes that long after the firewall's loss.
+    """
     prefiller, decoder = firewall
     port = documented("data_port")
     of_prefiller = {
@@ -266,6 +269,7 @@ def test_what_the_firewall_forgot_while_idle_is_replaced_before_it_is_needed(
                 while old & (decoder.open_to(port, at_peer=False) | prefiller.open_to(port, at_peer=True)):
                     assert time.monotonic() - began < LIMIT_SECONDS, "dead connections are taken for open ones"
                     time.sleep(LOOK_SECONDS)
+                time.sleep(max(0.0, request.config.getoption("--silence-seconds") - (time.monotonic() - began)))
                 side.stdin.write("\n")
                 side.stdin.flush()
                 said = side.stdout.readline()
