@@ -301,7 +301,7 @@ class Options:
     )
     gpu: str = _choice(
         "Whether an engine that computes on a GPU may start: off refuses it; unproven lets it start with code that has"
-        " run against a stand-in for the driver and on no GPU (docs/hardware.md).",
+        " run with vLLM on one H100, and otherwise against a stand-in for the driver only (docs/hardware.md).",
         "off",
         choices=GPU,
     )

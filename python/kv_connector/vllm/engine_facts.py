@@ -64,10 +64,10 @@ def refuse_device(device_type: str, gpu: str) -> None:
     """Raises OptionError if the device is not supported; ``gpu`` is the value of the option of that name."""
     if device_type == "cpu" or (device_type == "cuda" and gpu == "unproven"):
         return
-    hint = ", or set gpu to 'unproven' to try what has run on no GPU" if device_type == "cuda" else ""
+    hint = ", or set gpu to 'unproven' to try what has run on one GPU only" if device_type == "cuda" else ""
     raise OptionError(
-        f"this vLLM computes on device {device_type!r}, expected 'cpu', because this build of KV Messenger was shown to"
-        " move KV in host memory only: install vLLM for CPU, or take KvMessengerConnector out of"
+        f"this vLLM computes on device {device_type!r}, expected 'cpu', because KV Messenger was shown at length"
+        " with KV in host memory only: install vLLM for CPU, or take KvMessengerConnector out of"
         f" --kv-transfer-config{hint}"
     )
 

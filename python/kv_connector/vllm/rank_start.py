@@ -249,8 +249,8 @@ class RankStart:
         if self._config.device_config.device_type == "cpu":
             return None
         self._logger.warning(
-            "gpu is 'unproven': this engine computes on a GPU, with paths of KV Messenger that have run against a"
-            " stand-in for the driver and on no GPU"
+            "gpu is 'unproven': this engine computes on a GPU, where KV Messenger has run with vLLM on one H100 and not"
+            " with several GPUs, RDMA, or attention other than Triton's (docs/hardware.md)"
         )
         return self.device_counting() if self._facts.options.role != "decoder" else None
 

@@ -214,12 +214,12 @@ def test_should_send_nothing_of_a_step_that_cannot_end_on_the_device(prefiller: 
     assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["failed"]
 
 
-def test_should_say_that_nothing_of_it_has_run_on_a_gpu(
+def test_should_say_what_of_it_has_not_run_on_a_gpu(
     vllm_release: Release, caplog: pytest.LogCaptureFixture
 ) -> None:
     Prefiller(vllm_release, the_device()).close()
     assert "gpu is 'unproven'" in caplog.text
-    assert "on no GPU" in caplog.text
+    assert "not with several GPUs" in caplog.text
 
 
 def test_should_put_no_bump_into_the_graphs_of_a_decoder(vllm_release: Release) -> None:
