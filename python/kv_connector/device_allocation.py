@@ -3,6 +3,9 @@
 The engine allocates the KV cache inside a context of this module. In it, torch's caching allocator calls two C
 functions, which ctypes makes from Python functions, so nothing is compiled. Allocations outside of the context and on
 other threads are torch's own. The memory is never freed: the engine keeps its KV cache until the process ends.
+
+So does a pool that has been used. Torch calls the free function when it destroys one, and Python's last collection
+takes pool and functions as one cycle, in no promised order: the call would find a function that is cleared already.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class DeviceAllocation:
         self._torch = torch
         self._logger = logger
         self.memories = DeviceMemories(driver)
-        # Torch keeps their addresses, so this object must keep them alive; the connector keeps this object.
+        # Torch keeps their addresses, so this object must keep them alive.
         self._functions = _ALLOCATE(self._allocate), _FREE(self._free)
         self._pool: Any = None
         self._entered = ExitStack()
@@ -37,6 +40,7 @@ class DeviceAllocation:
         if self._pool is None:
             addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self._functions]
             self._pool = self._torch.cuda.MemPool(self._torch._C._cuda_customAllocator(*addresses))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # also Python's last collection leaves it and the pool
         self._entered.enter_context(self._torch.cuda.use_mem_pool(self._pool))
         return self
 

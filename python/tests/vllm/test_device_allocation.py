@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib.util
 import logging
 import os
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +112,19 @@ def test_should_leave_the_pool_when_the_allocation_fails(torch: Pools, allocatio
     with pytest.raises(RuntimeError, match="no room"), allocation:
         raise RuntimeError("no room")
     assert torch.entered == 0
+
+
+def test_should_outlive_all_that_names_it_once_torch_has_its_functions(torch: Pools) -> None:
+    def weakly(entered: bool) -> weakref.ref[DeviceAllocation]:
+        made = DeviceAllocation(torch, the_device().driver, logging.getLogger("test"))
+        if entered:
+            with made:
+                pass
+        return weakref.ref(made)
+
+    used, unused = weakly(True), weakly(False)
+    gc.collect()
+    assert (used() is not None, unused() is None) == (True, True)
 
 
 def test_should_be_taken_by_torch() -> None:
