@@ -34,8 +34,8 @@ check: ## the quick part of the tests, no engine, under 5 minutes
 GPU_CHECK := build/gpu-check/gpu-check.sh
 
 gpu-check: wheel ## packs what checks a GPU into one file, build/gpu-check/gpu-check.sh, and runs it here: make gpu-check [ARGS=--need-gpu]
-	@examples/setup/with-jdk "$$($(ENVIRONMENT) make tools)" e2e-tests/gpu_check/pack.py "$$(cat $(WHEEL_MARK))" $(GPU_CHECK) \
-	    "$$(examples/setup/find-cuda-stand-in || true)"
+	@PYTHONPATH=e2e-tests examples/setup/with-jdk "$$($(ENVIRONMENT) make tools)" -m gpu_check.pack "$$(cat $(WHEEL_MARK))" $(GPU_CHECK) \
+	    "$$(examples/setup/find-cuda-stand-in || true)" "$$($(ENVIRONMENT) make engine)"
 	@PYTHON="$$($(ENVIRONMENT) make engine)" $(GPU_CHECK) $(ARGS)
 
 java: $(JAR) ## the jar, into python/kv_connector/_jar

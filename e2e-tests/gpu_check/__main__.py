@@ -24,6 +24,7 @@ from gpu_check import (
     pair_checks,
 )
 from gpu_check.report import NotShown, Report
+from gpu_check.vllm_checks import LIMIT_SECONDS, Checks
 
 
 def main() -> int:
@@ -77,6 +78,8 @@ def on_gpu(report: Report, logs: Path, *, has_gpu: bool) -> None:
     }
     for name, check in checks.items():
         report.check(name, check if has_gpu else no_gpu)
+    for name, check in Checks(logs).all().items():
+        report.check(f"gpu: vLLM {name}", check if has_gpu else no_gpu, LIMIT_SECONDS)
 
 
 def no_gpu() -> str:

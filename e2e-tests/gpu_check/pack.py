@@ -1,18 +1,24 @@
 """Makes the one file that runs the checks on a bare machine: this package, the engine, the wheel's and a Java runtime.
 
-pack.py WHEEL OUT [STAND_IN]
+    python -m gpu_check.pack WHEEL OUT [STAND_IN [ENGINE]]
+
+ENGINE is the interpreter of an environment with vLLM; what of it the file then has is said in vllm_on_torch/gather.py.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from gpu_check.vllm_on_torch.gather import NotGathered, gather
+from gpu_check.vllm_on_torch.plan import NO_VLLM, VLLM
 
 HERE = Path(__file__).resolve().parent
 LIMIT_BYTES = 60 << 20
@@ -50,8 +56,10 @@ exit $status
 def main() -> None:
     wheel, out = Path(sys.argv[1]), Path(sys.argv[2])
     stand_in = Path(sys.argv[3]) if len(sys.argv) > 3 and sys.argv[3] else None
+    engine = Path(sys.argv[4]) if len(sys.argv) > 4 and sys.argv[4] else None
     with TemporaryDirectory() as work:
         folder = Path(work)
+        add_vllm(engine, folder / "vllm")
         java = folder / "java"
         link_java(java)
         with zipfile.ZipFile(wheel) as packed:
@@ -59,7 +67,10 @@ def main() -> None:
         payload = io.BytesIO()
         with tarfile.open(fileobj=payload, mode="w:gz", compresslevel=6) as archive:
             archive.add(java, "java")
-            archive.add(folder / "wheel" / "kv_connector", "kv_connector")
+            for part in sorted((folder / "wheel").iterdir()):
+                archive.add(part, part.name)
+            for part in sorted((folder / "vllm").iterdir()):
+                archive.add(part, part.name)
             for package in ("gpu_check", "torch_engine"):
                 archive.add(HERE.parent / package, package, filter=source_only)
             if stand_in is not None:
@@ -73,6 +84,21 @@ def main() -> None:
     if size > LIMIT_BYTES:
         raise SystemExit(f"{out} has {size / 2**20:.1f} MiB, expected at most {LIMIT_BYTES >> 20}: see what grew")
     print(f"{out}: {size / 2**20:.1f} MiB", file=sys.stderr)
+
+
+def add_vllm(engine: Path | None, folder: Path) -> None:
+    """A folder with vLLM, or with the reason why there is none."""
+    folder.mkdir()
+    try:
+        if engine is None:
+            raise NotGathered("the file was made without an environment that has it")
+        version = gather(engine, folder / VLLM)
+        shutil.copy(HERE.parent.parent / "examples" / "make_model.py", folder)
+        print(f"with vLLM {version}", file=sys.stderr)
+    except (NotGathered, OSError, subprocess.CalledProcessError) as fault:
+        shutil.rmtree(folder / VLLM, ignore_errors=True)
+        (folder / NO_VLLM).write_text(str(fault), encoding="utf-8")
+        print(f"without vLLM: {fault}", file=sys.stderr)
 
 
 def link_java(home: Path) -> None:

@@ -28,15 +28,19 @@ class EngineEnded(Exception):
 class EngineProcess:
     """An engine and the way to it. Answers are read by a thread of its own; anything may be called from any thread."""
 
+    module = "torch_engine"
+    path: tuple[str, ...] = ()
+    """Further folders of modules."""
+
     def __init__(self, plan: EnginePlan, log: Path) -> None:
         self.plan = plan
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         folder = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([folder, *self.path, *filter(None, [os.environ.get("PYTHONPATH")])])
         with open(log, "w", encoding="utf-8") as lines:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "torch_engine", plan.as_json()],
+                [sys.executable, "-m", self.module, plan.as_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=lines,

@@ -1,0 +1,277 @@
+"""vLLM with the connector on a GPU, a prefiller and a decoder, and the same vLLM alone: real tokens, compared.
+
+In bfloat16 two engines that batch differently round differently, so an answer may leave the other where the likeliest
+two tokens are nearly equally likely. It then counts as a near tie; anywhere else it is wrong.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, cast
+
+from torch_engine.pair import EngineProcess, Legs, Pair
+
+from gpu_check.counter_checks import expect
+from gpu_check.report import NotShown
+from gpu_check.vllm_on_torch.gather import PYTHON
+from gpu_check.vllm_on_torch.plan import ALONE, DECODER, EAGER, NO_VLLM, PREFILLER, VLLM, VllmPlan
+
+NEAR_TIE = 0.25
+"""In nats: less than this is within what rounding moves."""
+ANSWER = 24
+START_LIMIT_SECONDS = 120.0
+ANSWER_LIMIT_SECONDS = 60.0
+END_LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 150
+"""For a check: the first vLLM on a machine takes a minute to import all it needs."""
+SITE = Path(__file__).resolve().parent.parent / VLLM
+
+
+class VllmProcess(EngineProcess):
+    """A vLLM and the way to it."""
+
+    module = "gpu_check.vllm_on_torch"
+    path = (str(SITE),)
+
+    def __init__(self, plan: VllmPlan, log: Path) -> None:
+        super().__init__(cast(Any, plan), log)
+
+    def __exit__(self, *fault: object) -> None:
+        """How the process ends counts too; not where something else is wrong already."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            status = self._process.wait(END_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        if fault[0] is None and status != 0:
+            raise AssertionError(f"{self.plan.name} ended with status {status}, expected 0")
+
+    def ready(self) -> dict[str, Any]:
+        return self._ready.result(START_LIMIT_SECONDS)
+
+
+@dataclass
+class Compared:
+    """Answers beside those of vLLM alone."""
+
+    equal: int = 0
+    near_ties: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, what: str, tokens: Sequence[int], alone: Mapping[str, Any]) -> None:
+        if list(tokens) == alone["tokens"]:
+            self.equal += 1
+            return
+        at = next((at for at, (a, b) in enumerate(zip(tokens, alone["tokens"], strict=False)) if a != b), len(tokens))
+        margin = alone["margins"][at] if at < len(tokens) else float("inf")
+        if margin < NEAR_TIE:
+            self.near_ties.append(margin)
+        else:
+            self.wrong.append(f"{what} differs at token {at}, where the margin is {margin:.2f}")
+
+    def __str__(self) -> str:
+        ties = (
+            f", {len(self.near_ties)} others at near ties (at most {max(self.near_ties):.3f})" if self.near_ties else ""
+        )
+        return f"{self.equal} answers equal those of vLLM alone{ties}"
+
+
+def tokens(length: int, seed: int, vocabulary: int = 512) -> list[int]:
+    drawn = random.Random(1000 * seed + length)
+    return [drawn.randrange(4, vocabulary) for _ in range(length)]
+
+
+LENGTHS = (20, 200, 700, 1500)
+"""Some fit one chunk of a prefill and some do not."""
+ONE_BY_ONE = [tokens(length, 1) for length in LENGTHS]
+AT_ONCE = [tokens(length, 2) for length in (17, 33, 64, 150, 300, 512, 600, 1100)]
+BEGINNING = tokens(320, 3)
+SHARED = [BEGINNING + tokens(length, 4) for length in (30, 90, 200)]
+PAGE_TOKENS, LAYERS = 16, 4
+PROMPTS = [*ONE_BY_ONE, *AT_ONCE, *SHARED]
+PAGES = LAYERS * sum(-(-len(prompt) // PAGE_TOKENS) for prompt in PROMPTS)
+
+
+def packed() -> None:
+    """Raises if vLLM cannot run here."""
+    if not SITE.exists():
+        reason = SITE.with_name(NO_VLLM)
+        raise NotShown(f"vLLM is not packed: {reason.read_text('utf-8') if reason.exists() else f'no {SITE}'}")
+    version = ".".join(map(str, sys.version_info[:2]))
+    if version != PYTHON:
+        raise NotShown(f"vLLM is packed for Python {PYTHON}, this is {version}")
+    if importlib.util.find_spec("transformers") is None:
+        raise NotShown("transformers is not installed")
+
+
+@cache
+def model(home: Path, seed: int = 20) -> str:
+    """A Llama with random weights, so spread that tokens vary with all that is before them."""
+    from make_model import TinyModel, cached_model
+
+    return str(cached_model(home, TinyModel(seed=seed)))
+
+
+class Checks:
+    """Each method is a check; what vLLM alone answers is asked once for each kind of number."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._alone: dict[str, list[dict[str, Any]]] = {}
+
+    def all(self) -> dict[str, Callable[[], str]]:
+        full, prefixes = {"graphs": "FULL"}, {"prefix_caching": True}
+        pairs: dict[str, tuple[str, dict[str, Any]]] = {
+            "pair, FULL graphs, cuda": ("cuda", full),
+            "pair, FULL graphs, staged tcp": ("tcp", full),
+            "pair, FULL graphs, shared beginnings, cuda": ("cuda", full | prefixes),
+            "pair, FULL graphs and breakable ones, cuda": ("cuda", {"graphs": "FULL_AND_PIECEWISE"}),
+            "pair, PIECEWISE graphs of torch.compile, cuda": ("cuda", {"graphs": "PIECEWISE", "compile": "eager"}),
+            "pair, FULL graphs, model runner V1, cuda": ("cuda", full | {"runner": 1}),
+            "pair, float32, shared beginnings, staged tcp": ("tcp", full | prefixes | {"dtype": "float32"}),
+        }
+        named = {
+            name: partial(self.pair, re.sub(r"\W+", "-", name), transport, **settings)
+            for name, (transport, settings) in pairs.items()
+        }
+        return {
+            "alone, bfloat16": self.alone,
+            "alone, float32": partial(self.alone, "float32"),
+            **named,
+            "pair whose prefiller has other weights": partial(self.wrong_weights, "other-weights", "cuda"),
+        }
+
+    def alone(self, dtype: str = "bfloat16") -> str:
+        packed()
+        plan = VllmPlan(f"alone-{dtype}", model(self._logs), ALONE, dtype=dtype)
+        with VllmProcess(plan, self._logs / f"{plan.name}.log") as engine:
+            versions = engine.ready()["versions"]
+            asked = [(prompt, engine.add(f"a{at}", prompt, ANSWER)) for at, prompt in enumerate(PROMPTS)]
+            together = [future.result(ANSWER_LIMIT_SECONDS) for _, future in asked]
+            again = Compared()
+            answers = []
+            for at, (prompt, beside) in enumerate(zip(PROMPTS, together, strict=True)):
+                answer = engine.add(f"b{at}", prompt, ANSWER).result(ANSWER_LIMIT_SECONDS)
+                answers.append(answer)
+                again.add(f"prompt {at} beside others", beside["tokens"], answer)
+            if again.wrong:
+                raise AssertionError(again.wrong[0])
+            kinds = len({tuple(answer["tokens"]) for answer in answers})
+            if kinds != len(PROMPTS):
+                raise AssertionError(f"{len(PROMPTS)} prompts have {kinds} different answers: they show no wrong page")
+            self._alone[dtype] = answers
+            return f"{versions}: one by one and all at once, {again}"
+
+    def pair(self, name: str, transport: str, **settings: Any) -> str:
+        """All prompts: one by one, several at once, and with a beginning that is already cached."""
+        packed()
+        alone = self._of_alone(settings.get("dtype", "bfloat16"))
+        plan = VllmPlan(name, model(self._logs), options=options(transport), **settings)
+        with self._started(plan) as pair:
+            seen = Compared()
+            cached = self._asked(pair, seen, alone)
+            sent, received = pair.prefiller.rest(), pair.decoder.rest()
+        return judged(plan, seen, sent, received, cached)
+
+    def wrong_weights(self, name: str, transport: str) -> str:
+        """A prefiller that says it has the decoder's model, and has another: the decoder's own KV convicts it."""
+        packed()
+        alone = self._of_alone("bfloat16")
+        right = VllmPlan(name, model(self._logs), options=options(transport, model_id="the same"))
+        with self._started(right, replace(right, model=model(self._logs, 21))) as pair:
+            ended = [pair.ask(prompt, ANSWER).decode.result(ANSWER_LIMIT_SECONDS) for prompt in PROMPTS]
+            figures = pair.decoder.rest()["figures"]
+        kept = Compared()
+        for at, (each, right_one) in enumerate(zip(ended, alone, strict=True)):
+            if each["how"] == "length":
+                kept.add(f"answer {at}", each["tokens"], right_one)
+        if kept.wrong or figures["compared"].get("different") != 1:
+            raise AssertionError(f"wrong answers: {kept.wrong}; last tokens were compared with {figures['compared']}")
+        failed = len(PROMPTS) - kept.equal - len(kept.near_ties)
+        return (
+            f"{failed} of {len(PROMPTS)} requests failed, and none has a wrong answer: one prefill was refuted,"
+            f" {figures['fetches_refuted']:.0f} fetches were refused then"
+        )
+
+    @contextmanager
+    def _started(self, plan: VllmPlan, prefiller: VllmPlan | None = None) -> Iterator[Pair]:
+        """By one plan, whose name and role are filled in, or the prefiller by another."""
+        with ExitStack() as entered:
+            sides = [
+                entered.enter_context(
+                    VllmProcess(
+                        replace(each, name=f"{plan.name}-{side}", role=role), self._logs / plan.name / f"{side}.log"
+                    )
+                )
+                for side, role, each in (("prefiller", PREFILLER, prefiller or plan), ("decoder", DECODER, plan))
+            ]
+            for side in sides:
+                side.ready()
+            yield Pair(sides[0], sides[1])
+
+    def _of_alone(self, dtype: str) -> list[dict[str, Any]]:
+        if dtype not in self._alone:
+            raise NotShown("vLLM alone has given no answers to compare with")
+        return self._alone[dtype]
+
+    def _asked(self, pair: Pair, seen: Compared, alone: list[dict[str, Any]]) -> int:
+        """How many tokens of shared beginnings the prefiller had in its cache."""
+        answers = iter(alone)
+        cached = 0
+
+        def judge(prompt: Sequence[int], legs: Legs) -> None:
+            nonlocal cached
+            assert legs.prefill is not None
+            cached += legs.prefill.result(ANSWER_LIMIT_SECONDS)["cached"] or 0
+            tokens = legs.decode.result(ANSWER_LIMIT_SECONDS)["tokens"]
+            seen.add(f"{legs.name} of {len(prompt)} tokens", tokens, next(answers))
+
+        for prompt in ONE_BY_ONE:
+            judge(prompt, pair.ask(prompt, ANSWER))
+        for prompt, legs in [(prompt, pair.ask(prompt, ANSWER)) for prompt in AT_ONCE]:
+            judge(prompt, legs)
+        for prompt in SHARED:
+            judge(prompt, pair.ask(prompt, ANSWER))
+        return cached
+
+
+def options(transport: str, **more: Any) -> dict[str, Any]:
+    """The check of last tokens is left as it is by default."""
+    made = {"transports": [transport], "gpu": "unproven", "aot_cache": False, "timelines": "full", "listen_port": 0}
+    return made | more
+
+
+def judged(plan: VllmPlan, seen: Compared, sent: dict[str, Any], received: dict[str, Any], cached: int) -> str:
+    """What the figures of both sides at rest say; raises where it is wrong."""
+    if seen.wrong:
+        raise AssertionError(f"{len(seen.wrong)} of {len(PROMPTS)} answers are wrong: {seen.wrong}")
+    held = {**sent["held"], **received["held"]}
+    expect(held, {}, "what is held at rest")
+    left, arrived = sent["figures"], received["figures"]
+    expect(arrived["fetches_failed"], 0, "the number of failed fetches")
+    expect({kind: count for kind, count in arrived["compared"].items() if count}, {"equal": len(PROMPTS)}, "the proof")
+    replays = left["replays"], arrived["replays"]
+    if plan.graphs != EAGER and not all(replays):
+        raise AssertionError(f"graphs were replayed {replays[0]} times by the prefiller, {replays[1]} by the decoder")
+    pages = PAGES - arrived["pages_received"]
+    if plan.prefix_caching and not (cached and pages > 0):
+        raise AssertionError(f"{cached} tokens of the prefiller and {pages:.0f} pages of the decoder were cached")
+    if not plan.prefix_caching:
+        expect(pages, 0, "the number of pages that did not come")
+    prefixes = f", {cached} tokens of the prefiller and {pages:.0f} pages of the decoder cached" if cached else ""
+    return (
+        f"{seen}, {len(PROMPTS)} last tokens judged equal, {arrived['pages_received']:.0f} pages,"
+        f" {left['layers_sent_early']:.0f} of {left['layers_sent']:.0f} layers left before their pass ended,"
+        f" {replays[0]} and {replays[1]} graphs replayed{prefixes}"
+    )

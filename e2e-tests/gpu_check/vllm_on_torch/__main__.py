@@ -1,0 +1,234 @@
+"""A vLLM in a process of its own: commands come as lines of JSON, and so do answers go.
+
+    python -m gpu_check.vllm_on_torch PLAN
+
+Commands: {"do":"add","request","prompt","answer","kv"}, {"do":"rest"} (answered when nothing is
+left to do), {"do":"end"}. Answers: {"ready"…} once, {"ended"…} for each request, {"rest"…}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from gpu_check.vllm_on_torch.plan import ALONE, EAGER, VllmPlan
+
+STEP_SECONDS = 0.002
+"""Between two steps of an engine that computes nothing: what a transfer has finished is taken by steps."""
+REST_SECONDS = 10.0
+"""How long what is held after the last answer may take to be given back."""
+MEMORY_SHARE = 0.05
+"""Of the device's: vLLM does not start when less is free."""
+FIGURES = ("layers_sent", "layers_sent_early", "pages_sent", "pages_received", "fetches_failed", "fetches_refuted")
+
+
+def main() -> None:
+    said = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print must not come between answers
+    plan = VllmPlan.from_json(sys.argv[1])
+    os.environ.update(
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        VLLM_USE_V2_MODEL_RUNNER=str(int(plan.runner == 2)),
+        VLLM_NO_USAGE_STATS="1",
+        VLLM_USE_FLASHINFER_SAMPLER="0",
+        HF_HUB_OFFLINE="1",
+    )
+    if plan.graphs == "FULL_AND_PIECEWISE" and not plan.compile:
+        os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1"
+    engine = Engine(plan)
+    _say(said, {"ready": plan.name, **engine.described()})
+    commands: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_read, args=(commands,), daemon=True).start()
+    _serve(engine, commands, said)
+    engine.close()
+
+
+class Engine:
+    """vLLM's engine, stepped by the thread that makes it."""
+
+    def __init__(self, plan: VllmPlan) -> None:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        self.plan = plan
+        compilation: dict[str, Any] = {"mode": 0, "cudagraph_mode": plan.graphs, "custom_ops": ["none"]}
+        compilation["cudagraph_capture_sizes"] = [1, 2, 4, 8, 16, 64, plan.chunk_tokens]
+        if plan.compile:
+            fusions = {"fuse_norm_quant": False, "fuse_act_quant": False}  # they look for operators that are not here
+            compilation |= {"mode": 3, "backend": plan.compile, "pass_config": fusions}
+        connector = {
+            "kv_connector": "KvMessengerConnector",
+            "kv_connector_module_path": "kv_connector.vllm.connector",
+            "kv_role": plan.role,
+            "kv_connector_extra_config": plan.options,
+        }
+        made = EngineArgs(
+            model=plan.model,
+            skip_tokenizer_init=True,
+            dtype=plan.dtype,
+            max_model_len=2048,
+            max_num_seqs=16,
+            max_num_batched_tokens=plan.chunk_tokens,
+            block_size=16,
+            gpu_memory_utilization=MEMORY_SHARE,
+            kv_cache_memory_bytes=plan.kv_bytes,
+            enable_prefix_caching=plan.prefix_caching,
+            enforce_eager=plan.graphs == EAGER,
+            attention_config={"backend": "TRITON_ATTN"},
+            compilation_config={"mode": 0, "custom_ops": ["none"]} if plan.graphs == EAGER else compilation,
+            kv_transfer_config=None if plan.role == ALONE else connector,
+            disable_log_stats=True,
+        )
+        self._replays = Replays()
+        self._engine = LLMEngine.from_engine_args(made, enable_multiprocessing=False)
+
+    def described(self) -> dict[str, Any]:
+        from importlib.metadata import version
+
+        import torch
+        import vllm
+
+        versions = f"vLLM {vllm.__version__}, torch {torch.__version__}, Triton {version('triton')}"
+        if (worker := self._worker()) is None:
+            return {"versions": versions}
+        opened = worker._messenger.opened
+        return {"versions": versions, "host": opened.control_host, "port": opened.control_port}
+
+    def add(self, request: str, prompt: list[int], answer: int, kv: Any) -> None:
+        """Without a connector the answer also has its margins."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            max_tokens=answer,
+            temperature=0,
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=2 if self.plan.role == ALONE else None,
+            extra_args={"kv_transfer_params": kv} if kv else None,
+        )
+        self._engine.add_request(request, {"prompt_token_ids": prompt}, params)
+
+    def step(self) -> list[dict[str, Any]]:
+        """What ended in it."""
+        return [_ended(output) for output in self._engine.step() if output.finished]
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._engine.has_unfinished_requests())
+
+    def held(self) -> dict[str, int]:
+        """What is not given back although nothing runs: vLLM's blocks, and what the connector holds."""
+        pool = self._core.scheduler.kv_cache_manager.block_pool
+        missing = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
+        held = {"blocks": missing} if missing else {}
+        if (worker := self._worker()) is not None:
+            held |= worker.held()
+            held |= {name: count for name, count in worker._messenger.leak_check().held.items() if count}
+        return held
+
+    def figures(self) -> dict[str, Any]:
+        if (worker := self._worker()) is None:
+            return {}
+        stats = worker._messenger.stats()
+        named = {name: stats.counters.get(f"kv_messenger_{name}", 0.0) for name in FIGURES}
+        compared = dict(stats.reasons.get("kv_messenger_last_tokens_compared", {}))
+        return named | {"compared": compared, "replays": self._replays.count}
+
+    @property
+    def _core(self) -> Any:
+        return self._engine.engine_core.engine_core
+
+    def _worker(self) -> Any:
+        """The connector's half that has the messenger."""
+        if self.plan.role == ALONE:
+            return None
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        return get_kv_transfer_group()._worker
+
+    def close(self) -> None:
+        self._engine.engine_core.shutdown()
+
+
+class Replays:
+    """Counts those of all graphs of this process, from now on."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.count = 0
+        replay = torch.cuda.CUDAGraph.replay
+
+        def counted(graph: Any) -> None:
+            self.count += 1
+            replay(graph)
+
+        torch.cuda.CUDAGraph.replay = counted
+
+
+def _ended(output: Any) -> dict[str, Any]:
+    (answered,) = output.outputs
+    return {
+        "ended": output.request_id,
+        "tokens": list(answered.token_ids),
+        "how": answered.finish_reason,
+        "cached": output.num_cached_tokens,
+        "kv": output.kv_transfer_params,
+        "margins": [_margin(each) for each in answered.logprobs or []],
+    }
+
+
+def _margin(choices: Any) -> float:
+    """By how much the likeliest token's log-probability is above the next one's."""
+    first, second = sorted((each.logprob for each in choices.values()), reverse=True)[:2]
+    return float(first - second)
+
+
+def _read(commands: queue.Queue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        commands.put(json.loads(line))
+    commands.put({"do": "end"})
+
+
+def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], said: Any) -> None:
+    """Steps also when nothing runs: that is how what a transfer has finished is taken."""
+    wants_rest, asked_at = False, 0.0
+    while True:
+        if wants_rest and not engine.is_busy:
+            held = engine.held()
+            if not held or time.monotonic() - asked_at > REST_SECONDS:
+                _say(said, {"rest": {"held": held, "figures": engine.figures()}})
+                wants_rest = False
+        for command in _taken(commands, 0.0 if engine.is_busy else STEP_SECONDS):
+            match command["do"]:
+                case "end":
+                    return
+                case "add":
+                    engine.add(command["request"], command["prompt"], command["answer"], command["kv"])
+                case "rest":
+                    wants_rest, asked_at = True, time.monotonic()
+        for ended in engine.step():
+            _say(said, ended)
+
+
+def _taken(commands: queue.Queue[dict[str, Any]], limit_seconds: float) -> Iterator[dict[str, Any]]:
+    try:
+        yield commands.get(block=limit_seconds > 0, timeout=limit_seconds)
+        while True:
+            yield commands.get_nowait()
+    except queue.Empty:
+        return
+
+
+def _say(said: Any, answer: dict[str, Any]) -> None:
+    said.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

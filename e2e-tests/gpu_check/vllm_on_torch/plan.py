@@ -1,0 +1,38 @@
+"""What an engine is started with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+VLLM, NO_VLLM = "vllm-site", "vllm-not-packed.txt"
+"""Beside this package: the folder with vLLM, or the reason why there is none."""
+ALONE, PREFILLER, DECODER = "", "kv_producer", "kv_consumer"
+"""Values of vLLM's kv_role."""
+EAGER = "EAGER"
+"""No graphs."""
+
+
+@dataclass(frozen=True)
+class VllmPlan:
+    """`graphs`: vLLM's cudagraph_mode or EAGER; `compile`: torch.compile's backend; `runner`: V1 or V2, by number."""
+
+    name: str
+    model: str
+    role: str = ALONE
+    graphs: str = "FULL"
+    runner: int = 2
+    dtype: str = "bfloat16"
+    chunk_tokens: int = 512
+    kv_bytes: int = 256 << 20
+    prefix_caching: bool = False
+    compile: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls(**json.loads(text))
