@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from torch_engine.pair import EngineProcess, Legs, Pair
@@ -116,7 +117,7 @@ def packed() -> None:
 
 
 @cache
-def model(home: Path, seed: int = 20) -> str:
+def model(home: Path, seed: int) -> str:
     """A Llama with random weights, so spread that tokens vary with all that is before them."""
     from make_model import TinyModel, cached_model
 
@@ -128,6 +129,7 @@ class Checks:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
+        self._models = TemporaryDirectory(prefix="gpu-check-models-")
         self._alone: dict[str, list[dict[str, Any]]] = {}
 
     def all(self) -> dict[str, Callable[[], str]]:
@@ -154,7 +156,7 @@ class Checks:
 
     def alone(self, dtype: str = "bfloat16") -> str:
         packed()
-        plan = VllmPlan(f"alone-{dtype}", model(self._logs), ALONE, dtype=dtype)
+        plan = VllmPlan(f"alone-{dtype}", self._model(), ALONE, dtype=dtype)
         with VllmProcess(plan, self._logs / f"{plan.name}.log") as engine:
             versions = engine.ready()["versions"]
             asked = [(prompt, engine.add(f"a{at}", prompt, ANSWER)) for at, prompt in enumerate(PROMPTS)]
@@ -177,7 +179,7 @@ class Checks:
         """All prompts: one by one, several at once, and with a beginning that is already cached."""
         packed()
         alone = self._of_alone(settings.get("dtype", "bfloat16"))
-        plan = VllmPlan(name, model(self._logs), options=options(transport), **settings)
+        plan = VllmPlan(name, self._model(), options=options(transport), **settings)
         with self._started(plan) as pair:
             seen = Compared()
             cached = self._asked(pair, seen, alone)
@@ -188,8 +190,8 @@ class Checks:
         """A prefiller that says it has the decoder's model, and has another: the decoder's own KV convicts it."""
         packed()
         alone = self._of_alone("bfloat16")
-        right = VllmPlan(name, model(self._logs), options=options(transport, model_id="the same"))
-        with self._started(right, replace(right, model=model(self._logs, 21))) as pair:
+        right = VllmPlan(name, self._model(), options=options(transport, model_id="the same"))
+        with self._started(right, replace(right, model=self._model(21))) as pair:
             ended = [pair.ask(prompt, ANSWER).decode.result(ANSWER_LIMIT_SECONDS) for prompt in PROMPTS]
             figures = pair.decoder.rest()["figures"]
         kept = Compared()
@@ -219,6 +221,9 @@ class Checks:
             for side in sides:
                 side.ready()
             yield Pair(sides[0], sides[1])
+
+    def _model(self, seed: int = 20) -> str:
+        return model(Path(self._models.name), seed)
 
     def _of_alone(self, dtype: str) -> list[dict[str, Any]]:
         if dtype not in self._alone:
