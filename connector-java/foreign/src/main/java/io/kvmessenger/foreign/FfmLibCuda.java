@@ -11,11 +11,7 @@ import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
 
-/**
- * The libcuda of this machine, by downcalls.
- *
- * <p>Thread-safe as far as the objects are.
- */
+/** The libcuda of this machine, by downcalls. Thread-safe as far as the objects are. */
 public final class FfmLibCuda implements LibCuda {
     /** The name by which the loader finds NVIDIA's driver. */
     public static final String DEFAULT_NAME = "libcuda.so.1";
