@@ -68,6 +68,8 @@ def on_gpu(report: Report, logs: Path, *, has_gpu: bool) -> None:
         "gpu: driver calls beside a capture": capture_checks.beside_a_capture,
         "gpu: captures beside traffic, cuda": lambda: pair_checks.capturing(logs, "cuda"),
         "gpu: captures beside traffic, staged tcp": lambda: pair_checks.capturing(logs, "tcp"),
+        "gpu: killed prefillers, cuda": lambda: pair_checks.killed_prefillers(logs, "cuda"),
+        "gpu: killed prefillers, staged tcp": lambda: pair_checks.killed_prefillers(logs, "tcp"),
         "gpu: a killed writer's queued writes": killed_writer_checks.late_writes,
         "gpu: what the driver answers": driver_checks.answers,
         "gpu: compute-sanitizer on the counter's kernels": counter_checks.under_sanitizer,

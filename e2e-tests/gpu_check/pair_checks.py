@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch_engine.everyday import Asked, everyday, run
 from torch_engine.model import Model, plain_answer
@@ -19,6 +19,7 @@ from gpu_check.report import Skipped
 
 REQUESTS = 24
 CAPTURES = 500
+KILLS = 6
 GUEST_NUMBERS = 1000
 SHAPE = ModelShape()
 ON_GPU = ModelShape(layers=8, hidden=256, heads=8, kv_heads=2, head_size=64, inner=512, vocabulary=4096)
@@ -84,6 +85,45 @@ def capturing(logs: Path, transport: str) -> str:
     )
 
 
+def killed_prefillers(
+    logs: Path, transport: str, device: Literal["cpu", "cuda"] = "cuda", shape: ModelShape = ON_GPU
+) -> str:
+    """Prefillers are killed one after another beneath requests; the decoder answers rightly or fails, and lives on."""
+    folder = logs / f"killed-{transport}"
+    said = {**options(transport), "silence_limit_seconds": 2}
+    plan = EnginePlan("check-killed", "none", device=device, graphs=device == "cuda", shape=shape, options=said)
+    model = Model(shape, device)
+    right = failed = 0
+    with EngineProcess(replace(plan, name="check-killed-decoder", kv_role="kv_consumer"), folder / "d.log") as decoder:
+        for number in range(KILLS):
+            made = replace(plan, name=f"check-killed-{number}", kv_role="kv_producer", held=device == "cuda")
+            prefiller = EngineProcess(made, folder / f"p{number}.log")
+            pair = Pair(prefiller, decoder, first=number * GUEST_NUMBERS)
+            prompts = [[(at * (number + 3) + each) % shape.vocabulary for at in range(120)] for each in range(8)]
+            sent = [pair.ask(prompt, 3) for prompt in prompts]
+            sent[number].decode.result(ANSWER_LIMIT_SECONDS)
+            prefiller.kill()
+            ends = [legs.decode.result(ANSWER_LIMIT_SECONDS) for legs in sent]
+            for prompt, end in zip(prompts, ends, strict=True):
+                if end["how"] != "FINISHED_LENGTH_CAPPED":
+                    failed += 1
+                elif end["tokens"] == plain(model, prompt, 3, device):
+                    right += 1
+                else:
+                    raise AssertionError(f"after a kill {end['tokens']} was answered")
+        held = decoder.rest()["held"]
+        if held:
+            raise AssertionError(f"at rest {held} is held")
+    return f"{KILLS} prefillers killed: {right} answers right, {failed} requests failed, nothing held"
+
+
+def plain(model: Model, prompt: Sequence[int], count: int, device: str) -> list[int]:
+    import torch
+
+    with torch.inference_mode():
+        return plain_answer(model, list(prompt), count, device)
+
+
 def rate(logs: Path, transport: str) -> str:
     """The product's whole path: a long prompt that the prefiller has in its cache, fetched by a decoder anew.
 
@@ -121,14 +161,11 @@ def options(*transports: str) -> dict[str, object]:
 
 
 def compared(pair: Pair, shape: ModelShape, device: str, *, early: bool) -> str:
-    import torch
-
     model = Model(shape, device)
 
     @functools.cache
     def answer(prompt: tuple[int, ...], count: int) -> list[int]:
-        with torch.inference_mode():
-            return plain_answer(model, list(prompt), count, device)
+        return plain(model, prompt, count, device)
 
     def right(prompt: Sequence[int], count: int) -> list[int]:
         return answer(tuple(prompt), count)

@@ -83,6 +83,11 @@ class EngineProcess:
         self._say({"do": "capture", "count": count})
         return captured
 
+    def kill(self) -> None:
+        """By SIGKILL; what is awaited of it fails."""
+        self._process.kill()
+        self._process.wait()
+
     def end(self) -> None:
         """Its commands end, and so does it."""
         if self._process.stdin is not None and not self._process.stdin.closed:

@@ -158,7 +158,11 @@ def refuse_device(device: str, gpu: str) -> None:
     """Raises OptionError if the device is not supported; ``gpu`` is the value of the option of that name."""
     if device == "cpu" or (device == "cuda" and gpu == "unproven"):
         return
-    hint = f"; set gpu to 'unproven' in {OPTIONS_VARIABLE} to try what has run on no GPU with SGLang" if device == "cuda" else ""
+    hint = (
+        f"; set gpu to 'unproven' in {OPTIONS_VARIABLE} to try what has run on no GPU with SGLang"
+        if device == "cuda"
+        else ""
+    )
     raise OptionError(
         f"--device is {device!r}, expected 'cpu', because this build of KV Messenger was shown to move KV in host"
         f" memory only{hint}"

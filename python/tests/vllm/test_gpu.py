@@ -214,9 +214,7 @@ def test_should_send_nothing_of_a_step_that_cannot_end_on_the_device(prefiller: 
     assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["failed"]
 
 
-def test_should_say_what_of_it_has_not_run_on_a_gpu(
-    vllm_release: Release, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_should_say_what_of_it_has_not_run_on_a_gpu(vllm_release: Release, caplog: pytest.LogCaptureFixture) -> None:
     Prefiller(vllm_release, the_device()).close()
     assert "gpu is 'unproven'" in caplog.text
     assert "not with several GPUs" in caplog.text
