@@ -30,7 +30,7 @@ Check = Literal["off", "warn", "fail"]
 PROBE_TOKENS_MIN = 32
 """Shorter prompts prove nothing: with two tokens even other positions change the KV by less than a tenth."""
 PROBE_LIMIT_SECONDS = 10.0
-"""How long the others of an unproven pair wait for the one that goes first; its prompt may be long, or never come."""
+"""How long the others of an unproven pair wait for those that go first; their prompts may be long, or never come."""
 REFUTED_SECONDS = 60.0
 """After this time one more request is compared, where a difference fails that request before it answers."""
 JUDGED_KEPT = 8
@@ -112,6 +112,8 @@ class PairProofs:
         self._records: dict[Pair, _Record] = {}
         self._incarnations: dict[str, str] = {}
         """By address, as last connected."""
+        self._held_back: dict[str, float] = {}
+        """When each request that waits was first held back: one after the other may go first and end unjudged."""
         self._fetched: dict[str, _Fetched] = {}
         self._judging: dict[str, _Fetched] = {}
         """Requests whose comparison runs."""
@@ -139,11 +141,16 @@ class PairProofs:
     # ---- before a fetch
 
     def holds_back(self, request: Any, ask: Receive) -> bool:
-        """Whether the request waits for the verdict about another one of its pair; changes no state."""
+        """Whether the request waits for the verdict about another one of its pair; it may be asked any number of times.
+
+        It waits no longer than for one of them, however many go first: its time runs from the first such answer.
+        """
         record = self._records.get(self._pair(request, ask.messengers)) if self._decides else None
         if record is None or record.state is not PairState.UNPROVEN or record.probe in ("", request.request_id):
             return False
-        return self._now_seconds() - record.probe_since_seconds < PROBE_LIMIT_SECONDS
+        now_seconds = self._now_seconds()
+        since_seconds = self._held_back.setdefault(request.request_id, now_seconds)
+        return now_seconds - min(since_seconds, record.probe_since_seconds) < PROBE_LIMIT_SECONDS
 
     def chosen(self, request: Any, ask: Receive) -> Receive | Refused:
         """The ask without prefillers that are refuted; Refused if none is left."""
@@ -166,6 +173,7 @@ class PairProofs:
         self, request: Any, ask: Receive, transferred_tokens: int, first_token: int, blocks: Sequence[int]
     ) -> None:
         """The request's KV is being fetched into these blocks."""
+        self._held_back.pop(request.request_id, None)
         if not self._active:
             return
         pair = self._pair(request, ask.messengers)
@@ -180,6 +188,7 @@ class PairProofs:
 
     def gone(self, request_id: str) -> None:
         """The request ended before it was scheduled, or is not compared. A comparison that runs still counts."""
+        self._held_back.pop(request_id, None)
         if (fetched := self._fetched.pop(request_id, None)) is not None:
             self._end_probe(fetched.pair, request_id)
 
@@ -267,7 +276,7 @@ class PairProofs:
 
     def is_empty(self) -> bool:
         """Whether no request is remembered; for leak checks at rest."""
-        return not (self._fetched or self._judging)
+        return not (self._held_back or self._fetched or self._judging)
 
     # ---- inside
 

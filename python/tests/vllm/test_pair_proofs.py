@@ -128,6 +128,7 @@ def test_should_let_one_request_go_first_and_the_others_when_it_is_judged(world:
     world.judge(first)
     assert not world.holds(second)
     assert world.state() is PairState.PROVEN
+    world.proofs.gone("second")
     assert world.proofs.is_empty()
 
 
@@ -190,6 +191,23 @@ def test_should_wait_for_a_limited_time(world: World) -> None:
     assert world.state() is PairState.PROVEN, "any verdict counts"
     world.judge(Request("first"), FINDING)
     assert world.state() is PairState.PROVEN
+
+
+def test_should_hold_none_back_longer_than_the_limit_however_many_go_first_and_end_unjudged(world: World) -> None:
+    last, waited_seconds = Request("last"), 0.0
+    for number in range(10):
+        first = Request(f"first {number}")
+        world.fetch(first)
+        if not world.holds(last):
+            break
+        world.now_seconds += PROBE_LIMIT_SECONDS / 4
+        waited_seconds += PROBE_LIMIT_SECONDS / 4
+        world.proofs.gone(first.request_id)
+    assert waited_seconds == PROBE_LIMIT_SECONDS
+    world.fetch(last)
+    world.proofs.gone("last")
+    world.proofs.gone(first.request_id)
+    assert world.proofs.is_empty()
 
 
 def test_should_let_another_one_go_first_when_a_late_one_has_ended(world: World) -> None:
