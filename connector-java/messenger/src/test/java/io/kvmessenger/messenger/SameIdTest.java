@@ -227,7 +227,7 @@ class SameIdTest extends MessengerPair {
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
 
         assertThat(decoder.told).containsExactly("failed d1");
-        assertThat(decoder.lastFailure).contains("grant_wait_seconds", "another prompt", "same tokenizer");
+        assertThat(decoder.lastFailure).contains("unheard_limit_seconds", "another prompt", "same tokenizer");
     }
 
     @ParameterizedTest
@@ -295,7 +295,7 @@ class SameIdTest extends MessengerPair {
         fetch("d1", FIRST, 1);
         pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
 
-        assertThat(decoder.lastFailure).as("its own limit").contains("grant_wait_seconds");
+        assertThat(decoder.lastFailure).as("its own limit").contains("unheard_limit_seconds");
         assertThat(prefiller.told)
                 .as("which of them the first contradicts is not known")
                 .isEmpty();

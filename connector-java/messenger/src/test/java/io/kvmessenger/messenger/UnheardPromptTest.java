@@ -75,6 +75,15 @@ class UnheardPromptTest extends MessengerPair {
     }
 
     @Test
+    void shouldNameTheLimitThatCountsWhereBothAreEqual() {
+        meetWith(new ProtocolLimits(UNHEARD_NS, LONG_NS, 500, 20, 300, UNHEARD_NS, 0));
+        ask("r");
+        pass(UNHEARD_NS);
+
+        assertThat(decoder.lastFailure).contains("(unheard_limit_seconds)");
+    }
+
+    @Test
     void shouldWaitForAPromptThatIsQueuedAsLongAsTheQueueIs() {
         ask("r");
         pass(UNHEARD_NS - 1);

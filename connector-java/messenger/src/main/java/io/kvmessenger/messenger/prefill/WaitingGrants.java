@@ -301,9 +301,13 @@ final class WaitingGrants {
 
     /** How long the grant may wait, from its arrival on. */
     private long waitNs(PageGrant grant, long nowNs) {
-        boolean heard =
-                brought.knows(grant.transfer()) || prefills.any(grant.transfer()) || ended.knows(grant.transfer());
-        return heard ? limits.grantWaitNs() : Math.max(grant.unheardLimitNs(), unheard.waitNs(nowNs));
+        return isHeardOf(grant)
+                ? limits.grantWaitNs()
+                : Math.max(grant.unheardLimitNs(), unheard.waitNs(nowNs));
+    }
+
+    private boolean isHeardOf(PageGrant grant) {
+        return brought.knows(grant.transfer()) || prefills.any(grant.transfer()) || ended.knows(grant.transfer());
     }
 
     private void remove(PageGrant grant) {
@@ -318,7 +322,7 @@ final class WaitingGrants {
     private String neverCame(PageGrant grant, long waitNs) {
         return "no request with transfer id " + grant.transferId() + " reached the prefiller within "
                 + waitNs / 1_000_000 + " ms ("
-                + (waitNs == limits.grantWaitNs() ? "grant_wait_seconds" : "unheard_limit_seconds") + ")"
+                + (isHeardOf(grant) ? "grant_wait_seconds" : "unheard_limit_seconds") + ")"
                 + ended.endFor(grant.session(), grant.transfer())
                         .map(end -> "; of an earlier one with that id: " + end)
                         .orElseGet(() -> namesake(grant));
