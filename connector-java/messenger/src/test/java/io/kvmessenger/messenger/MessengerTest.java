@@ -166,6 +166,36 @@ class MessengerTest extends MessengerPair {
     }
 
     @Test
+    void shouldNotPromiseAPromptAgainThatItsEngineHasEndedWhenItTakesThePages() {
+        fetch("r", 1, 0);
+        carry();
+        prefiller.transfer.backPressured = 1000;
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        CompletableFuture<Void> fenced = new CompletableFuture<>();
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+        carry();
+
+        assertThat(fenced).isDone();
+        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.lastFailure).contains("has ended the request");
+    }
+
+    @Test
+    void shouldAnswerAGrantAtOnceForAPromptThatItsEngineHasEndedAndTaken() {
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        fetch("r", 1, 0);
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.lastFailure).contains("has ended the request");
+        assertThat(prefiller.told).containsExactly("released r");
+    }
+
+    @Test
     void shouldGrantAgainAfterAPreemption() {
         fetch("r", 1, 0);
         carry();

@@ -239,9 +239,13 @@ public final class Prefiller {
     public void preempt(EngineCommand.Preempt preempt) {
         for (String request : preempt.requests()) {
             Prefill prefill = prefills.of(request);
-            if (prefill != null) {
+            if (prefill != null && prefill.engineEnded) { // not computed again: a second grant would wait in vain
                 steps.remove(prefill);
-                boolean again = !prefill.engineEnded && !prefill.stopped;
+                stop(prefill, Reason.PREFILL_ABORTED, "the prefiller's engine has ended the request and uses its pages");
+                fences.add(prefill, preempt.fenced(), clock.nowNs());
+            } else if (prefill != null) {
+                steps.remove(prefill);
+                boolean again = !prefill.stopped;
                 boolean announced = prefill.announced;
                 words.dismissServed(prefill);
                 prefills.remove(prefill);
@@ -249,12 +253,8 @@ public final class Prefiller {
                 stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
                 fences.add(prefill, preempt.fenced(), clock.nowNs());
                 if (again) {
-                    queue(
-                            new EngineCommand.Announce(
-                                    request,
-                                    prefill.transfer().id(),
-                                    prefill.transfer().digest()),
-                            announced);
+                    TransferKey transfer = prefill.transfer();
+                    queue(new EngineCommand.Announce(request, transfer.id(), transfer.digest()), announced);
                 }
             }
         }
