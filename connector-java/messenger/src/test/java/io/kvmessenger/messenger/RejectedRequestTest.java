@@ -111,6 +111,20 @@ class RejectedRequestTest extends MessengerPair {
     }
 
     @Test
+    void shouldSayThatNoGrantCameForWhatWasExpectedWhenItWasRejected() {
+        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
+        finish("r");
+        reject("t-r");
+        prefiller.messenger.onLinkClosed(Wire.DIALLED_LINK, "reset");
+        pass(LIMITS.grantWaitNs() - 1);
+        assertThat(prefiller.told).isEmpty();
+        pass(1);
+
+        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.tally.sum(MessengerMetric.PREFILLS_EXPIRED)).isEqualTo(1);
+    }
+
+    @Test
     void shouldServeARequestThatIsSentAgain() {
         finish("r");
         reject("t-r");
