@@ -18,10 +18,11 @@ from warm_starts import WarmServer
 REST_LIMIT_SECONDS = 60.0
 GRANT_LIMIT_SECONDS = 60.0
 SILENCE_LIMIT_SECONDS = 60.0
-UNHEARD_LIMIT_SECONDS = 120.0
-"""A server here may get no core for longer than a prompt that never comes is waited for elsewhere."""
 """Servers on two cores wait by `sched_yield`: on some kernels that keeps a messenger from a core for 20 s, twice the
 default (docs/testing.md). Tests of silence set their own."""
+UNHEARD_LIMIT_SECONDS = 120.0
+"""A server here may get no core for longer than a prompt that never comes is waited for elsewhere. Prefillers only: a
+decoder that asks for nothing waits as long as its prefiller does, and the larger of two limits would count."""
 HELD_GAUGES = (
     "kv_messenger_fetches_open",
     "kv_messenger_prefills_open",
@@ -138,10 +139,10 @@ def messenger(side: Side, model: Path, folder: Path, control_port: int | None = 
         "metrics_port": metrics_port,
         "timelines": "full",
         "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
-        "unheard_limit_seconds": side.extra.get("grant_wait_seconds", UNHEARD_LIMIT_SECONDS),
     }
     if side.kv_role != "kv_consumer":
         extra |= {"listen_port": control, "engine_api_url": f"http://{LOOPBACK}:{port}"}
+        extra["unheard_limit_seconds"] = side.extra.get("grant_wait_seconds", UNHEARD_LIMIT_SECONDS)
     fields: dict[str, Any] = {
         "model": model,
         "kv_role": side.kv_role,

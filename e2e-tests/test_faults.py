@@ -45,16 +45,23 @@ from faults import (
     still_serves,
 )
 from kv_connector.cli.timelines import fetches
+from kv_connector.vllm.pair_proofs import PROBE_LIMIT_SECONDS
 from processes import descendants, kill, kill_alone, maps_a_jvm, stopped
+from prompts import random_prompt
 from server_process import LOOPBACK, complete, free_port, start_all, wait_until, words_of
+from servers import router
 from workload import ABORTED, ANSWER_TOKENS, FAULTS
 
 GRANT_WAIT_SECONDS = 25.0
+UNHEARD_LIMIT_SECONDS = 20.0
 CONNECT_LIMIT_SECONDS = 20.0
-"""Both are longer than a messenger may get no core while engines wait by `sched_yield`: see docs/testing.md."""
+"""All are as long as a messenger may get no core while engines wait by `sched_yield`: see docs/testing.md."""
 SILENCE_LIMIT_SECONDS = 10.0  # the default
+PREFILLER_TOKENS_MAX = 1024
+"""Its --max-model-len; the decoders take prompts of twice as many."""
 NOTICED_LIMIT_SECONDS = 60.0
 """Bounds a test that fails; far below fetch_limit_seconds, which would end any request."""
+LONELY_LEGS = 5
 ABORT_TOKENS = 4
 ABORTS_IN_FLIGHT = 12
 ABORT_WITHIN_SECONDS = 1.5
@@ -141,8 +148,10 @@ def servers(model: Path, run_folder: Path, request: pytest.FixtureRequest) -> It
             extra={
                 "jvm_options": gate.jvm_options,
                 "grant_wait_seconds": GRANT_WAIT_SECONDS,
+                "unheard_limit_seconds": UNHEARD_LIMIT_SECONDS,
                 "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
             },
+            options={"arguments": ("--max-model-len", str(PREFILLER_TOKENS_MAX))},
         ),
         decoder("decoder-failing", extra={"silence_limit_seconds": SILENCE_LIMIT_SECONDS}),
         decoder(
@@ -312,18 +321,47 @@ def test_decoder_stopped_beyond_the_silence_limit_is_given_up_and_comes_back(fau
     faulty.at_rest_and_serving()
 
 
-@pytest.mark.xfail(reason="known fault: a decode leg sent alone waits longer than unheard_limit_seconds", run=False)
 def test_router_that_sends_one_leg_leaves_nothing_behind(faulty: Faulty) -> None:
+    """Several decode legs at once: where the pair is unproven one goes first, and the others wait for a limited time."""
     source = faulty.prefiller
     expired_before = source.metric("kv_messenger_prefills_expired_total")
     seen = len(faulty.failing.server.log())
     alone = faulty.clients.prefill(source, faulty.prompt(), f"prefill-alone-{uuid.uuid4()}")
-    lonely = faulty.clients.send(source, faulty.failing, faulty.prompt(), ANSWER_TOKENS, prefill=False)
+    begun_seconds = time.monotonic()
+    lonely = [
+        faulty.clients.send(source, faulty.failing, faulty.prompt(), ANSWER_TOKENS, prefill=False)
+        for _ in range(LONELY_LEGS)
+    ]
     assert not alone.result(NOTICED_LIMIT_SECONDS).failed
-    assert lonely.ended(GRANT_WAIT_SECONDS + NOTICED_LIMIT_SECONDS).failed
-    assert "(unheard_limit_seconds)" in faulty.failing.server.log()[seen:]
+    limit_seconds = UNHEARD_LIMIT_SECONDS + PROBE_LIMIT_SECONDS + NOTICED_LIMIT_SECONDS
+    for leg in lonely:
+        ended = leg.ended(begun_seconds + limit_seconds - time.monotonic())
+        noticed(f"decode leg alone, unheard_limit_seconds {UNHEARD_LIMIT_SECONDS:g}", begun_seconds, ended)
+        assert ended.failed
+    assert faulty.failing.server.log()[seen:].count("(unheard_limit_seconds)") >= LONELY_LEGS
     faulty.at_rest_and_serving()
     assert source.metric("kv_messenger_prefills_expired_total") == expired_before + 1
+
+
+def test_prompt_beyond_the_prefillers_max_model_len_fails_soon_and_leaves_nothing_behind(
+    faulty: Faulty, run_folder: Path, stack: ExitStack
+) -> None:
+    """The stock router sends both legs at once; the prefiller's API server answers one of them with 400."""
+    source, target = faulty.prefiller, faulty.failing
+    front = router("router-faulty", [source.server], [target.server], run_folder)
+    stack.callback(front.stop)
+    start_all([front], print)
+    prompt = faulty.prompt()
+    assert words_of(complete(front, prompt, ANSWER_TOKENS)) == faulty.reference.to(prompt), "it has learnt the order"
+    of_source, of_target = len(source.server.log()), len(target.server.log())
+    begun_seconds = time.monotonic()
+    ended = attempt(complete, front, random_prompt(PREFILLER_TOKENS_MAX + 100, 99), ANSWER_TOKENS)
+    noticed(f"prompt that is too long, unheard_limit_seconds {UNHEARD_LIMIT_SECONDS:g}", begun_seconds, ended)
+    assert ended.failed, ended
+    assert ended.at_seconds - begun_seconds < UNHEARD_LIMIT_SECONDS + NOTICED_LIMIT_SECONDS
+    assert '"POST /v1/completions HTTP/1.1" 400' in source.server.log()[of_source:]
+    assert "(unheard_limit_seconds)" in target.server.log()[of_target:]
+    faulty.at_rest_and_serving()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["waiting for all", "streaming"])

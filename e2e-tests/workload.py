@@ -91,6 +91,7 @@ FAULT_TESTS: Final = (
     "client_that_leaves_while_it_waits_leaves_nothing_behind[streaming]",
     "next_prefiller_is_asked_when_the_first_is_not_there",
     "random_aborts_leave_right_tokens_and_nothing_behind",
+    "prompt_beyond_the_prefillers_max_model_len_fails_soon_and_leaves_nothing_behind",
 )
 FAULTS: Final = {name: Series(seed=40_000 + index, lengths=tuple([260] * 8)) for index, name in enumerate(FAULT_TESTS)}
 """Each test of faults has prompts of its own, so that one that fails takes none from another."""
