@@ -44,7 +44,12 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     /** Sockets that must have come before the peer is told that it may write. */
     private int pathsForReady;
 
+    private final MemorySegment acceptance;
+    /** Whether the peer has been told where to dial. */
+    private boolean accepted;
+    /** Whether it has been told that it may write. */
     private boolean ready;
+
     private boolean peerGone;
     private boolean closed;
     /** What has landed is still being copied, and the link has not been told yet that this is over. */
@@ -80,7 +85,8 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         record = MemorySegment.ofArray(new long[pathCount * PathRecord.LENGTH_BYTES / Long.BYTES]);
         records = new MemorySegment[pathCount + 1];
         Arrays.setAll(records, count -> record.asSlice(0, (long) count * PathRecord.LENGTH_BYTES));
-        channel.tell(TcpRecord.ACCEPTED, networks.encode());
+        acceptance = networks.encode();
+        accepted = channel.tell(TcpRecord.ACCEPTED, acceptance);
     }
 
     @Override
@@ -101,11 +107,17 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     }
 
     private void becomeReady() {
-        if (!ready && pathsOpened >= pathsForReady) {
+        if (!ready && pathsOpened >= pathsForReady && channel.tell(TcpRecord.READY, MemorySegment.NULL)) {
             ready = true;
-            channel.tell(TcpRecord.READY, MemorySegment.NULL);
             channel.onReady();
         }
+    }
+
+    /** Tells what there was no room for. Returns whether the peer still lacks a word. */
+    private boolean isUntold() {
+        accepted = accepted || channel.tell(TcpRecord.ACCEPTED, acceptance);
+        becomeReady();
+        return !accepted || (!ready && pathsOpened >= pathsForReady);
     }
 
     void onWindowClosed(OpenWindow window) {
@@ -137,8 +149,9 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         if (peerGone) {
             return false;
         }
+        boolean untold = isUntold();
         tellEnds();
-        return tellProgress(nowNs);
+        return tellProgress(nowNs) || untold;
     }
 
     @Override

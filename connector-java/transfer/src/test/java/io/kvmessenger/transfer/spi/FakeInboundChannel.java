@@ -17,6 +17,8 @@ public final class FakeInboundChannel implements InboundChannel {
     public int readies;
     public boolean carriesDescriptors;
     public boolean watchesProcess;
+    /** Set by a test: the peer does not read, and no record is taken. */
+    public boolean full;
 
     private final Function<MemorySegment, String> words;
 
@@ -42,6 +44,9 @@ public final class FakeInboundChannel implements InboundChannel {
 
     @Override
     public boolean tell(int kind, MemorySegment payload) {
+        if (full) {
+            return false;
+        }
         told.add(kind + (payload.byteSize() == 0 ? "" : " " + words.apply(payload)));
         return true;
     }

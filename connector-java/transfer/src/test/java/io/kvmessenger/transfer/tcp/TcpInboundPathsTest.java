@@ -147,6 +147,35 @@ final class TcpInboundPathsTest {
         assertThat(channel.readies).isEqualTo(1);
     }
 
+    @Test
+    void shouldTellAPeerLaterThatDidNotReadWhenItsSocketsCame() {
+        channel.full = true;
+        open(2);
+        doWork();
+        assertThat(looksSoon).isTrue();
+        assertThat(channel.told).isEmpty();
+        assertThat(channel.readies).as("the peer has not heard that it may write").isZero();
+
+        channel.full = false;
+        doWork();
+        assertThat(looksSoon).isFalse();
+        assertThat(channel.told)
+                .containsExactly(String.valueOf(TcpRecord.ACCEPTED), String.valueOf(TcpRecord.READY));
+        assertThat(channel.readies).isEqualTo(1);
+        doWork();
+        assertThat(channel.told).hasSize(2);
+    }
+
+    @Test
+    void shouldEndWhereThePeerDoesNotReadThatItIsReadyInTime() {
+        channel.full = true;
+        open(1);
+        clockNs.set(READY_LIMIT_NS + 1);
+        doWork();
+        assertThat(channel.over).hasSize(1);
+        assertThat(channel.readies).isZero();
+    }
+
     /** Of two networks, one of which is down. */
     @Test
     void shouldBeReadyWithTheFirstSocketWhereTheWriterSaysSo() {
