@@ -1,5 +1,6 @@
 package io.kvmessenger.connector;
 
+import io.kvmessenger.messenger.session.OpenHandshakes;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Refusal;
 import io.netty.buffer.ByteBuf;
@@ -9,8 +10,7 @@ import io.netty.channel.ChannelInboundHandlerAdapter;
 import io.netty.channel.ChannelPipeline;
 import io.netty.handler.ssl.SslHandler;
 import io.netty.util.concurrent.Future;
-import java.util.LinkedHashSet;
-import java.util.Set;
+import java.net.InetSocketAddress;
 import java.util.concurrent.TimeUnit;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLEngine;
@@ -24,7 +24,7 @@ import javax.net.ssl.SSLEngine;
  * a peer without TLS is told that TLS is required.
  */
 final class ControlTls {
-    /** Limit on incomplete handshakes begun by peers; one more, and the oldest is closed. */
+    /** Limit on incomplete handshakes begun by peers; one more, and the host with the most loses its oldest. */
     static final int HANDSHAKES_MAX = 64;
     /** How long a peer that has dialled may stay silent; one with TLS sends at once. */
     static final int FIRST_BYTE_LIMIT_MILLIS = 2_000;
@@ -36,7 +36,7 @@ final class ControlTls {
     private final SSLContext context;
     private final int handshakeLimitMillis;
     private final int firstByteLimitMillis;
-    private final Set<Channel> handshaking = new LinkedHashSet<>();
+    private final OpenHandshakes<Channel> handshaking = new OpenHandshakes<>();
 
     ControlTls(SSLContext context, int handshakeLimitMillis, int firstByteLimitMillis) {
         this.context = context;
@@ -60,14 +60,18 @@ final class ControlTls {
     }
 
     private void keepFew(Channel channel, Future<Channel> handshake) {
-        if (handshaking.size() >= HANDSHAKES_MAX) {
-            Channel oldest = handshaking.iterator().next();
-            handshaking.remove(oldest);
-            var unused = oldest.close();
+        if (handshaking.count() >= HANDSHAKES_MAX) {
+            Channel one = handshaking.ofTheFullest();
+            handshaking.remove(one);
+            var unused = one.close();
         }
-        handshaking.add(channel);
+        handshaking.add(channel, host(channel));
         handshake.addListener(done -> handshaking.remove(channel));
         channel.closeFuture().addListener(done -> handshaking.remove(channel));
+    }
+
+    private static String host(Channel channel) {
+        return channel.remoteAddress() instanceof InetSocketAddress address ? address.getHostString() : "";
     }
 
     /** The refusal for a peer without TLS: a frame of the protocol, in clear. */

@@ -4,7 +4,8 @@ package io.kvmessenger.messenger.port;
  * How much a messenger keeps for its peers: what each of them can make it hold is bounded by one of these. Parameters,
  * so that a simulation reaches them with little traffic; production has {@link #PRODUCTION}.
  *
- * @param handshakesMax incoming links whose handshake is incomplete; one more, and the oldest is closed
+ * @param handshakesMax incoming links whose handshake is incomplete; one more, and the host with the most loses its
+ *     oldest
  * @param decodersMax decoders attached to one prefiller
  * @param expectedTransfersMax transfers that the session of one decoder may expect
  * @param grantsWaitingMax grants that wait for their prefill, over all decoders

@@ -33,7 +33,7 @@ public record ProtocolLimits(
     public static final int FRAME_LENGTH_MAX_BYTES = 8 << 20;
     /** Longest frame of an unproven peer: the geometry of 16 ranks with 256 layers fits. */
     public static final int HANDSHAKE_FRAME_LENGTH_MAX_BYTES = 512 << 10;
-    /** Incoming links whose handshake is incomplete; one more, and the oldest is closed. */
+    /** Incoming links whose handshake is incomplete; one more, and the host with the most loses its oldest. */
     public static final int HANDSHAKES_MAX = 64;
     /** Decoders attached to one prefiller. */
     public static final int DECODERS_MAX = 512;

@@ -16,12 +16,10 @@ import io.kvmessenger.messenger.wire.Refusal;
 import io.kvmessenger.messenger.wire.SubjectDescription;
 import io.kvmessenger.messenger.wire.Welcome;
 import java.util.LinkedHashMap;
-import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
 import java.util.random.RandomGenerator;
 
 /**
@@ -63,8 +61,8 @@ public final class Sessions {
     private final Listener listener;
     private final PeerWarnings warnings;
     private final Map<Long, Session> byLink = new LinkedHashMap<>();
-    /** Opened by peers that have not attached yet, oldest first. */
-    private final Set<Session> pending = new LinkedHashSet<>();
+    /** Opened by peers that have not attached yet. */
+    private final OpenHandshakes<Session> pending = new OpenHandshakes<>();
 
     private int readyCount;
     /** When {@link #tick} is next due. Frames received meanwhile postpone timers, which it then finds out. */
@@ -118,7 +116,7 @@ public final class Sessions {
             session = new Session(link, true, peerAddress, Session.State.HANDSHAKING);
             session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
             makeRoomForHandshake();
-            pending.add(session);
+            pending.add(session, peerAddress.substring(0, Math.max(0, peerAddress.lastIndexOf(':'))));
             byLink.put(link, session);
             due.add(session.handshakeDeadlineNs);
             challenge(session);
@@ -356,15 +354,15 @@ public final class Sessions {
                 session.lastHeardNs + limits.lostAfterNs() - nowNs);
     }
 
-    /** Closes the oldest handshake above the limit. */
+    /** Closes a handshake above the limit. */
     private void makeRoomForHandshake() {
-        if (pending.size() >= limits.capacities().handshakesMax()) {
+        if (pending.count() >= limits.capacities().handshakesMax()) {
             tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
-            Session oldest = pending.iterator().next();
+            Session one = pending.ofTheFullest();
             end(
-                    oldest,
-                    oldest.peerName() + " had not completed its handshake when "
-                            + limits.capacities().handshakesMax() + " newer links wanted to begin theirs");
+                    one,
+                    one.peerName() + " had not completed its handshake when "
+                            + limits.capacities().handshakesMax() + " other links had not completed theirs");
         }
     }
 

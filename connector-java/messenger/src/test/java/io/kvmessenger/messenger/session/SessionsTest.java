@@ -323,6 +323,19 @@ class SessionsTest {
     }
 
     @Test
+    void shouldCloseNoHandshakeOfAHostForThoseOfAnother() {
+        prefiller.sessions.onLinkOpened(50, true, "[fd00::1]:1", nowNs);
+        prefiller.sessions.onLinkOpened(51, true, "elsewhere:1", nowNs);
+        for (int i = 0; i < 4 * ProtocolLimits.HANDSHAKES_MAX; i++) {
+            prefiller.sessions.onLinkOpened(100 + i, true, "there:" + i, nowNs);
+        }
+
+        assertThat(prefiller.ended)
+                .hasSize(3 * ProtocolLimits.HANDSHAKES_MAX + 2)
+                .allMatch(end -> end.toString().contains("there:"));
+    }
+
+    @Test
     void shouldServeSoManyDecodersAndNoMore() {
         for (int link = 0; link < ProtocolLimits.DECODERS_MAX; link++) {
             attach(link);
