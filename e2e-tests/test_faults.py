@@ -322,7 +322,7 @@ def test_decoder_stopped_beyond_the_silence_limit_is_given_up_and_comes_back(fau
 
 
 def test_router_that_sends_one_leg_leaves_nothing_behind(faulty: Faulty) -> None:
-    """Several decode legs at once: where the pair is unproven one goes first, and the others wait for a limited time."""
+    """Several decode legs at once: of an unproven pair one goes first, and the others wait for a limited time."""
     source = faulty.prefiller
     expired_before = source.metric("kv_messenger_prefills_expired_total")
     seen = len(faulty.failing.server.log())
