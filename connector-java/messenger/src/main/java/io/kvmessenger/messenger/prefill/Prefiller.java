@@ -241,7 +241,7 @@ public final class Prefiller {
             Prefill prefill = prefills.of(request);
             if (prefill != null && prefill.engineEnded) { // not computed again: a second grant would wait in vain
                 steps.remove(prefill);
-                stop(prefill, Reason.PREFILL_ABORTED, "the prefiller's engine has ended the request and uses its pages");
+                stop(prefill, Reason.PREFILL_ABORTED, "the prefiller's engine has ended the request");
                 fences.add(prefill, preempt.fenced(), clock.nowNs());
             } else if (prefill != null) {
                 steps.remove(prefill);

@@ -301,9 +301,7 @@ final class WaitingGrants {
 
     /** How long the grant may wait, from its arrival on. */
     private long waitNs(PageGrant grant, long nowNs) {
-        return isHeardOf(grant)
-                ? limits.grantWaitNs()
-                : Math.max(grant.unheardLimitNs(), unheard.waitNs(nowNs));
+        return isHeardOf(grant) ? limits.grantWaitNs() : Math.max(grant.unheardLimitNs(), unheard.waitNs(nowNs));
     }
 
     private boolean isHeardOf(PageGrant grant) {

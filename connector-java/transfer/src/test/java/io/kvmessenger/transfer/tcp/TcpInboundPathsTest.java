@@ -154,13 +154,14 @@ final class TcpInboundPathsTest {
         doWork();
         assertThat(looksSoon).isTrue();
         assertThat(channel.told).isEmpty();
-        assertThat(channel.readies).as("the peer has not heard that it may write").isZero();
+        assertThat(channel.readies)
+                .as("the peer has not heard that it may write")
+                .isZero();
 
         channel.full = false;
         doWork();
         assertThat(looksSoon).isFalse();
-        assertThat(channel.told)
-                .containsExactly(String.valueOf(TcpRecord.ACCEPTED), String.valueOf(TcpRecord.READY));
+        assertThat(channel.told).containsExactly(String.valueOf(TcpRecord.ACCEPTED), String.valueOf(TcpRecord.READY));
         assertThat(channel.readies).isEqualTo(1);
         doWork();
         assertThat(channel.told).hasSize(2);
