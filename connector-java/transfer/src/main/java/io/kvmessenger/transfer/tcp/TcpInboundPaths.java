@@ -113,11 +113,11 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         }
     }
 
-    /** Tells what there was no room for. Returns whether the peer still lacks a word. */
-    private boolean isUntold() {
+    /** Repeats what the control socket had no room for. Returns false if it still has none. */
+    private boolean reportReadiness() {
         accepted = accepted || channel.tell(TcpRecord.ACCEPTED, acceptance);
         becomeReady();
-        return !accepted || (!ready && pathsOpened >= pathsForReady);
+        return accepted && (ready || pathsOpened < pathsForReady);
     }
 
     void onWindowClosed(OpenWindow window) {
@@ -149,9 +149,9 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         if (peerGone) {
             return false;
         }
-        boolean untold = isUntold();
+        boolean lacksRoom = !reportReadiness();
         tellEnds();
-        return tellProgress(nowNs) || untold;
+        return tellProgress(nowNs) || lacksRoom;
     }
 
     @Override
