@@ -3,6 +3,7 @@ package io.kvmessenger.connector;
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.transfer.HostMemory;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
@@ -25,10 +26,15 @@ final class EngineDouble implements AutoCloseable {
     private static final long LAYER_BYTES = (long) PAGE_COUNT * PAGE_BYTES;
     private static final int POLL_CAPACITY_BYTES = 1 << 16;
     private static final long POLL_PERIOD_NS = 50_000;
+    /** So long that a machine with much other work to do does not reach it. */
+    private static final long AWAIT_LIMIT_NS = 60_000_000_000L;
 
     final MessengerHost host = new MessengerHost();
     final OpenResult opened;
     final MemorySegment memory;
+    /** The memory, if peers on this host are to map it; else null. */
+    private final HostMemory shared;
+
     private final List<Map<String, Object>> events = new ArrayList<>();
     private final Arena arena = Arena.ofShared();
     private final MemorySegment counter;
@@ -42,9 +48,11 @@ final class EngineDouble implements AutoCloseable {
 
     EngineDouble(
             String role, Map<String, Object> optionChanges, Map<String, Object> geometryChanges, int layerCounterLag) {
-        memory = arena.allocate(LAYER_BYTES * LAYER_COUNT, 4096);
         Map<String, Object> options = options(role);
         options.putAll(optionChanges);
+        long lengthBytes = LAYER_BYTES * LAYER_COUNT;
+        shared = options.get("transports").equals(List.of("shm")) ? HostMemory.allocate("double", lengthBytes) : null;
+        memory = shared == null ? arena.allocate(lengthBytes, 4096) : shared.memory();
         Map<String, Object> geometry = geometry();
         geometry.putAll(geometryChanges);
         opened =
@@ -189,6 +197,19 @@ final class EngineDouble implements AutoCloseable {
                 event -> kind.equals(event.get("event")) && request.equals(event.get("request")));
     }
 
+    /** Waits for the end of a fetch, whatever it is, and takes it. */
+    Map<String, Object> awaitEnd(String request) {
+        return await(
+                "end of " + request,
+                event -> request.equals(event.get("request"))
+                        && ("arrived".equals(event.get("event")) || "failed".equals(event.get("event"))));
+    }
+
+    /** Waits for an event of this kind, and takes it. Returns its request. */
+    String awaitAny(String kind) {
+        return (String) await(kind, event -> kind.equals(event.get("event"))).get("request");
+    }
+
     /** Waits for a line of the messenger's log, and takes it. */
     void awaitLog(String words) {
         await(
@@ -197,7 +218,7 @@ final class EngineDouble implements AutoCloseable {
     }
 
     private Map<String, Object> await(String what, Predicate<Map<String, Object>> wanted) {
-        long limitNs = System.nanoTime() + 20_000_000_000L;
+        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
         while (System.nanoTime() < limitNs) {
             Map<String, Object> event = take(wanted);
             if (event != null) {
@@ -236,7 +257,7 @@ final class EngineDouble implements AutoCloseable {
     }
 
     private void awaitFigure(String kind, String name, IntPredicate wanted) {
-        long limitNs = System.nanoTime() + 20_000_000_000L;
+        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
         Object seen = null;
         while (System.nanoTime() < limitNs) {
             seen = ((Map<?, ?>) decode(host.stats(opened.handle())).get(kind)).get(name);
@@ -246,6 +267,17 @@ final class EngineDouble implements AutoCloseable {
             LockSupport.parkNanos(POLL_PERIOD_NS);
         }
         throw new AssertionError(name + " is " + seen + ", which is not what was waited for");
+    }
+
+    /** Waits until nothing is held any more; fails after a generous limit. */
+    void awaitClean() {
+        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
+        while (!clean()) {
+            if (System.nanoTime() > limitNs) {
+                throw new AssertionError(held());
+            }
+            LockSupport.parkNanos(POLL_PERIOD_NS);
+        }
     }
 
     boolean clean() {
@@ -259,6 +291,9 @@ final class EngineDouble implements AutoCloseable {
     @Override
     public void close() {
         host.close(opened.handle());
+        if (shared != null) {
+            shared.close();
+        }
         if (arena.scope().isAlive()) {
             arena.close();
         }
@@ -307,7 +342,13 @@ final class EngineDouble implements AutoCloseable {
         geometry.put("groups", List.of(group("float32", 4, PAGE_TOKENS, "HND", 4, PAGE_COUNT)));
         geometry.put("tpSize", 1);
         geometry.put("ppSize", 1);
-        Map<String, Object> kv = Map.of("address", memory.address(), "lengthBytes", memory.byteSize(), "memfd", -1);
+        Map<String, Object> kv = Map.of(
+                "address",
+                memory.address(),
+                "lengthBytes",
+                memory.byteSize(),
+                "memfd",
+                shared == null ? -1 : shared.memfd());
         geometry.put("ranks", List.of(Map.of("tpRank", 0, "ppRank", 0, "memories", List.of(kv), "layers", layers)));
         return geometry;
     }
