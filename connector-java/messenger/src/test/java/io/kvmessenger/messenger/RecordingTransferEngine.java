@@ -35,6 +35,7 @@ public final class RecordingTransferEngine implements TransferEngine {
     public final List<Long> submitted = new ArrayList<>();
     public final List<TransferRequest> requests = new ArrayList<>();
     final List<Admission> revoked = new ArrayList<>();
+    final List<Admission> revokedIfUnused = new ArrayList<>();
     final List<Peer> connected = new ArrayList<>();
     final List<Peer> disconnected = new ArrayList<>();
     final List<Long> windowCookies = new ArrayList<>();
@@ -139,7 +140,9 @@ public final class RecordingTransferEngine implements TransferEngine {
 
     /** Every peer has opened its data paths. */
     @Override
-    public void revokeUnused(Admission admission) {}
+    public void revokeUnused(Admission admission) {
+        revokedIfUnused.add(admission);
+    }
 
     @Override
     public Peer connect(EngineAddress address, byte[] admissionKey, String peerName) {

@@ -2,6 +2,7 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
@@ -84,6 +85,43 @@ class SessionEndVerdictTest extends MessengerPair {
 
         assertThat(decoder.told).containsExactly("failed r");
         assertThat(decoder.messenger.held().clean()).isTrue();
+    }
+
+    /** That is what an operator can do something about. */
+    @Test
+    void shouldFailForTheReasonOfItsSessionAndNotForTheEndOfTheDataPaths() {
+        postAll("r", 1);
+        end(End.GOODBYE);
+        closeAdmission();
+
+        assertThat(decoder.lastFailure).contains("the engine is shutting down").doesNotContain("the peer has gone");
+    }
+
+    /** The transfer engine knows whether it has. */
+    @Test
+    void shouldNotWaitForAPrefillerThatHasNeverOpenedADataPath() {
+        postAll("r", 1);
+        end(End.GOODBYE);
+
+        assertThat(decoder.transfer.revokedIfUnused).isEqualTo(decoder.transfer.admitted);
+        assertThat(decoder.transfer.revoked).isEmpty();
+    }
+
+    /** Its checksums come by the link that is closed. */
+    @Test
+    void shouldNotWaitForKvThatCanNeverBeCompared() {
+        prefiller = new Side("prefiller", 1, 0, ChecksumMode.FULL);
+        decoder = new Side("decoder", 2, 0, ChecksumMode.FULL);
+        fetch("warm-up", 1, 0);
+        meet();
+        postAll("r", 1);
+        end(End.GOODBYE);
+
+        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.transfer.revoked).hasSize(1);
+        landAll();
+        closeAdmission();
+        assertThat(decoder.told).containsExactly("quarantined r", "failed r");
     }
 
     @ParameterizedTest

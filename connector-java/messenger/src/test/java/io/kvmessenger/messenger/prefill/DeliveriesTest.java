@@ -30,6 +30,7 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
+import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
 import java.util.AbstractList;
 import java.util.List;
@@ -52,10 +53,21 @@ class DeliveriesTest {
     private final Prefill prefill = new Prefill("r", TRANSFER, geometry.groups(), 0);
     private int looks;
     private final Delivery delivery = granted();
+    private final Wire wire = new Wire();
+    private final Sessions sessions = new Sessions(
+            new MessengerIdentity("p", 1, new byte[0]),
+            new KvSubject(geometry),
+            wire,
+            new ProtocolLimits(1000, 1000, 500, 100, 300),
+            new SilentTally(),
+            new SplittableRandom(1),
+            new PeerWarnings(new SilentEngine(), () -> 0),
+            null);
+    private final Replies replies = new Replies(sessions, new SilentTally());
     private final Deliveries deliveries = new Deliveries(
             writer,
-            null,
-            null,
+            sessions,
+            replies,
             new Prefiller.Ports(
                     transfer, null, null, null, new SilentTally(), new History(), () -> 1, new SplittableRandom(1)),
             new ProtocolLimits(1, 1, 1, 1, 1),
@@ -126,17 +138,6 @@ class DeliveriesTest {
     /** Its bytes may be on their way: "nothing will follow" would be a promise that this side cannot keep. */
     @Test
     void shouldNeverSayThatNothingFollowsAWriteThatFailed() {
-        Wire wire = new Wire();
-        Sessions sessions = new Sessions(
-                new MessengerIdentity("p", 1, new byte[0]),
-                new KvSubject(geometry),
-                wire,
-                new ProtocolLimits(1000, 1000, 500, 100, 300),
-                new SilentTally(),
-                new SplittableRandom(1),
-                new PeerWarnings(new SilentEngine(), () -> 0),
-                null);
-        Replies replies = new Replies(sessions, new SilentTally());
         delivery.grant.session().agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
         delivery.stopped = true;
         delivery.mayStillLand = true;
@@ -148,6 +149,22 @@ class DeliveriesTest {
         delivery.mayStillLand = false;
         replies.answer(delivery);
         assertThat(wire.sent).singleElement().matches(ControlFrame::hasCannotDeliver);
+    }
+
+    /** The session ends with such a write. What it would say must not hang on that. */
+    @Test
+    void shouldNotAnswerForAWriteThatFailedWhileItsSessionStands() {
+        delivery.grant.session().agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
+        prefill.deliveries.add(delivery);
+        prefill.settledTokens = PROMPT_TOKENS;
+        submitAll();
+        while (delivery.writesInFlight > 1) {
+            deliveries.onWriteCompleted(transfer.submitted.removeFirst());
+        }
+        deliveries.onWriteFailed(transfer.submitted.removeFirst(), TransferFault.DISCONNECTED, "reset");
+
+        assertThat(delivery.stopped).isTrue();
+        assertThat(wire.sent).isEmpty();
     }
 
     @Test
