@@ -59,6 +59,12 @@ class CudaDriver:
         self.call("cuDeviceGetCount", ctypes.byref(count))
         return count.value
 
+    def current_device(self) -> int:
+        """The device of the calling thread's context."""
+        device = ctypes.c_int()
+        self.call("cuCtxGetDevice", ctypes.byref(device))
+        return device.value
+
     def device_name(self, ordinal: int) -> str:
         """The device's product name."""
         name = ctypes.create_string_buffer(_NAME_BYTES)

@@ -17,10 +17,18 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from kv_connector.cuda_driver import CudaDriver
-from kv_connector.device_memory import DeviceMemories
+from kv_connector.device_memory import DeviceMemories, lack_of_sharing
 
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
 _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
+
+
+def allocation_to_share(torch: Any, driver: CudaDriver, logger: logging.Logger) -> DeviceAllocation | None:
+    """None, with a line in the log, where the device cannot share memory: torch then allocates as it always does."""
+    if lacking := lack_of_sharing(driver):
+        logger.warning("KV memory is left to torch, and cuda does not reach it: %s", lacking)
+        return None
+    return DeviceAllocation(torch, driver, logger)
 
 
 class DeviceAllocation:

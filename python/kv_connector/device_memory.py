@@ -14,6 +14,8 @@ _POSIX_DESCRIPTOR = 1
 _READ_AND_WRITE = 3
 _MINIMUM_GRANULARITY = 0
 _GPU_DIRECT_RDMA_WITH_VMM = 110
+_FOR_SHARING = {102: "virtual memory management", 103: "memory handles as file descriptors"}
+"""CUdevice_attribute without which :class:`DeviceMemories` cannot allocate, as on WSL and some virtual GPUs."""
 
 
 class _AllocationProp(ctypes.Structure):
@@ -36,6 +38,13 @@ class _AccessDesc(ctypes.Structure):
     """CUmemAccessDesc."""
 
     _fields_ = (("location_type", ctypes.c_int), ("location_id", ctypes.c_int), ("flags", ctypes.c_int))
+
+
+def lack_of_sharing(driver: CudaDriver) -> str:
+    """What keeps the current context's device from sharing memory; "" if nothing does."""
+    device = driver.current_device()
+    lacking = [name for attribute, name in _FOR_SHARING.items() if not driver.attribute(device, attribute)]
+    return f"device {device} lacks {' and '.join(lacking)}" if lacking else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,24 @@ def test_should_say_that_there_is_no_default_route(monkeypatch: pytest.MonkeyPat
         own_address.outward_address()
 
 
+@pytest.mark.parametrize(
+    ("said", "transports"),
+    [
+        ({}, ("shm", "tcp")),
+        ({"gpu": "off"}, ("shm", "tcp")),
+        ({"gpu": "unproven"}, ("cuda", "shm", "tcp")),
+        ({"gpu": "unproven", "transports": ["tcp"]}, ("tcp",)),
+    ],
+)
+def test_should_offer_cuda_by_default_where_an_engine_may_compute_on_a_gpu(
+    said: dict[str, object], transports: tuple[str, ...]
+) -> None:
+    assert parse_options(said, role="decoder", engine_id="d", environment={}).transports == transports
+    if "transports" not in said:
+        chosen = {"KV_MESSENGER_TRANSPORTS": "tcp"}
+        assert parse_options(said, role="decoder", engine_id="d", environment=chosen).transports == ("tcp",)
+
+
 def test_should_keep_the_options_page_like_the_table() -> None:
     assert OPTIONS_PAGE.read_text(encoding="utf-8") == options_page(), (
         "docs/options.md is stale: run python tests/options_page.py > ../docs/options.md in python/"

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kv_connector.cuda_driver import CudaDriver, CudaError
-from kv_connector.device_allocation import DeviceAllocation
+from kv_connector.device_allocation import DeviceAllocation, allocation_to_share
 from kv_connector.device_counter import DeviceCounting
 from kv_connector.device_word import DeviceWord
 from kv_connector.exceptions import OptionError
@@ -39,15 +39,15 @@ class DeviceSide:
 
     def allocating(self, options: Options, torch: Any) -> AbstractContextManager[Any]:
         """A context that allocates pools in memory that peers and other processes can map, if that is needed."""
-        if {"cuda", "shm"}.isdisjoint(options.transports):
+        if "cuda" not in options.transports:
             return contextlib.nullcontext()
         try:
             if self._allocation is None:
-                self._allocation = DeviceAllocation(torch, self.cuda_driver(), logger)
+                self._allocation = allocation_to_share(torch, self.cuda_driver(), logger)
         except CudaError:
             logger.exception("a GPU's KV memory is left to torch: peers map what the driver lets them")
             return contextlib.nullcontext()
-        return self._allocation
+        return self._allocation or contextlib.nullcontext()
 
     def allocations(self, device: int) -> list[Allocation]:
         """The allocations on this device that can be exported as a whole."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, DeviceMemory, Geometry, Group, Memory, MessengerPort
 from kv_connector.cuda_driver import CudaDriver
-from kv_connector.device_allocation import DeviceAllocation
+from kv_connector.device_allocation import DeviceAllocation, allocation_to_share
 from kv_connector.device_counter import DeviceCounting
 from kv_connector.device_memory import DeviceMemories
 from kv_connector.first_pass import FirstPass
@@ -142,17 +142,19 @@ class RankStart:
 
     def shareable_allocation(self) -> Any:
         """A context that allocates the KV cache in memory that peers and the lead rank can map; None if not needed."""
-        mapped_by_peers = not {"cuda", "shm"}.isdisjoint(self._facts.options.transports)
+        on_cpu = self._config.device_config.device_type == "cpu"
+        mapping = {"cuda", "shm"} if on_cpu else {"cuda"}
+        mapped_by_peers = not mapping.isdisjoint(self._facts.options.transports)
         wanted = mapped_by_peers or self._facts.groups.tp_ranks_per_messenger > 1
         if not wanted:
             return None
         try:
             torch = importlib.import_module("torch")
-            if self._config.device_config.device_type == "cpu":
+            if on_cpu:
                 shareable = importlib.import_module("kv_connector.vllm.shareable_memory")
                 self.allocation = shareable.ShareableAllocation(torch, self._logger)
             else:
-                self.allocation = DeviceAllocation(torch, self.cuda_driver(), self._logger)
+                self.allocation = allocation_to_share(torch, self.cuda_driver(), self._logger)
         except Exception:
             self._logger.exception("KV memory cannot be shared with other processes: shm is not offered")
         return self.allocation

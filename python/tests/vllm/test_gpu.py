@@ -135,13 +135,35 @@ def test_should_tell_the_messenger_that_kv_is_on_a_device(prefiller: Prefiller) 
     assert "memfd" not in memory
 
 
-@pytest.mark.parametrize("transport", ["cuda", "shm"])
-def test_should_say_that_kv_can_be_passed_on_where_peers_map_it(vllm_release: Release, transport: str) -> None:
+@pytest.mark.parametrize(("transport", "handle"), [("cuda", "posixFd"), ("shm", "none")])
+def test_should_say_that_kv_can_be_passed_on_where_peers_map_it(
+    vllm_release: Release, transport: str, handle: str
+) -> None:
+    """Over shm an engine copies from its device itself, so torch's own memory will do."""
     prefiller = Prefiller(vllm_release, the_device(), transport=transport)
     (memory,) = prefiller.messenger.geometry["ranks"][0]["memories"]
-    assert (memory["kind"], memory["handleKind"]) == ("cuda", "posixFd")
+    assert (memory["kind"], memory["handleKind"]) == ("cuda", handle)
     prefiller.close()
     assert the_device().stand_in.standInHeld() == 0
+
+
+@pytest.mark.parametrize(
+    ("attribute", "lack"), [(102, "virtual memory management"), (103, "memory handles as file descriptors")]
+)
+def test_should_leave_kv_to_torch_where_the_device_cannot_share_it(
+    vllm_release: Release, caplog: pytest.LogCaptureFixture, attribute: int, lack: str
+) -> None:
+    stand_in = the_device().stand_in
+    stand_in.standInAttribute(attribute, 0)
+    try:
+        prefiller = Prefiller(vllm_release, the_device(), transport="cuda")
+        (memory,) = prefiller.messenger.geometry["ranks"][0]["memories"]
+        assert memory["handleKind"] == "none"
+        assert f"device 0 lacks {lack}" in caplog.text
+        prefiller.close()
+        assert stand_in.standInHeld() == 0
+    finally:
+        stand_in.standInAttribute(attribute, 1)
 
 
 def test_should_count_eager_layers_behind_the_stream(prefiller: Prefiller) -> None:

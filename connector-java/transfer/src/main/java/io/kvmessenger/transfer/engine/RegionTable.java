@@ -46,7 +46,7 @@ final class RegionTable {
         domains.forEach(region::offerTo);
         if (memory instanceof Memory.Device && !region.isReachable()) {
             throw new IllegalArgumentException(memory + " is reached by none of the transports "
-                    + domains.stream().map(Domain::name).toList()
+                    + domains.stream().map(Domain::name).distinct().toList()
                     + ": name cuda among them and allocate it so that other processes can map"
                     + " it, or place the KV cache in host memory" + notes());
         }
