@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,10 +38,10 @@ def ask(
     """One request on a connection of its own, without redirects. Raises OSError or ValueError with a reason."""
     parts = urlsplit(url)
     host, _, port = parts.netloc.rpartition(":")
-    if parts.scheme != "http" or not host or not port.isdecimal() or int(port) > PORT_MAX:
+    if parts.scheme not in _CONNECTIONS or not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ValueError("expected HOST:PORT")
     target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-    connection = _Connection(host.removeprefix("[").removesuffix("]"), int(port), timeout=limit_seconds)
+    connection = _CONNECTIONS[parts.scheme](host.removeprefix("[").removesuffix("]"), int(port), timeout=limit_seconds)
     try:
         connection.request(method, target, body, dict(headers or {}))
         answer = connection.getresponse()
@@ -75,6 +76,18 @@ def connect(host: str, port: int, limit_seconds: float) -> socket.socket:
 
 class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
-        limit_seconds = self.timeout
-        assert isinstance(limit_seconds, float | int)
-        self.sock = connect(self.host, self.port, limit_seconds)
+        self.sock = _connected(self)
+
+
+class _TlsConnection(http.client.HTTPSConnection):
+    def connect(self) -> None:
+        self.sock = ssl.create_default_context().wrap_socket(_connected(self), server_hostname=self.host)
+
+
+def _connected(connection: http.client.HTTPConnection) -> socket.socket:
+    limit_seconds = connection.timeout
+    assert isinstance(limit_seconds, float | int)
+    return connect(connection.host, connection.port, limit_seconds)
+
+
+_CONNECTIONS: dict[str, type[http.client.HTTPConnection]] = {"http": _Connection, "https": _TlsConnection}

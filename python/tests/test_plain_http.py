@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from kv_connector import plain_http
+from kv_connector.cli import engine_http
 from kv_connector.sglang import prefillers
 
 NOTHING_LISTENS = "http://127.0.0.1:9"
@@ -43,6 +46,11 @@ class Server:
         self.port = self._server.server_port
         self.address = f"127.0.0.1:{self.port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def use_tls(self, key: str, certificate: str) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -126,3 +134,39 @@ def test_should_name_each_address_with_its_reason(monkeypatch: pytest.MonkeyPatc
 def test_should_refuse_what_names_no_port(url: str) -> None:
     with pytest.raises(ValueError, match="expected HOST:PORT"):
         plain_http.ask("GET", url, limit_seconds=60)
+
+
+def test_should_speak_tls_to_an_https_address_and_compare_its_name(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ["-subj", "/CN=pod", "-addext", "subjectAltName=DNS:pod"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
+    files = [str(tmp_path / name) for name in ("key.pem", "certificate.pem")]
+    subprocess.run([*made, "-keyout", files[0], "-out", files[1]], check=True, capture_output=True)
+    server.use_tls(*files)
+    monkeypatch.setenv("SSL_CERT_FILE", files[1])
+    monkeypatch.setattr(socket, "getaddrinfo", found("127.0.0.9", "127.0.0.1"))
+    assert plain_http.ask("GET", f"https://pod:{server.port}/", limit_seconds=60).status == 200
+    with pytest.raises(ssl.SSLError, match="Hostname mismatch"):
+        plain_http.ask("GET", f"https://another:{server.port}/", limit_seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("http://router", "http://router:80/health"),
+        ("https://router/", "https://router:443/health"),
+        ("http://[::1]", "http://[::1]:80/health"),
+        ("http://router:8000/v1", "http://router:8000/v1/health"),
+    ],
+)
+def test_should_ask_engines_at_the_port_of_the_scheme(monkeypatch: pytest.MonkeyPatch, url: str, asked: str) -> None:
+    urls: list[str] = []
+
+    def ask(_: str, url: str, **__: object) -> plain_http.Answer:
+        urls.append(url)
+        return plain_http.Answer(200, "up")
+
+    monkeypatch.setattr(plain_http, "ask", ask)
+    assert engine_http.ask_text(url, "/health", 60) == "up"
+    assert urls == [asked]

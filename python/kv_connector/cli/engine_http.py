@@ -1,13 +1,16 @@
-"""Asks an engine or a router over HTTP, without any proxy that the environment names."""
+"""Asks an engine or a router over HTTP for JSON or text."""
 
 from __future__ import annotations
 
-import http.client
 import json
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
+
+from kv_connector import plain_http
 
 REASON_LENGTH_MAX = 300
+_PORTS = {"http": 80, "https": 443}
 
 
 def ask_json(url: str, path: str, body: dict[str, Any] | None, limit_seconds: float) -> dict[str, Any]:
@@ -27,22 +30,28 @@ def ask_text(url: str, path: str, limit_seconds: float) -> str:
     return _ask(url, path, None, limit_seconds)
 
 
+def _with_port(url: str) -> str:
+    """The port that the scheme stands for, where the address names none."""
+    parts = urlsplit(url)
+    if parts.port is not None or not parts.hostname or parts.scheme not in _PORTS:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{_PORTS[parts.scheme]}"))
+
+
 def _ask(url: str, path: str, body: dict[str, Any] | None, limit_seconds: float) -> str:
-    split = urlsplit(url)
-    if split.scheme not in ("http", "https") or not split.hostname:
-        raise OSError(f"the address is {url!r}, expected one such as http://127.0.0.1:8000")
-    kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
-    connection = kind(split.hostname, split.port, timeout=limit_seconds)
+    asked = url.rstrip("/") + path
     try:
-        sent = None if body is None else json.dumps(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        connection.request("GET" if body is None else "POST", split.path.rstrip("/") + path, sent, headers)
-        answer = connection.getresponse()
-        text = answer.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException) as failure:
-        raise OSError(f"{url}{path} cannot be asked ({failure})") from failure
-    finally:
-        connection.close()
-    if answer.status != http.client.OK:
-        raise OSError(f"{url}{path} answered {answer.status}: {text[:REASON_LENGTH_MAX]}")
-    return text
+        asked = _with_port(asked)
+        if body is None:
+            answer = plain_http.ask("GET", asked, limit_seconds=limit_seconds)
+        else:
+            kind = {"Content-Type": "application/json"}
+            sent = json.dumps(body).encode()
+            answer = plain_http.ask("POST", asked, limit_seconds=limit_seconds, body=sent, headers=kind)
+    except ValueError as wrong:
+        raise OSError(f"the address is {url!r}, expected one such as http://127.0.0.1:8000") from wrong
+    except OSError as failure:
+        raise OSError(f"{asked} cannot be asked ({failure})") from failure
+    if answer.status != HTTPStatus.OK:
+        raise OSError(f"{asked} answered {answer.status}: {answer.text[:REASON_LENGTH_MAX]}")
+    return answer.text
