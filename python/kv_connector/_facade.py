@@ -336,7 +336,7 @@ class Messenger:
 
         Raises KvConnectorError. ``layer_counter_lag`` is LAG_NONE or LAG_LEAD_ONLY.
         """
-        options, near = _with_devices(options)
+        options, near = _with_devices(options, geometry)
         key = page_key.made(options.shared_secret)
         asked = {
             "options": options.for_java() | {"pageKey": key},
@@ -432,9 +432,11 @@ class Messenger:
             )
 
 
-def _with_devices(options: Options) -> tuple[Options, Callable[[frozenset[int]], frozenset[int]]]:
+def _with_devices(options: Options, geometry: Geometry) -> tuple[Options, Callable[[frozenset[int]], frozenset[int]]]:
     """The options, with RDMA devices selected by topology if none are named, and the cores near these."""
-    choice = rdma_topology.for_options(options, allowed_cores())
+    memories = [memory for rank in geometry["ranks"] for memory in rank["memories"]]
+    gpus = [memory["device"] for memory in memories if memory["kind"] == "cuda"]
+    choice = rdma_topology.for_options(options, allowed_cores(), gpus=gpus)
     if choice is None or not choice.devices:
         return options, all_of_them
     devices = choice.devices

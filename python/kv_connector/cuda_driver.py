@@ -18,6 +18,9 @@ _PORTABLE_AND_MAPPED = 1 | 2
 _CAPTURING = 1
 """CU_STREAM_CAPTURE_STATUS_ACTIVE."""
 
+_PCI_BUS, _PCI_DEVICE, _PCI_DOMAIN = 33, 34, 50
+"""CUdevice_attribute."""
+
 _NAME_BYTES = 256
 
 
@@ -76,6 +79,11 @@ class CudaDriver:
         value = ctypes.c_int()
         self.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, self._device(ordinal))
         return value.value
+
+    def pci_address(self, ordinal: int) -> str:
+        """Where the device is on the bus, as in /sys/bus/pci/devices: ``0000:06:00.0``."""
+        domain, bus, slot = (self.attribute(ordinal, each) for each in (_PCI_DOMAIN, _PCI_BUS, _PCI_DEVICE))
+        return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 
     def can_access_peer(self, ordinal: int, peer: int) -> bool:
         """Whether a device's kernels and copies can access another device's memory."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
+from kv_connector.cuda_driver import CudaDriver, CudaError
 from kv_connector.options import Options
+
+logger = logging.getLogger("kv_connector")
 
 ROOT = Path("/")
 DEVICES_MAX = 8
@@ -210,15 +214,35 @@ def choose(machine: Machine, allowed: frozenset[int], near: Sequence[Accelerator
     return Choice(tuple(alike[:DEVICES_MAX]), f"{rate:g} Gb/s, {reason}")
 
 
-def for_options(options: Options, allowed: frozenset[int], root: Path = ROOT) -> Choice | None:
-    """The devices that the options name, or else that the topology gives; None without the transport ``verbs``."""
+def for_options(
+    options: Options,
+    allowed: frozenset[int],
+    root: Path = ROOT,
+    gpus: Collection[int] = (),
+    open_driver: Callable[[], CudaDriver] = CudaDriver,
+) -> Choice | None:
+    """The devices that the options name, or else that the topology gives; None without the transport ``verbs``.
+
+    ``gpus``: ordinals of the GPUs that hold the KV; empty where it is in host memory.
+    """
     if "verbs" not in options.transports:
         return None
     machine = read_machine(root)
     if not options.verbs_devices:
-        return choose(machine, allowed)
+        addresses = _addresses(gpus, open_driver)
+        return choose(machine, allowed, [gpu for gpu in machine.accelerators if gpu.address in addresses])
     known = {device.name: device for device in machine.devices}
     return Choice(tuple(known[name] for name in options.verbs_devices if name in known), "named by verbs_devices")
+
+
+def _addresses(gpus: Collection[int], open_driver: Callable[[], CudaDriver]) -> list[str]:
+    """PCI addresses of GPUs; empty if the driver does not say them, and devices are chosen by the cores then."""
+    try:
+        driver = open_driver() if gpus else None
+        return [driver.pci_address(ordinal) for ordinal in sorted(set(gpus))] if driver else []
+    except CudaError as fault:
+        logger.warning("RDMA devices are not chosen by their nearness to a GPU: %s", fault)
+        return []
 
 
 def nearest_to(

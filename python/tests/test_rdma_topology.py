@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sys_trees import Tree, cloud_vm, dgx, mapped, software_only, two_sockets
 
 from kv_connector import rdma_topology
+from kv_connector.cuda_driver import CudaError
 from kv_connector.options import check_options
 from kv_connector.rdma_topology import Distance, choose, cores_near, for_options, read_machine
 
@@ -121,3 +124,42 @@ def test_should_choose_for_options_that_leave_the_devices_open(
     options = check_options(said)
     choice = for_options(options, frozenset(range(64)), two_sockets(tmp_path))
     assert (None if choice is None else choice.names) == names
+
+
+class Gpus:
+    """A driver that knows where each of its devices is on the bus."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+
+    def pci_address(self, ordinal: int) -> str:
+        return self._addresses[ordinal]
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus", "names"),
+    [
+        ({}, [5], ("mlx5_6",)),
+        ({}, [2, 3, 3], ("mlx5_2", "mlx5_3")),
+        ({"verbs_devices": ["mlx5_0"]}, [5], ("mlx5_0",)),
+    ],
+)
+def test_should_take_the_nics_near_the_gpus_that_hold_the_kv(
+    tmp_path: Path, said: dict[str, object], gpus: list[int], names: tuple[str, ...]
+) -> None:
+    driver: Any = Gpus([gpu.address for gpu in read_machine(dgx(tmp_path)).accelerators])
+    options = check_options({"transports": ["verbs", "tcp"], **said})
+    choice = for_options(options, ALL_OF_DGX, tmp_path, gpus, lambda: driver)
+    assert choice is not None
+    assert choice.names == names
+
+
+def test_should_choose_by_cores_where_no_driver_answers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def no_driver() -> Any:
+        raise CudaError("there is no driver")
+
+    options, root = check_options({"transports": ["verbs"]}), dgx(tmp_path)
+    on_host = for_options(options, FIRST_SOCKET, root, [], no_driver)
+    assert not caplog.text, "no driver is asked about host memory"
+    assert for_options(options, FIRST_SOCKET, root, [0], no_driver) == on_host
+    assert "there is no driver" in caplog.text

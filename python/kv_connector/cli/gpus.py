@@ -24,7 +24,6 @@ STAGED_BYTES = 2 * (32 << 20)
 """Page-locked by each transfer thread when it first stages, for both directions together (docs/decisions, 0025)."""
 
 _COMPUTE_MAJOR, _COMPUTE_MINOR = 75, 76
-_PCI_BUS, _PCI_DEVICE, _PCI_DOMAIN = 33, 34, 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +113,9 @@ def _worded(version: int) -> str:
 
 def _device(driver: CudaDriver, ordinal: int, wrong: Callable[[str, str, str], Finding]) -> Iterator[Finding]:
     what = f"GPU {ordinal}"
-    domain, bus, slot = (driver.attribute(ordinal, each) for each in (_PCI_DOMAIN, _PCI_BUS, _PCI_DEVICE))
     compute = (driver.attribute(ordinal, _COMPUTE_MAJOR), driver.attribute(ordinal, _COMPUTE_MINOR))
-    seen = f"{driver.device_name(ordinal)} at {domain:04x}:{bus:02x}:{slot:02x}, compute capability {_dotted(compute)}"
+    address = driver.pci_address(ordinal).removesuffix(".0")
+    seen = f"{driver.device_name(ordinal)} at {address}, compute capability {_dotted(compute)}"
     if compute < COMPUTE_MIN:
         yield wrong(what, seen, f"take one of {_dotted(COMPUTE_MIN)} or newer: layers cannot be counted")
     has = [needed for needed in NEEDED if driver.attribute(ordinal, needed.attribute)]

@@ -27,9 +27,6 @@ import java.util.stream.Stream;
  * <p>For one thread, which must be the one that opened it. A fault ends the run, as there is nothing to measure then.
  */
 final class Endpoint implements CompletionHandler, AutoCloseable {
-    /** Far more than any step takes; beyond it something hangs. */
-    private static final long WAIT_LIMIT_NS = 120_000_000_000L;
-
     private static final int POLL_LIMIT = 256;
     /** Longest single wait, so that limits are checked. */
     private static final long AWAIT_NS = 100_000_000;
@@ -197,8 +194,8 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
 
     private void pollOnce(long startedNs, String awaited) {
         poll();
-        if (System.nanoTime() - startedNs > WAIT_LIMIT_NS) {
-            throw new IllegalStateException("waited " + WAIT_LIMIT_NS / 1_000_000_000 + " s for " + awaited);
+        if (System.nanoTime() - startedNs > ControlPipe.WAIT_LIMIT_NS) {
+            throw new IllegalStateException("waited " + ControlPipe.WAIT_LIMIT_NS / 1_000_000_000 + " s for " + awaited);
         }
     }
 
