@@ -1,4 +1,4 @@
-"""The tests that docs/testing.md names against mutations exist under those names."""
+"""The tests that docs/mutants.md names against mutations exist under those names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PYTHON_TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 
 
 def rows() -> list[str]:
-    section = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8").partition(HEAD)[2].partition("\n## ")[0]
+    section = (ROOT / "docs" / "mutants.md").read_text(encoding="utf-8").partition(HEAD)[2].partition("\n## ")[0]
     return [line for line in section.splitlines() if line.startswith("| ")][1:]
 
 
@@ -35,4 +35,4 @@ def test_the_tests_are_there() -> None:
     said, tests = "\n".join(rows()), all_tests()
     missing = [method for _, method in JAVA_TEST.findall(said) if f"void {method}(" not in tests]
     missing += [function for _, function in PYTHON_TEST.findall(said) if f"def {function}(" not in tests]
-    assert missing == [], "docs/testing.md names tests that are not there: name those that hold the same now"
+    assert missing == [], "docs/mutants.md names tests that are not there: name those that hold the same now"
