@@ -57,7 +57,7 @@ class StateSlot:
         )
 
     def readable_end(self, end_page: int) -> int:
-        """All of them: none depends on the state."""
+        """Every page may be sent at once: KV pages do not depend on the state slot."""
         return end_page
 
     def beside(self, of_full: Pages, given: Sequence[int]) -> Pages:  # noqa: ARG002 - wherever they are

@@ -272,7 +272,7 @@ class Exchange:
         self.drain()
         return all(incoming.room != room for incoming in self._incoming.values())
 
-    # ---- what has happened
+    # ---- progress
 
     def drain(self) -> None:
         """Brings all transfers up to date. Raises MessengerLostError if a lost messenger is to end the engine."""

@@ -182,7 +182,7 @@ class Sender(BaseKVSender):
     def _tokens(self, page_count: int) -> int:
         return page_count * int(self.kv_mgr.kv_args.page_size)
 
-    # ---- what has become of it
+    # ---- progress
 
     def poll(self) -> int:
         """The state of the transfer, a KVPoll; Success and Failed mean that nothing reads the pages any more."""

@@ -9,9 +9,9 @@ package io.kvmessenger.hooks;
  * <p>The wait also ends with any input, such as the engine's report that a forward pass has ended. For one thread.
  */
 public final class WatchPeriod {
-    /** Reached by layers that take less than eight times as long; a thread cannot be woken much more often. */
+    /** Shortest interval: used while layers take less than 8 × 50 µs. A thread cannot be woken much more often. */
     static final long MIN_NS = 50_000;
-    /** Below the length of a wait in which a transfer engine may spin. */
+    /** Longest interval: shorter than the waits in which a transfer engine may spin. */
     static final long MAX_NS = 900_000;
 
     static final int QUIET_SHARE = 8;

@@ -4,7 +4,7 @@ package io.kvmessenger.transfer;
  * What a peer needs to write to a region, and to check a write before it is posted. A value; sent to peers.
  *
  * @param regionId identifies the region within its engine
- * @param lengthBytes upper bound of target offsets, which begin at 0
+ * @param lengthBytes length of the region; offsets are in [0, length)
  * @param version of this descriptor's format
  * @param shareable whether a same-host peer of the same user may map it
  */

@@ -33,7 +33,7 @@ final class Fetch {
     String failureSentence = "";
     /** The engine has been notified that the pages of this fetch wait for a proof. */
     boolean quarantineReported;
-    /** The engine has been notified of the end. A loop over a copy of all fetches may still reach this one. */
+    /** The engine has its end event. Check it in loops over snapshots. */
     boolean ended;
 
     Fetch(EngineCommand.Fetch ask, long askedNs, long deadlineNs) {

@@ -134,7 +134,7 @@ final class DecoderFrames {
         }
     }
 
-    /** The session has answered a transfer, perhaps one that it had announced. */
+    /** Removes the session's announcement of this transfer, if there is one. */
     private void answered(Session session, TransferKey transfer) {
         expectations.remove(session, transfer);
         prefills.expectLess(transfer);

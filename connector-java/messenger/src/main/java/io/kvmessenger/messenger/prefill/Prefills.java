@@ -51,7 +51,7 @@ final class Prefills {
         return byRequest.get(request);
     }
 
-    /** The prefill that rules this request out: the same request, or one that a decoder could also mean; or null. */
+    /** The prefill that already uses this request id, or this transfer where only one may; null if none. */
     Prefill rivalOf(String request, TransferKey transfer) {
         Prefill same = byRequest.get(request);
         if (same != null) {
@@ -106,7 +106,7 @@ final class Prefills {
         }
     }
 
-    /** An expected answer of a decoder has come: prefills of the transfer that still wait are checked again. */
+    /** Re-arms expiry for prefills of this transfer: one fewer decoder is expected. */
     void expectLess(TransferKey transfer) {
         meantBy(transfer).forEach(prefill -> expireAt(prefill, prefill.grantDeadlineNs));
     }

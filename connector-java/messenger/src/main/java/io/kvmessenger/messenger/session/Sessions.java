@@ -61,13 +61,15 @@ public final class Sessions {
     private final Listener listener;
     private final PeerWarnings warnings;
     private final Map<Long, Session> byLink = new LinkedHashMap<>();
-    /** Opened by peers that have not attached yet. */
+    /** Links that peers opened and have not attached yet. */
     private final OpenHandshakes<Session> pending = new OpenHandshakes<>();
 
     private int readyCount;
-    /** When {@link #tick} is next due. Frames received meanwhile postpone timers, which it then finds out. */
+    /**
+     * Lower bound of the next deadline; {@link #tick} recomputes it, because received frames only move deadlines back.
+     */
     private final EarliestDue due = new EarliestDue();
-    /** Number of sessions visited by ticks: the cost of a duty cycle must not grow with the peers. */
+    /** Number of sessions that ticks visited. The cost of a duty cycle must not grow with the number of peers. */
     private long looks;
     /** Sent to every peer from {@link #sayGoodbye} on; null before. */
     private ControlFrame.Builder goodbye;

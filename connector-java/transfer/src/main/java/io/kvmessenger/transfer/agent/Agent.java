@@ -19,7 +19,7 @@ public interface Agent {
      * Called after a duty cycle without work: returns when there may be work again, at the latest after a time that the
      * agent sets. May spin, yield or park.
      *
-     * @param stopping whether no duty cycle will follow; whatever sets it calls {@link #wake} afterwards
+     * @param stopping returns true once the runner is stopping; the stopper calls {@link #wake} after setting it
      */
     void idle(BooleanSupplier stopping);
 

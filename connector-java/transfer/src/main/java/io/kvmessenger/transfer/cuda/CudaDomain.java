@@ -98,7 +98,7 @@ final class CudaDomain implements Domain {
             export = DeviceExport.of(driver, device);
         } catch (DeviceFault e) {
             throw new IllegalArgumentException(
-                    device + " at address 0x" + Long.toHexString(device.address()) + " is none: " + e.getMessage()
+                    device + " at 0x" + Long.toHexString(device.address()) + " is not device memory: " + e.getMessage()
                             + "; pass the address and the device that the engine allocated on",
                     e);
         }

@@ -132,7 +132,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
 
     private void onNoRegion(RegionRecord region) {
         if (region == null || region.regionId() != wantedRegionId) {
-            throw new IllegalArgumentException("the peer spoke of a region that was not asked for");
+            throw new IllegalArgumentException("the peer answered for a region that was not asked for");
         }
         lose(
                 TransferFault.WRITE_REFUSED,

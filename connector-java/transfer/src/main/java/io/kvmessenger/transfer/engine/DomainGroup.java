@@ -41,14 +41,14 @@ final class DomainGroup {
         desk = new InboundDesk(windows, regions, completions, figures, staging);
     }
 
-    /** Opens the domains; called once, before the worker begins. */
+    /** Opens the domains; called once, before the worker starts. */
     void open(WorkerPorts ports) {
         domains = Domains.open(ports.transports(), desk, figures);
         links.use(domains.open());
         worker.use(links, domains.open(), staging);
     }
 
-    /** Closes what a worker that has not begun would close. */
+    /** Closes links and domains of a group whose worker never started. */
     void abandon() {
         links.close();
         domains.open().forEach(Domain::close);

@@ -30,12 +30,11 @@ import java.util.function.BooleanSupplier;
 import java.util.stream.IntStream;
 
 /**
- * The engine for host memory, as the messenger's thread sees it.
+ * The transfer engine. Its methods run on the messenger's thread and hand work to the workers.
  *
- * <p>All methods on the messenger's thread, which checks, queues and passes on; the workers do the rest. Each peer's
- * writes belong to one worker, and so do each admission's arrivals: their state is confined to that worker. State
- * shared by all workers (regions, windows, admissions) is changed by the messenger's thread only, except for the weight
- * that has arrived for a window, which any worker may increase.
+ * <p>Each peer's writes belong to one worker, and so do each admission's arrivals: their state is confined to that
+ * worker. State shared by all workers (regions, windows, admissions) is changed by the messenger's thread only, except
+ * for the weight that has arrived for a window, which any worker may increase.
  */
 final class HostTransferEngine implements TransferEngine {
     private static final String WORKER_NAME = "kvm-transfer";

@@ -100,7 +100,7 @@ final class Route implements PathEvents {
         return !tried && attached == null;
     }
 
-    /** Another route serves: if that one is lost, this one may be tried again, provided that it has ever served. */
+    /** Makes the route eligible for another attempt if it has ever been open. */
     void forgetTrial() {
         tried &= !hasServed;
     }
@@ -110,7 +110,7 @@ final class Route implements PathEvents {
         return attached != null && !ready;
     }
 
-    /** Whether it has served, was lost, and its pause is over. */
+    /** Whether it has been open, was lost, and its pause is over. */
     boolean isToBeTriedAgain(long nowNs) {
         return hasServed && attached == null && nowNs - restEndNs >= 0;
     }

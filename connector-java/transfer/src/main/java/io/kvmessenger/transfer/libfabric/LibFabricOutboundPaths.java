@@ -171,7 +171,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
             return 0;
         }
         if (!opened && nowNs - connectDeadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "no word over libfabric in time");
+            lose(TransferFault.UNREACHABLE, "no answer over libfabric within connect_limit_seconds");
             return 0;
         }
         if (remoteLanding != null && !greeted) {

@@ -28,8 +28,8 @@ public interface InboundPaths {
     default void onQuiet() {}
 
     /**
-     * Whether the peer's hang-up proves nothing while its process exists: a device executes what the process queued
-     * until the kernel has dismantled the process, possibly after closing its sockets.
+     * True if writes may still land after the peer's socket has closed, because a device executes them; then only the
+     * end of the peer's process is proof.
      */
     default boolean outlivesHangUp() {
         return false;

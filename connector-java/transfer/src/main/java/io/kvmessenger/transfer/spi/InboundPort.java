@@ -4,8 +4,8 @@ import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The target half of an engine, as a worker's domains see it: who may write what where, and what has arrived. Worker
- * only, except {@link #admissionOf}.
+ * The target half of an engine, as a worker's domains use it. Looks up admissions and open windows, and counts
+ * arrivals. Worker only, except {@link #admissionOf}.
  */
 public interface InboundPort {
     /**

@@ -1,16 +1,16 @@
 package io.kvmessenger.transfer.spi;
 
-/** A kind of {@link Domain}: opens what the machine has of it. */
+/** Opens this machine's {@link Domain} of one transport, or says in one line why it cannot. */
 public interface Transport {
     /** Its name in addresses and options. */
     String name();
 
     /**
-     * Opens what the machine has. Called before the worker begins.
+     * Opens this machine's domain. Called before the worker starts.
      *
      * @param port receives what arrives
      * @param figures counters to use
-     * @throws TransportUnavailableException when the machine has none, or the operating system refuses it
+     * @throws TransportUnavailableException if the machine has none, or the operating system refuses it
      * @throws IllegalArgumentException naming the option that is wrong
      */
     Domain open(InboundPort port, Figures figures) throws TransportUnavailableException;

@@ -67,8 +67,8 @@ public final class GatheredWrites implements CopyLane.User {
 
     private final List<Post> unused = new ArrayList<>();
     private final WriteBatch batch = new WriteBatch();
-    /** There was no room for it in this duty cycle. */
-    private boolean asked;
+    /** No slab was free in this duty cycle. */
+    private boolean starved;
 
     private DeviceFault fault;
 
@@ -98,7 +98,7 @@ public final class GatheredWrites implements CopyLane.User {
         }
         int slab = pool.take(holder, isLong ? staging.limits().longSlabCount() : 1);
         if (slab == SlabPool.NONE) {
-            asked = true;
+            starved = true;
             return 0;
         }
         Post post = unused.isEmpty() ? new Post() : unused.removeLast();
@@ -166,10 +166,10 @@ public final class GatheredWrites implements CopyLane.User {
 
     /** Begins a duty cycle, in which posts that wait for room must ask again or lose their place. */
     public void begin() {
-        if (!asked) {
+        if (!starved) {
             pool.rest(holder);
         }
-        asked = false;
+        starved = false;
     }
 
     /** Gives gathered posts to their paths; returns the amount of work done. */

@@ -177,7 +177,7 @@ final class VerbsOutboundPaths implements OutboundPaths, PeerChannel.Reader, Ver
             return 0;
         }
         if (!ready && nowNs - connectDeadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "no word over verbs in time");
+            lose(TransferFault.UNREACHABLE, "no answer over verbs within connect_limit_seconds");
             return 0;
         }
         return lookSoon && work == 0 ? LOOK_SOON : work;

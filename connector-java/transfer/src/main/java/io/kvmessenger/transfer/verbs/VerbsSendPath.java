@@ -170,7 +170,7 @@ final class VerbsSendPath implements Endpoint {
         }
         asked = asked || events.tell(VerbsRecord.PATH_WANTED, pair.name().encode());
         if (!opened && nowNs - deadlineNs > 0) {
-            endUnopened("no word over " + pair.device() + " in time");
+            endUnopened("no answer over " + pair.device() + " within connect_limit_seconds");
             return 0;
         }
         if (accepted && !connected) {

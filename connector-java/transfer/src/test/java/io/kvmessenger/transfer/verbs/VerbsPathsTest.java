@@ -47,7 +47,8 @@ final class VerbsPathsTest {
     void shouldGiveUpAPeerThatDoesNotAnswer() {
         paths.nowNs = PathPair.CONNECT_LIMIT_NS + 1;
         paths.turn();
-        assertThat(paths.events).containsExactly("failed UNREACHABLE no word over verbs in time");
+        assertThat(paths.events)
+                .containsExactly("failed UNREACHABLE no answer over verbs within connect_limit_seconds");
     }
 
     @Test
