@@ -117,7 +117,8 @@ final class CudaMixedMemoryTest extends WriterAndTarget {
             Memory nothing = new Memory.Device(0, 4096, 4096, Memory.HandleKind.NONE);
             assertThatThrownBy(() -> target.engine().register(nothing))
                     .isInstanceOf(IllegalArgumentException.class)
-                    .hasMessageContainingAll("memory of device 0 at 0x1000 is not device memory", "cuPointerGetAttribute");
+                    .hasMessageContainingAll(
+                            "memory of device 0 at 0x1000 is not device memory", "cuPointerGetAttribute");
         }
     }
 
