@@ -49,7 +49,7 @@ class ChangedWeights:
         self._unknown = word
 
     def on_versioned(self, version: str) -> None:
-        """A non-empty version replaces every earlier identification of the weights; an empty one is ignored."""
+        """A non-empty version replaces every earlier identification of the weights; an empty one replaces nothing."""
         if version:
             self._files_digest, self._changes, self._unknown = "", 0, ""
         elif self._since_version:  # the earlier version still names these weights

@@ -97,7 +97,7 @@ _HARMLESS_FIELDS = names_in(HARMLESS_FIELDS)
 
 
 def model_name(model: str, model_id: str) -> str:
-    """The name that sides compare: the user's word for it, or the last part of the model's own."""
+    """The name that sides compare: the user's ``model_id``, or the last part of the model's own."""
     return model_id or PurePath(model).name
 
 
@@ -160,7 +160,7 @@ def _flattened(prefix: str, fields: Mapping[Any, Any], wanted: Callable[[str], b
 
 
 def _everything(name: str) -> bool:  # noqa: ARG001
-    """The harmless names are those of models: in a quantisation's fields the same word means something else."""
+    """No field is left out: the harmless names are those of models, and quantisations use them for other things."""
     return True
 
 

@@ -431,7 +431,7 @@ def _warn_of_unknown_variables(environment: Mapping[str, str]) -> None:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable of the environment that has the prefix of options, and that is none."""
+    """A sentence for each variable of the environment that has the prefix of options but matches none."""
     return [
         f"environment variable {name} is no option of KV Messenger's and changes nothing:"
         f" {f'did you mean {near}?' if near else 'unset it, or see docs/options.md for the names'}"

@@ -27,7 +27,7 @@ Check = Callable[[], Finding | Iterable[Finding]]
 
 
 def guarded(what: str, check: Check) -> Iterator[Finding]:
-    """The findings of a check; if it cannot be made, that is one, and the others are made all the same."""
+    """The findings of a check; a check that fails yields one finding, and the next ones still run."""
     try:
         found = check()
         yield from [found] if isinstance(found, Finding) else found
@@ -84,7 +84,7 @@ def secret(options: Options) -> str:
 
 
 def class_cache(setup: JvmSetup) -> Finding:
-    """The class cache that is used, or why there is none; a start without one is slower, no more."""
+    """The class cache in use, or why there is none; without one a start is only slower."""
     cache = setup.aot_cache
     remedy = "starts take longer; set KV_MESSENGER_CACHE to a folder of this user's"
     if cache is None:

@@ -150,7 +150,7 @@ def shared_memory() -> Finding:
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Variables that look like options and are none."""
+    """Variables with the prefix of options that match no option."""
     for sentence in unknown_variables(environment):
         yield warn("variables", sentence)
 

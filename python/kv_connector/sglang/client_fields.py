@@ -9,7 +9,7 @@ from __future__ import annotations
 ROOM_MAX = (1 << 64) - 1
 """SGLang writes the room into a word of 64 bits without a sign."""
 NO_ROOM = 0
-"""SGLang's own word for a room that was not written yet: a request of this room would wait for ever."""
+"""SGLang's value of a room that is not written yet: a request with this room would wait for ever."""
 HOST_LENGTH_MAX = 255
 PORT_MAX = 65_535
 SEEN_LENGTH_MAX = 80

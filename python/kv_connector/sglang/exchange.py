@@ -54,9 +54,9 @@ class Outgoing:
     failure: str = ""
     """Why it will not be sent; "" if it may be."""
     ended: bool = False
-    """Whether the messenger knows that the engine has ended it."""
+    """Whether its end has been submitted to the messenger, or need not be."""
     end: Mapping[str, Any] | None = None
-    """The command that has said so; it is told again if nothing was heard of it until ``end_due_seconds``."""
+    """The command that reports its end; submitted again if no event about it came until ``end_due_seconds``."""
     end_due_seconds: float = 0.0
     released: bool = False
     """Whether nothing reads its pages any more."""
@@ -67,7 +67,7 @@ class Outgoing:
 
     @classmethod
     def refused(cls, reason: str) -> Outgoing:
-        """A request that is not sent and of which the messenger does not know."""
+        """A request that is not sent and was never submitted to the messenger."""
         return cls(request="", transfer="", failure=reason, ended=True, released=True)
 
 
@@ -324,7 +324,7 @@ class Exchange:
             self._logger.exception("an event could not be handled: %.200s", event)
 
     def _look_after_waits(self, now: float) -> None:
-        """No wait hangs on one event: ends of prefills are told again; a fetch without an end is the messenger's."""
+        """Submits ends of prefills again until they are answered; gives the messenger up if a fetch exceeds its limit."""
         if now < self._waits_due:
             return
         self._waits_due = now + self._unheard_seconds / 4

@@ -63,7 +63,7 @@ def _file_text(place: str) -> str:
 
 
 def _of_built(logger: logging.Logger) -> Settings:
-    """A fault here must not end a start: everything else is compared all the same."""
+    """What layers were built with; empty on any fault, because a start must not fail for a comparison."""
     try:
         built = getattr(sys.modules.get(_ROPES), "_ROPE_DICT", None)
         return built_rope.of_modules(built.values()) if built else {}

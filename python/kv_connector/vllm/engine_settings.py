@@ -368,7 +368,7 @@ def of_engine(vllm_config: Any) -> Settings:
 
 
 def _is_default(name: str, value: str) -> bool:
-    """Whether a value is as good as none: a side without adapters, or with other files, computes the same."""
+    """Whether a value counts as not set: a side without adapters, or with other files, computes the same."""
     return (name.startswith("lora_config.") and value == "false") or (
         name == "load_config.load_format" and value != _INVENTED_WEIGHTS
     )

@@ -44,7 +44,7 @@ def _of_draft(vllm_config: Any, model_id: str) -> Settings:
 
 
 def _of_built(vllm_config: Any, stage: tuple[int, int], logger: logging.Logger) -> Settings:
-    """A fault here must not end a start: everything else is compared all the same."""
+    """What layers were built with; empty on any fault, because a start must not fail for a comparison."""
     try:
         return built_settings.of_layers(vllm_config, stage)
     except Exception:

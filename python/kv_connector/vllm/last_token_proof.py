@@ -104,7 +104,7 @@ class LastTokenProof:
         return Proved(proof.request, True, worst_of(differences), finding.sentence if finding else "")
 
     def _differences(self, received: Sequence[_Rows], own: Sequence[_Rows]) -> list[RowDifference]:
-        """Empty if a number of this engine's own is none: it proves nothing then."""
+        """Empty if one of this engine's own numbers is NaN: then a comparison proves nothing."""
         differences = []
         for theirs, ours in zip(received, own, strict=True):
             start = 0

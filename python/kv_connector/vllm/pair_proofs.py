@@ -37,7 +37,7 @@ JUDGED_KEPT = 8
 DIFFERENT_MAX = 1
 """Of the last ``JUDGED_KEPT`` requests of a proven pair; one may be due to damaged pages."""
 UNJUDGED_MAX = 3
-"""After so many requests in a row that could not be compared, none waits for another."""
+"""After this many consecutive requests that could not be compared, requests no longer wait for a verdict."""
 PAIRS_MAX = 1024
 
 

@@ -105,7 +105,7 @@ def compared(layer: str, part: Part, sums: Sequence[float]) -> RowDifference:
 
 
 def worst_of(differences: Sequence[RowDifference]) -> float:
-    """The largest ``relative``; infinite if a received number is none, 0 of nothing."""
+    """The largest ``relative``; infinite if a received number is NaN, 0 of an empty sequence."""
     return max((math.inf if math.isnan(each.relative) else each.relative for each in differences), default=0.0)
 
 
@@ -123,7 +123,7 @@ def first_finding(differences: Sequence[RowDifference], limits: Limits) -> Findi
 
 
 def _exceeded(seen: RowDifference, limits: Limits) -> str:
-    """Which limit is exceeded, in words; "" if none is. A number that is none exceeds all."""
+    """Which limit is exceeded, in words; "" if none is. NaN exceeds all limits."""
     allowed = limits.relative_at(seen.depth)
     where = f"{seen.part} of layer {seen.layer}"
     if not seen.relative <= allowed:

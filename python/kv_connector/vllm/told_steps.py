@@ -23,7 +23,7 @@ class StepEnd(enum.Enum):
     LOST = enum.auto()
     """The KV that the step computed is not sent."""
     REFUSED = enum.auto()
-    """The messenger knows of the step but not that it is over."""
+    """The messenger has accepted the step, but not its end."""
 
 
 class ToldSteps:

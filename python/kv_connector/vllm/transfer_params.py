@@ -136,7 +136,7 @@ def read(params: object, request_id: str, side: Side) -> Ask:
 
 
 def _refused_part(params: Mapping[str, Any], name: RequestName) -> Refused | None:
-    """Refuses what the answer of one data-parallel rank does not cover; without this its pages would wait in vain.
+    """Refuses what the answer of one data-parallel rank does not cover: no grant would ever come for its pages.
 
     The answer to a list of prompts is that of the first one, the answer to several choices that of any of them. The KV
     is with the rank of the prompt's first choice.

@@ -72,7 +72,7 @@ class Limits:
 
     @property
     def unheard_seconds(self) -> float:
-        """After this time the end of a fetch has come, or will not: it ends by its limit, or by its peer's loss."""
+        """Time after which the messenger has ended every fetch, by its limit or by the loss of its peer."""
         return self.fetch_seconds + 2 * self.silence_seconds
 
 
@@ -82,7 +82,7 @@ class _Ended:
 
     outcome: str
     deadline_seconds: float
-    """When its end is told again."""
+    """When its end is submitted again."""
 
 
 @dataclass(slots=True)

@@ -196,7 +196,7 @@ final class FetchEnds {
         };
     }
 
-    /** The prefiller posts nothing more; only its first such message counts. The source is over once all is counted. */
+    /** Records that the prefiller posts nothing more. Repeats are ignored. The source ends once all is counted. */
     private boolean drain(FetchSource source, long postedWeight, boolean again) {
         if (source.state == FetchSource.State.DRAINING) {
             return false;
@@ -287,7 +287,7 @@ final class FetchEnds {
         return bytes > 0 || fetch.ended ? 1 : 0;
     }
 
-    /** Whether the prefiller has said what all the pages of the source should hold, if they are compared. */
+    /** Whether all checksums of the source have been received, or none are requested. */
     boolean hasChecksums(FetchSource source) {
         return verifier.hasChecksums(source.grant);
     }

@@ -31,7 +31,7 @@ final class GrantSender {
     private final TransferEngine transfer;
     private final Tally tally;
     private final NanoClock clock;
-    /** How long the prefiller is asked to wait for a prompt of which it hears nothing; 0 = as long as it likes. */
+    /** How long the prefiller is asked to keep a grant without any sign of its prompt; 0 = its own limit. */
     private final long unheardAskedNs;
     /** Grant ids grow over all sessions of this incarnation; none is reused. */
     private long lastGrantId;

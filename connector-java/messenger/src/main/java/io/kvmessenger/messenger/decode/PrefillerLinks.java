@@ -59,7 +59,7 @@ final class PrefillerLinks {
         decline(session, transfer, EngineCommand.Prompt.NONE);
     }
 
-    /** No grant will come from this decoder's ranks; a prompt, if given, is computed all the same, for other ranks. */
+    /** Declines a transfer for this decoder's ranks; a prompt, if given, is still computed, for other ranks. */
     void decline(Session session, TransferKey transfer, EngineCommand.Prompt prompt) {
         takeExpected(session, transfer);
         Decline.Builder decline =

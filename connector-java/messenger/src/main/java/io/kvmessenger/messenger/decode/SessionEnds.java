@@ -93,7 +93,7 @@ final class SessionEnds {
         }
     }
 
-    /** Fails what is undecided although its limit is over: a peer that has stopped may never let go of the pages. */
+    /** Fails undecided sources whose limit has passed: a stopped peer may hold its paths open for ever. */
     int tick(long nowNs) {
         int work = 0;
         for (Session late = verdicts.takeOverdue(nowNs); late != null; late = verdicts.takeOverdue(nowNs)) {

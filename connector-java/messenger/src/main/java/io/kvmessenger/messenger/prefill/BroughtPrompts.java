@@ -45,7 +45,7 @@ final class BroughtPrompts {
         return true;
     }
 
-    /** A request of that prompt is over or will not come; the same prompt, sent again, is a new request. */
+    /** Removes one request for that prompt, which has ended or will not come; sent again, it is a new request. */
     void removeOne(TransferKey transfer) {
         List<EngineRanks> requests = byTransfer.get(transfer);
         if (requests != null) {

@@ -27,7 +27,7 @@ final class Contradictions {
     private final WaitingGrants waiting;
     private final EngineEvents engine;
     private final long waitNs;
-    /** When each noted id is to be checked. */
+    /** When each noted id is checked. */
     private final Deadlines<String> looks = new Deadlines<>();
     /** Ids that have a check scheduled. */
     private final Set<String> noted = new HashSet<>();

@@ -151,8 +151,8 @@ final class DecoderFrames {
     }
 
     /**
-     * Joins a prefill that has just begun with the answers its decoders gave before. It ends as if they came now: if
-     * none of them wants anything, the engine is notified.
+     * Applies to a prefill that has just begun the answers that its decoders sent earlier. If all of them declined, the
+     * prefill ends and the engine is notified.
      */
     void match(Prefill prefill) {
         Optional<WaitingGrants.Dismissal> dismissed = waiting.takeDismissed(prefill.transfer(), clock.nowNs());
@@ -271,7 +271,7 @@ final class DecoderFrames {
         } // else the prompt, sent by another messenger of this decoder, was computed and given up since
     }
 
-    /** The ranks of a decoder's messenger want nothing (more) of a transfer: their grants need not be awaited. */
+    /** Records that the ranks of a decoder's messenger need nothing (more) of a transfer and will not grant it. */
     private void dismiss(Session session, TransferKey transfer, String sentence) {
         Prefill prefill = prefills.awaiting(transfer, KvPeer.of(session).ranks());
         if (prefill != null) {
@@ -290,7 +290,7 @@ final class DecoderFrames {
         deliveries.reportIfNothingToSend(prefill, sentence);
     }
 
-    /** Ranks that have everything, or want nothing (any more), will not grant the prompt's next attempt. */
+    /** Records that the served ranks will not grant the prompt's next attempt. */
     void dismissServed(Prefill prefill) {
         if (prefill.answeredRanks != null) {
             waiting.dismiss(

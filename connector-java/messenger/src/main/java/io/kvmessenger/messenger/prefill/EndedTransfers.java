@@ -25,7 +25,7 @@ final class EndedTransfers {
 
     /** The answer to a grant that matches no prefill here. */
     sealed interface Answer {
-        /** The grant answers an attempt that has ended: its decoder is told how that ended. */
+        /** The grant belongs to an attempt that has ended, in this way. */
         record Late(Reason reason, String sentence) implements Answer {}
 
         /** The grant is for an attempt to come. */
@@ -117,7 +117,7 @@ final class EndedTransfers {
                                         KvPeer.of(session).ranks())));
     }
 
-    /** How a transfer that the session granted has ended; if no session granted it, any session is told. */
+    /** How a transfer ended, if this session granted it or no session did; else empty. */
     Optional<String> endFor(Session session, TransferKey transfer) {
         return Optional.ofNullable(byTransfer.get(transfer)).flatMap(ended -> ended.knownTo(session));
     }

@@ -108,12 +108,12 @@ final class Fences {
         return !contextFollows || prefill.contextUnderWay();
     }
 
-    /** Whether a preempted prompt still owes the answer to this grant. */
+    /** Whether the answer to this grant is still to be sent for a preempted prompt. */
     boolean anyHolds(Session session, long grantId) {
         return busy.stream().anyMatch(p -> p.find(session, grantId) != null);
     }
 
-    /** Preempted prompts that still owe the session an answer, after which it would have granted again. */
+    /** Preempted prompts whose answer to the session has not been sent; the session would grant them again after it. */
     List<TransferKey> owedTo(Session session) {
         return busy.stream()
                 .filter(p -> p.deliveries.stream().anyMatch(delivery -> delivery.isOf(session) && delivery.owed()))

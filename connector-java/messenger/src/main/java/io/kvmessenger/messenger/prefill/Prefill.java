@@ -40,9 +40,9 @@ final class Prefill {
     /** The decoder's ranks whose answers are required. */
     EngineRanks requiredRanks;
 
-    /** The engine wants events about it before it has ended. */
+    /** Whether the engine has announced it, and so gets events about it before its end. */
     boolean announced;
-    /** The engine has been told that nothing more of it will be sent. */
+    /** The engine has the event that nothing more of it will be sent. */
     boolean stopReported;
     /** The engine's slot of its context rows; meaningful once the engine has ended the request. */
     int contextSlot = ContextSlots.NO_SLOT;
@@ -56,7 +56,7 @@ final class Prefill {
     boolean stopped;
 
     String stopReason = "";
-    /** Why its decoder wants nothing of it, if no rank has granted it; "" while one may. */
+    /** Why every rank of its decoder has dismissed it; "" while a rank may still grant it. */
     String unwanted = "";
 
     Reason stopCode = Reason.REASON_UNSPECIFIED;
@@ -196,7 +196,7 @@ final class Prefill {
         }
     }
 
-    /** Ranks that have answered and have everything or want nothing (more): no delivery to them is in progress. */
+    /** Ranks that have answered and to which no delivery is in progress: they have everything, or need nothing. */
     EngineRanks servedRanks() {
         EngineRanks heard = EngineRanks.copyOf(answeredRanks);
         for (Delivery delivery : deliveries) {
@@ -273,7 +273,7 @@ final class Prefill {
         return "";
     }
 
-    /** The delivery of this grant, if its answer is still owed; else null. */
+    /** The delivery of this grant, if its answer has not been sent; else null. */
     Delivery find(Session session, long grantId) {
         for (Delivery delivery : deliveries) {
             if (delivery.holds(session, grantId)) {

@@ -187,7 +187,7 @@ final class Prefills {
                         || prefill.awaitsAnswerOf(grant.ranks()));
     }
 
-    /** The delivery of this grant, if its answer is still owed; else null. */
+    /** The delivery of this grant, if its answer has not been sent; else null. */
     Delivery find(Session session, TransferKey transfer, long grantId) {
         for (Prefill prefill : byTransferId.getOrDefault(transfer.id(), List.of())) {
             Delivery delivery = prefill.find(session, grantId);

@@ -26,7 +26,7 @@ final class Rejections {
         untilNs.put(transferId, nowNs + memoryNs);
     }
 
-    /** A request for the transfer exists after all. */
+    /** Removes a rejection, since a request for the transfer exists. */
     void remove(TransferKey transfer) {
         untilNs.remove(transfer.id());
         untilNs.remove(firstOfList(transfer.id()));

@@ -10,12 +10,12 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
  * <p>Owned by the messenger's thread.
  */
 final class UnheardWait {
-    /** How long a late prompt is remembered, in limits. */
+    /** How long a late prompt is remembered, as a multiple of the limit. */
     private static final int MEMORY_LIMITS = 4;
 
     private final long limitNs;
     private final long mostNs;
-    /** The longest that a prompt was later than its grant. */
+    /** Largest delay of a prompt behind its grant that is remembered. */
     private long latestNs;
     /** When that prompt came. */
     private long cameNs;
@@ -25,7 +25,7 @@ final class UnheardWait {
         mostNs = Math.max(limitNs, limits.grantWaitNs());
     }
 
-    /** A prompt has come that a grant has waited for. */
+    /** Records by how much a prompt came later than its grant. */
     void came(long lateNs, long nowNs) {
         if (lateNs >= latestNs || isOver(nowNs)) {
             latestNs = lateNs;

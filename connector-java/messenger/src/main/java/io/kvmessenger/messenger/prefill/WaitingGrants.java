@@ -48,17 +48,17 @@ final class WaitingGrants {
 
     /** All of them, oldest first. */
     private final Set<PageGrant> inOrder = new LinkedHashSet<>();
-    /** When each is to be looked at: its wait may have become longer by then. */
+    /** When each grant is checked again; its limit may have been extended meanwhile. */
     private final Deadlines<PageGrant> looks = new Deadlines<>();
 
     private final UnheardWait unheard;
-    /** How recent transfers ended, so that a grant which waited in vain gets a precise answer. */
+    /** How recent transfers ended, so that a grant for one of them gets the reason. */
     private final EndedTransfers ended;
     /** By decoder: bytes of its waiting grants' page lists. */
     private final Map<Session, Long> bytesOf = new HashMap<>();
 
     private long bytes;
-    /** Ranks that want nothing (more) of a transfer whose prefill has not begun: it need not wait for their grants. */
+    /** Ranks that need nothing of a transfer whose prefill has not begun: it will not wait for their grants. */
     private final Map<TransferKey, Dismissal> dismissed;
 
     private String shutDownReason = "";
@@ -66,7 +66,7 @@ final class WaitingGrants {
     /**
      * What ranks of one decoder have declined before a prefill began.
      *
-     * @param ranks those that want nothing (more)
+     * @param ranks those that need nothing (more)
      * @param needing all ranks of that decoder that need something of this prefiller
      * @param sentence why, for the engine that begins such a prefill
      * @param untilNs when it expires: its request is long over then, and the id may be reused
@@ -114,7 +114,7 @@ final class WaitingGrants {
         }
     }
 
-    /** The engine has computed a prompt or given it up: the same prompt, sent again, is a new request. */
+    /** Forgets one request for a prompt that the engine has computed or given up; sent again, it is a new request. */
     void forgetPrompt(TransferKey transfer) {
         brought.removeOne(transfer);
     }
@@ -157,14 +157,14 @@ final class WaitingGrants {
         }
     }
 
-    /** Whether one prefill could be meant by either grant but would serve only one. */
+    /** Whether both grants match the same prefill, which can serve only one of them. */
     private boolean areRivals(PageGrant one, PageGrant other) {
         boolean oneWord = !one.ranks().fits(other.ranks()) || one.ranks().intersects(other.ranks());
         boolean several = prefills.mayBeSeveral(one.transfer()) && prefills.mayBeSeveral(other.transfer());
         return oneWord && !several && one.transfer().mayMean(other.transfer());
     }
 
-    /** Accounts for a grant that begins (1) or ceases (-1) to wait. */
+    /** Adds (1) or removes (-1) a waiting grant in the indices and sums. */
     private void note(PageGrant grant, int sign) {
         if (sign < 0) { // it would retain its page list
             inOrder.remove(grant);
@@ -224,12 +224,12 @@ final class WaitingGrants {
         return cancelled.isPresent();
     }
 
-    /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next attempt. */
+    /** Records that the peer's ranks will not grant a prefill that has not begun, or its next attempt. */
     void dismiss(TransferKey transfer, Session session, String sentence, long nowNs) {
         dismiss(transfer, KvPeer.of(session).ranks(), KvPeer.of(session).needingRanks(), sentence, nowNs);
     }
 
-    /** The same for some ranks that need something of this prefiller. */
+    /** The same for ranks {@code done}, of the ranks {@code needing} something of this prefiller. */
     void dismiss(TransferKey transfer, EngineRanks done, EngineRanks needing, String sentence, long nowNs) {
         if (done.isEmpty()) {
             return;
@@ -249,7 +249,7 @@ final class WaitingGrants {
                 .filter(dismissal -> !dismissal.ranks().isEmpty());
     }
 
-    /** The grants of a session that has ended wait no more, and no other will come for their fetches. */
+    /** Removes the grants of an ended session, and records that none will follow for their fetches. */
     void drop(Session session, String reason, long nowNs) {
         List<PageGrant> dropped =
                 inOrder.stream().filter(grant -> grant.session() == session).toList();

@@ -15,14 +15,14 @@ final class EarliestDue {
         }
     }
 
-    /** Whether the time has come. If so it is reset, and the caller has to add all remaining due times again. */
+    /** Whether a due time has passed. If so, all are removed, and the caller has to add the remaining ones again. */
     boolean take(long nowNs) {
         boolean come = any && nowNs - atNs >= 0;
         any &= !come;
         return come;
     }
 
-    /** Time until then, at most {@code longestNs}. */
+    /** Time until the earliest due time, at most {@code longestNs}. */
     long waitNs(long nowNs, long longestNs) {
         return any ? Math.clamp(atNs - nowNs, 0, longestNs) : longestNs;
     }

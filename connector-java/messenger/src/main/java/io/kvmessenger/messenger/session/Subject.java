@@ -6,7 +6,7 @@ import com.google.protobuf.ByteString;
  * What a messenger and its peers move, as the handshake sees it: a name and an opaque description. The implementation
  * decides whether two descriptions fit.
  *
- * <p>Called by the messenger's thread. It knows no link and ends none.
+ * <p>Called by the messenger's thread. An implementation has no access to links.
  */
 public interface Subject {
     /** Its name on the wire, a single word, the same on both sides. */

@@ -40,7 +40,7 @@ public final class AgentRunner {
         }
     }
 
-    /** Whether the duty cycles were told to end. */
+    /** Whether the agent is being stopped. */
     public boolean isStopping() {
         return stopping;
     }

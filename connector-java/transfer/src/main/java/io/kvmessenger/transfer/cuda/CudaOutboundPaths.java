@@ -53,7 +53,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
     private boolean ringFull;
     private TransferFault fault;
     private String faultDetail;
-    /** 0 = none. */
+    /** The region that was requested and not answered yet; 0 = no request is open. */
     private int wantedRegionId;
 
     private boolean closed;

@@ -9,7 +9,7 @@ import java.lang.foreign.MemorySegment;
  * <p>Safe from any thread; a stream belongs to the thread that opens it.
  */
 public interface DeviceAccess extends AutoCloseable {
-    /** For a process without devices. */
+    /** Refuses every device: used by a process without devices. */
     DeviceAccess NONE = new DeviceAccess() {
         @Override
         public String refusal(int ordinal) {

@@ -103,7 +103,7 @@ public final class DeviceContexts implements AutoCloseable {
         contexts.clear();
     }
 
-    /** One thread's way to the driver's capture mode of that thread. */
+    /** Reads and sets the driver's capture mode of one thread. */
     private final class CaptureMode {
         private final MemorySegment exchanged = Arena.ofAuto().allocate(ValueLayout.JAVA_INT);
         private boolean staysRelaxed;

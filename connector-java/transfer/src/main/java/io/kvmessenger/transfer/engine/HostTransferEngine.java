@@ -275,7 +275,7 @@ final class HostTransferEngine implements TransferEngine {
         return closed || bug != null || peer.isLost() ? null : peers.get(peer);
     }
 
-    /** Waits until no worker holds a half-received write for a closed window: each is told, and none ever blocks. */
+    /** Waits until no worker holds a half-received write for a closed window. Short, since workers never block. */
     private void letGo(OpenWindow window) {
         domainGroups.letGo(window);
         while (((Window) window).isLanding() && runner.isRunning()) {

@@ -130,7 +130,7 @@ final class LibFabricDomain implements Domain {
         }
     }
 
-    /** What a peer needs of a region; for an unknown region, that it does not exist. */
+    /** The record by which peers write to a region; {@link RemoteMemory#unknown} for an unknown one. */
     private RemoteMemory remoteOf(int regionId) {
         return port.keyOf(this, regionId) == null ? RemoteMemory.unknown(regionId) : regions.remoteOf(regionId);
     }

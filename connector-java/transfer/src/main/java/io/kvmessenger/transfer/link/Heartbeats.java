@@ -7,17 +7,16 @@ import io.kvmessenger.transfer.socket.Pulse;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The heartbeats that both sides of a control socket give each other: an idle connection stays known to firewalls, and
- * one that was forgotten all the same is found before it is needed.
+ * Heartbeats on a control socket, in both directions: firewalls keep an idle connection open, and a connection that was
+ * dropped without notice is detected before it is needed.
  *
- * <p>Worker only. Unix sockets have none, as nothing lies between their ends, and nor have peers of an earlier version.
- * It ends no link.
+ * <p>Worker only. Not used on Unix sockets, nor with peers of an earlier version. The caller ends the link.
  */
 final class Heartbeats {
     private static final long NS_PER_SECOND = 1_000_000_000L;
 
     private final long limitNs;
-    /** Null if none are exchanged. */
+    /** Null if this socket has no heartbeats. */
     private final Pulse pulse;
 
     private Heartbeats(long limitNs, Pulse pulse) {

@@ -53,7 +53,7 @@ final class WriterNumbers {
         return uses[number];
     }
 
-    /** Whether the target may speak of it: of an unused number there is nothing to say. */
+    /** Whether a record of the target may refer to this number: it is, or was, in use. */
     boolean isKnown(int number) {
         return number < states.length && (uses[number] > 0 || states[number] != State.UNUSED);
     }

@@ -54,7 +54,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     private PeerRing ring;
     /** Whether the peer has been sent that its ring is mapped. */
     private boolean readySent;
-    /** Whether the peer has shown that it knows: before, it may have given up, and would take nothing from the ring. */
+    /** Whether the peer has confirmed the ring. Before that it may have given up, and would leave the ring unread. */
     private boolean taken;
 
     private boolean allOffered;

@@ -24,7 +24,7 @@ public final class Dialer implements Pollable {
 
         void onFailed(String detail);
 
-        /** The target is there and had no room, or hung up before it said why: another dial may succeed. */
+        /** The target refused for lack of room, or closed the socket without a reason: another dial may succeed. */
         default void onTurnedAway(String detail) {
             onFailed(detail);
         }

@@ -115,7 +115,7 @@ public final class Listener {
         return endOldest(nowNs, CROWDED_LIMIT_NS);
     }
 
-    /** Ends the wait of the oldest socket if it is over; a hello that has arrived meanwhile counts. */
+    /** Rejects the oldest pending socket if its limit has passed and no valid hello is in its buffer. */
     private boolean endOldest(long nowNs, long limitNs) {
         PendingConnection oldest = pending.getFirst();
         if (nowNs - oldest.sinceNs <= limitNs) {

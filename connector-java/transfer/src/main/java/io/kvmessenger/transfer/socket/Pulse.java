@@ -40,7 +40,7 @@ public final class Pulse {
         givenNs = nowNs;
     }
 
-    /** Anything has come from the peer, or silence counts from now on. */
+    /** Restarts the measurement of silence: called for anything received, and at the start. */
     public void onHeard() {
         silenceNs = 0;
     }

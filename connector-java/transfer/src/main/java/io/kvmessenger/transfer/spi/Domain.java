@@ -14,7 +14,7 @@ import java.util.List;
  * with.
  */
 public interface Domain {
-    /** There is something to do soon, and no event will signal it. */
+    /** Result of {@link #poll}: work is pending that no event will signal, so poll again soon. */
     int LOOK_SOON = OutboundPaths.LOOK_SOON;
 
     /** Name of its transport. */
@@ -59,7 +59,7 @@ public interface Domain {
         return false;
     }
 
-    /** Nothing writes to the key's region any more. Messenger's thread. */
+    /** Withdraws the key; the caller ensures that nothing writes to its region any more. Messenger's thread. */
     default void deregister(RemoteKey key) {}
 
     /**
@@ -100,7 +100,7 @@ public interface Domain {
     /** The worker is about to sleep: from now on anything that {@link #poll} would find must wake the poller. */
     default void arm() {}
 
-    /** The worker is awake again. */
+    /** Ends {@link #arm}: the worker polls again by itself. */
     default void disarm() {}
 
     /** Releases everything; all paths are closed already. */

@@ -35,7 +35,7 @@ public interface InboundPaths {
         return false;
     }
 
-    /** Nothing more is wanted from the peer. */
+    /** Begins to end the paths, since nothing more is needed from the peer. */
     void stop();
 
     /** The peer has closed its control socket or died. Its own stores have landed; what it sent may be in flight. */

@@ -16,7 +16,7 @@ public interface Landing {
         /** The path's oldest unreported frame is in place and counted, or was discarded. */
         void onTaken(long payloadBytes);
 
-        /** There was no room, and may be now. */
+        /** {@link Landing#roomBytes} or {@link Landing#takesFrames} has refused, and may succeed now. */
         void onRoom();
 
         /** A device failed to copy: the frames concerned are not counted, and nothing more of them is copied. */
@@ -26,7 +26,7 @@ public interface Landing {
         void onError(Throwable error);
     }
 
-    /** The next bytes are for this memory. */
+    /** Sets the device memory that the next bytes are for. */
     void begin(Memory.Device target);
 
     /** How many bytes may land now; 0 when there is no room, and then {@link Events#onRoom} follows. */

@@ -90,7 +90,7 @@ public abstract class NicRegions {
         return byId.get(regionId);
     }
 
-    /** What peers need of a region; for an unregistered one, that it does not exist. */
+    /** The record by which peers write to a region; {@link RemoteMemory#unknown} for an unregistered one. */
     public final RemoteMemory remoteOf(int regionId) {
         Registered registered = of(regionId);
         return registered == null ? RemoteMemory.unknown(regionId) : registered.remote();

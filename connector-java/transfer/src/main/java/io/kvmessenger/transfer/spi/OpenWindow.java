@@ -7,7 +7,7 @@ import io.kvmessenger.transfer.WindowArea;
 public interface OpenWindow {
     WindowArea area();
 
-    /** The memory of the region of that part of the {@link #area}. */
+    /** The memory that holds part {@code partIndex} of the {@link #area}. */
     Memory memory(int partIndex);
 
     /** Whether the window belongs to this admission. */

@@ -12,7 +12,7 @@ import java.util.List;
  * notified, and their copies on it are neither done nor running. Marks increase across streams.
  */
 final class CopyLane {
-    /** What uses it. */
+    /** A holder of pending copies, notified when they fail. */
     interface User {
         /** None of its copies that were not seen done is running any more; how much they copied is unknown. */
         void onCopiesFailed(CopyLane lane, DeviceFault fault);
@@ -78,7 +78,7 @@ final class CopyLane {
         }
     }
 
-    /** Whether everything queued before the mark is done. Also false after a fault, which all users know of then. */
+    /** Whether everything queued before the mark is done. False after a fault, which has been reported to all users. */
     boolean isDone(long mark) {
         if (stream == null || mark <= firstMark || mark > lastMark) {
             return false;

@@ -33,7 +33,7 @@ public final class GatheredWrites implements CopyLane.User {
         long split(long postId, int unitCount);
     }
 
-    /** One post; several once a path has split it. */
+    /** One post of the ledger, which its path may make several writes of. */
     private static final class Post {
         /** Id of the part that the path has not been given. */
         long restId;

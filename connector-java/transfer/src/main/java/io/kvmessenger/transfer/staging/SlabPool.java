@@ -56,7 +56,7 @@ final class SlabPool {
         return memory.address() + offsetBytes(slab);
     }
 
-    /** Takes {@code count} adjacent slabs, returns the first; {@link #NONE} if there are none now: the holder waits. */
+    /** Takes {@code count} adjacent slabs and returns the first; {@link #NONE} if the holder has to wait. */
     int take(Holder holder, int count) {
         boolean isLong = count > 1;
         if (!isLong && holder.held >= share(holder)) {
@@ -120,7 +120,7 @@ final class SlabPool {
         list(holder);
     }
 
-    /** The holder wants none now, and loses its place among the waiters. */
+    /** Removes the holder from the queue of waiters. */
     void rest(Holder holder) {
         holder.ticket = Long.MAX_VALUE;
         delistIfIdle(holder);

@@ -92,7 +92,7 @@ final class TcpDomain implements Domain {
                 : null;
     }
 
-    /** The writer's wish: a number of data sockets. */
+    /** Encodes the number of data sockets that a writer requests. */
     static MemorySegment wish(int pathCount) {
         MemorySegment wish = MemorySegment.ofArray(new byte[Integer.BYTES]);
         wish.set(INT, 0, pathCount);

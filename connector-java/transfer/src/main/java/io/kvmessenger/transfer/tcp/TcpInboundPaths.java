@@ -30,7 +30,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     private final TcpReceivePath[] paths;
     /** By place: the lowest serial number that a further socket may have. */
     private final int[] serials;
-    /** By place: the path that has ended, until the peer has been told its progress; null if it never came. */
+    /** By place: a path that has ended, until its final progress has been sent; null if no socket came. */
     private final TcpReceivePath[] ended;
     /** By place: whether the end of a path is still to be reported. */
     private final boolean[] endsUnreported;
@@ -41,18 +41,18 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
 
     private final ProgressPace pace = new ProgressPace();
     private int pathsOpened;
-    /** Sockets that must have come before the peer is told that it may write. */
+    /** Number of sockets that must be open before READY is sent. */
     private int pathsForReady;
 
     private final MemorySegment acceptance;
-    /** Whether the peer has been told where to dial. */
+    /** Whether ACCEPTED, with the addresses to dial, has been sent. */
     private boolean accepted;
-    /** Whether it has been told that it may write. */
+    /** Whether READY has been sent: the peer may write. */
     private boolean ready;
 
     private boolean peerGone;
     private boolean closed;
-    /** What has landed is still being copied, and the link has not been told yet that this is over. */
+    /** Copies to a device still run, and {@link InboundChannel#onOver} has to be called when they end. */
     private boolean overUntold;
 
     private String overDetail = "what was received is copied";
@@ -113,7 +113,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         }
     }
 
-    /** Repeats what the control socket had no room for. Returns false if it still has none. */
+    /** Sends ACCEPTED and READY as they fall due. Returns false if the control socket has no room for one of them. */
     private boolean reportReadiness() {
         accepted = accepted || channel.tell(TcpRecord.ACCEPTED, acceptance);
         becomeReady();
@@ -169,7 +169,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         return true;
     }
 
-    /** The peer does not use this socket any more, whether or not it has arrived. */
+    /** Ends the path of a socket that the peer has given up, whether or not the socket has been accepted here. */
     private void onBroken(int place, int serial) {
         if (closed || peerGone) {
             return;
@@ -188,7 +188,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         }
     }
 
-    /** The peer has not heard yet that it may write: it dials this socket again. */
+    /** Drops a socket that broke before READY was sent: nothing was written on it, and the peer dials it again. */
     private void forgetUnused(int place) {
         paths[place].close();
         paths[place] = null;

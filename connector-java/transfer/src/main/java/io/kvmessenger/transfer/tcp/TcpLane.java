@@ -23,10 +23,10 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
     private enum State {
         DIALLING,
-        /** Connected; the peer does not know yet that all paths are there. */
+        /** Connected; READY has not been received. */
         CONNECTED,
         OPEN,
-        /** The socket is closed; the target has not said how many frames it has taken. */
+        /** The socket is closed; the number of frames that the target has taken is unknown. */
         BROKEN,
         RESTING,
         CLOSED

@@ -155,7 +155,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
         events.onError(error);
     }
 
-    /** Whether there is room for what comes next; if not, {@link #onRoom} follows. */
+    /** Whether the next bytes can be received; if not, {@link #onRoom} follows. */
     private boolean hasRoom() {
         return landing.takesFrames()
                 && (through == null || payloadLeftBytes == 0 || through.roomBytes() > 0)

@@ -114,7 +114,7 @@ final class TcpSendPath implements Pollable, Endpoint {
         return closed || holdsOnlyProbe() ? 0 : unacknowledgedBytes() + run.leftBytes();
     }
 
-    /** A page takes as long as the network needs for it, so the page as a whole tells nothing of whether it moves. */
+    /** Bytes that the peer's kernel has acknowledged; they show whether a long page moves before it is complete. */
     @Override
     public long acknowledgedBytes() {
         return closed ? 0 : bytesWritten - unacknowledgedBytes();

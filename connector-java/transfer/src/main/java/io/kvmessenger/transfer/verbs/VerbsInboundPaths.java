@@ -47,7 +47,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     private boolean stopped;
     private boolean peerGone;
     private boolean closed;
-    /** The end is reported when the last of those that are closing is over. */
+    /** Whether to report the end once the last closing path is closed. */
     private boolean owesEnd;
 
     private long nowNs;

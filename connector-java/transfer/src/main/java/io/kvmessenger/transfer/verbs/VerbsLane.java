@@ -45,7 +45,7 @@ final class VerbsLane implements VerbsSendPath.Events {
     private long restEndNs;
     private long nowNs;
     private boolean tried;
-    /** The target has not been told that the last path is not needed any more. */
+    /** The notice that the last path is not needed any more is still to be sent. */
     private boolean owesClose;
 
     VerbsLane(Nic nic, int network, Owner owner) {

@@ -337,7 +337,7 @@ final class VerbsSendPath implements Endpoint {
         }
     }
 
-    /** Posts reported as sent may be uncounted in the target's queue; only a settled path owes nothing. */
+    /** Posts reported as sent may still be uncounted in the target's queue, until the path is settled. */
     @Override
     public boolean mayOweDelivery() {
         return hasPosted;
