@@ -324,7 +324,7 @@ class Exchange:
             self._logger.exception("an event could not be handled: %.200s", event)
 
     def _look_after_waits(self, now: float) -> None:
-        """Submits ends of prefills again until they are answered; gives the messenger up if a fetch exceeds its limit."""
+        """Submits unanswered ends of prefills again; gives the messenger up if a fetch exceeds its limit."""
         if now < self._waits_due:
             return
         self._waits_due = now + self._unheard_seconds / 4
