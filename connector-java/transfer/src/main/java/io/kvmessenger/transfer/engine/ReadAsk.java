@@ -20,7 +20,7 @@ import java.util.Arrays;
  *
  * @param imm the reader's window, weight zero
  * @param part index of the part within the read
- * @param hearsTooLong whether the reader understands {@link ReadAnswer#TOO_LONG}, which the previous version has not
+ * @param hearsTooLong whether the reader understands {@link ReadAnswer#TOO_LONG}; those of the previous version do not
  */
 record ReadAsk(
         int imm,
