@@ -195,7 +195,8 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     private void pollOnce(long startedNs, String awaited) {
         poll();
         if (System.nanoTime() - startedNs > ControlPipe.WAIT_LIMIT_NS) {
-            throw new IllegalStateException("waited " + ControlPipe.WAIT_LIMIT_NS / 1_000_000_000 + " s for " + awaited);
+            throw new IllegalStateException(
+                    "waited " + ControlPipe.WAIT_LIMIT_NS / 1_000_000_000 + " s for " + awaited);
         }
     }
 
