@@ -31,6 +31,9 @@ final class LayoutProbeTest {
             #include <sys/uio.h>
             #include <sys/un.h>
             #include <unistd.h>
+            #ifndef SO_PEERPIDFD /* headers before Linux 6.5 */
+            #define SO_PEERPIDFD 77
+            #endif
             """;
 
     @TempDir

@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.transfer;
 import io.kvmessenger.foreign.Epoll;
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketApi;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
@@ -36,7 +37,7 @@ final class RefusingLibC {
         return refusing;
     }
 
-    /** Of epoll_ctl only additions fail, as in the kernel. */
+    /** Of epoll_ctl only additions fail, as in the kernel; of getsockopt only questions for a peer's process. */
     void refuseNext(String function, int errno) {
         next.set(new Refusal(function, errno));
     }
@@ -66,7 +67,13 @@ final class RefusingLibC {
     }
 
     private static boolean isMeant(Refusal refusal, Method method, Object[] arguments) {
-        return method.getName().equals(refusal.function)
-                && (!method.getName().equals("epoll_ctl") || arguments[1].equals(Epoll.EPOLL_CTL_ADD));
+        if (!method.getName().equals(refusal.function)) {
+            return false;
+        }
+        return switch (refusal.function) {
+            case "epoll_ctl" -> arguments[1].equals(Epoll.EPOLL_CTL_ADD);
+            case "getsockopt" -> arguments[2].equals(SocketApi.SO_PEERPIDFD);
+            default -> true;
+        };
     }
 }

@@ -105,7 +105,7 @@ final class RefusedCallTest {
         "shm, memfd_create, EMFILE",
         "shm, mmap, ENOMEM",
         "shm, sendmsg, ENOMEM",
-        "shm, pidfd_open, EMFILE",
+        "shm, getsockopt, EMFILE",
     })
     void shouldHarmOneWriterOnly(String transport, String function, String errno) {
         open(transport);
