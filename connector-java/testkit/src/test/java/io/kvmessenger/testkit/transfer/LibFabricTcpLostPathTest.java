@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.transfer;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.ImmWindow;
@@ -46,9 +47,14 @@ final class LibFabricTcpLostPathTest extends WriterAndTarget {
     private long lastCookie;
     private int lossCount;
 
+    /** By hand: about one run of eight ends the JVM inside libfabric 1.17.0, and with it all tests behind this one. */
     @BeforeAll
     static void look() {
         InstalledFabric.assume();
+        assumeTrue(
+                Boolean.getBoolean("kvmessenger.libfabric-breaks"),
+                "libfabric's sockets are broken by hand only, -Dkvmessenger.libfabric-breaks=true: libfabric 1.17.0 can"
+                        + " end the process then");
     }
 
     @Override
