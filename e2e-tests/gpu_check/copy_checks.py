@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpu_check.counter_checks import the_device
+from gpu_check.counter_checks import median_us, the_device
 
 PAGES = 512
 """As many as KV Messenger gives the driver in one call."""
@@ -66,7 +65,7 @@ def _rates() -> Iterator[str]:
     def product() -> None:
         torch.mm(*factors)
 
-    alone_ms = _median_ms(product, torch.cuda.current_stream())
+    alone_us = median_us(product, TURNS)
     for kibibytes in KIBIBYTES:
         for direction in ("to host", "from host", "on the device"):
             pages = Pages(kibibytes << 10, *_areas(kibibytes << 10, direction))
@@ -74,9 +73,9 @@ def _rates() -> Iterator[str]:
             def copy(pages: Pages = pages) -> None:
                 pages.copy(driver, stream.cuda_stream)
 
-            rate = pages.length_bytes / _median_ms(copy, stream) / 1e6
-            beside_ms = _beside(product, copy)
-            yield f"{kibibytes} KiB {direction} {rate:.1f} GB/s, product {beside_ms / alone_ms:.2f} of its time alone"
+            rate = pages.length_bytes / median_us(copy, TURNS, stream) / 1e3
+            beside_us = _beside_us(product, copy)
+            yield f"{kibibytes} KiB {direction} {rate:.1f} GB/s, product {beside_us / alone_us:.2f} of its time alone"
 
 
 def _areas(page_bytes: int, direction: str) -> tuple[Any, Any]:
@@ -89,29 +88,15 @@ def _areas(page_bytes: int, direction: str) -> tuple[Any, Any]:
     return area(direction != "from host"), area(direction != "to host")
 
 
-def _median_ms(run: Callable[[], None], stream: Any) -> float:
-    import torch
-
-    took: list[float] = []
-    for _ in range(TURNS):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record(stream)
-        run()
-        last.record(stream)
-        last.synchronize()
-        took.append(first.elapsed_time(last))
-    return statistics.median(took)
-
-
-def _beside(product: Callable[[], None], copy: Callable[[], None]) -> float:
+def _beside_us(product: Callable[[], None], copy: Callable[[], None]) -> float:
     """The product's median while copies are queued behind each other."""
     import torch
 
     for _ in range(3 * TURNS):
         copy()
-    took = _median_ms(product, torch.cuda.current_stream())
+    took_us = median_us(product, TURNS)
     torch.cuda.synchronize()
-    return took
+    return took_us
 
 
 CONTEXT_ALONE = """

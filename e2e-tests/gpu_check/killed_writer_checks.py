@@ -89,7 +89,7 @@ def _one_kill() -> tuple[float, bool]:
 
 
 def write(place: socket.socket, length_bytes: int) -> None:
-    """The other process: queues more than it will live for."""
+    """The other process: queues more than it will live for, and else lives until the first one has gone."""
     from kv_connector.cuda_driver import CudaDriver
     from kv_connector.device_memory import DeviceMemories
 
@@ -108,7 +108,7 @@ def write(place: socket.socket, length_bytes: int) -> None:
             place.send(b"queued")
     driver.synchronize(stream.value or 0)
     place.send(b"over")
-    time.sleep(READY_LIMIT_SECONDS)
+    place.recv(1)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.device;
 import static java.lang.foreign.ValueLayout.ADDRESS;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.CudaApi;
 import io.kvmessenger.transfer.device.DeviceDriver;
@@ -14,22 +15,28 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.SymbolLookup;
 import java.lang.invoke.MethodHandle;
 import java.nio.file.Path;
+import org.junit.jupiter.api.extension.AfterEachCallback;
+import org.junit.jupiter.api.extension.BeforeEachCallback;
+import org.junit.jupiter.api.extension.ExtensionContext;
 
 /**
  * A graph capture in the driver's default mode, as engines capture, on a stream of its own. While it is open, a call that
  * such a capture does not allow ends it, whichever thread makes the call.
  *
- * <p>Any thread.
+ * <p>As an extension it is open during each test of a class, which fails if a call has ended it. One thread.
  */
-public final class OpenCapture {
+public final class OpenCapture implements BeforeEachCallback, AfterEachCallback {
     private static final int GLOBAL = 0;
 
-    private final DeviceDriver driver = StandInCuda.driver();
-    private final MethodHandle end;
-    private final long stream;
+    private DeviceDriver driver;
+    private MethodHandle end;
+    private long stream;
 
+    /** @throws org.opentest4j.TestAbortedException where this machine has no stand-in */
+    @Override
     @SuppressWarnings("restricted")
-    private OpenCapture() {
+    public void beforeEach(ExtensionContext test) {
+        driver = StandInCuda.driver();
         SymbolLookup library = SymbolLookup.libraryLookup(Path.of(StandInCuda.library()), Arena.global());
         end = function(library, "cuStreamEndCapture", JAVA_LONG, ADDRESS);
         MethodHandle begin = function(library, "cuStreamBeginCapture_v2", JAVA_LONG, JAVA_INT);
@@ -43,18 +50,16 @@ public final class OpenCapture {
         driver.require("cuStreamBeginCapture", invoke(begin, stream, GLOBAL));
     }
 
-    /** @throws org.opentest4j.TestAbortedException where this machine has no stand-in */
-    public static OpenCapture begin() {
-        return new OpenCapture();
-    }
-
-    /** Ends it; {@link CudaApi#CUDA_SUCCESS} if no call has ended it before. */
-    public int end() {
+    @Override
+    public void afterEach(ExtensionContext test) {
+        if (driver == null) {
+            return; // there is no stand-in, and the test was skipped
+        }
         try (Arena arena = Arena.ofConfined()) {
             int result = invoke(end, stream, arena.allocate(ADDRESS));
             driver.contexts().within(0, () -> driver.cuda().cuStreamDestroy_v2(stream));
             driver.close();
-            return result;
+            assertThat(result).as("the end of the capture").isEqualTo(CudaApi.CUDA_SUCCESS);
         }
     }
 
