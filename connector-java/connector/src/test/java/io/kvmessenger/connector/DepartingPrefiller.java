@@ -11,7 +11,6 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -51,7 +50,7 @@ final class DepartingPrefiller implements AutoCloseable {
     DepartingPrefiller(String transport, String round, Ending ending, int leftBefore) throws IOException {
         this.round = round;
         marks = Files.write(Files.createTempFile("left", ""), new byte[PROMPTS]);
-        process = startJvm(
+        process = TestJvm.start(
                 List.of(),
                 DepartingPrefiller.class,
                 transport,
@@ -146,26 +145,5 @@ final class DepartingPrefiller implements AutoCloseable {
                 engine.submit(Map.of("do", "prefillEnded", "request", request, "outcome", "finished"));
             }
         }
-    }
-
-    /** Starts a JVM that runs a class of the tests. Its errors are seen in the test's output. */
-    static Process startJvm(List<String> options, Class<?> main, String... words) throws IOException {
-        List<String> command = new ArrayList<>();
-        command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
-        command.addAll(options);
-        command.addAll(List.of(
-                "-ea",
-                "--enable-native-access=ALL-UNNAMED",
-                "--sun-misc-unsafe-memory-access=allow",
-                "-Xmx96m",
-                "-XX:+UseSerialGC",
-                "-XX:TieredStopAtLevel=1",
-                "-cp",
-                System.getProperty("surefire.test.class.path", System.getProperty("java.class.path")),
-                main.getName()));
-        command.addAll(List.of(words));
-        return new ProcessBuilder(command)
-                .redirectError(ProcessBuilder.Redirect.INHERIT)
-                .start();
     }
 }

@@ -35,7 +35,7 @@ final class ThrottledDecoder implements AutoCloseable {
     /** @param cores that it takes the machine to have: with four, its bytes are moved by a thread of its own */
     ThrottledDecoder(String transport, int cores) throws IOException {
         List<String> options = List.of("-XX:ActiveProcessorCount=" + cores);
-        process = DepartingPrefiller.startJvm(options, ThrottledDecoder.class, transport);
+        process = TestJvm.start(options, ThrottledDecoder.class, transport);
         Runtime.getRuntime()
                 .addShutdownHook(new Thread(process::destroyForcibly)); // stopped, it would outlive the test
         output = new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8));
