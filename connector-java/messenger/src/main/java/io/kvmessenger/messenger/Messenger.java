@@ -1,9 +1,10 @@
 package io.kvmessenger.messenger;
 
+import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.decode.Decoder;
-import io.kvmessenger.messenger.kv.KvPeer;
-import io.kvmessenger.messenger.kv.KvSubject;
+import io.kvmessenger.messenger.kv.KvDescription;
+import io.kvmessenger.messenger.kv.KvFrameRules;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
@@ -23,11 +24,10 @@ import io.kvmessenger.messenger.prefill.LayerWriter;
 import io.kvmessenger.messenger.prefill.Prefiller;
 import io.kvmessenger.messenger.session.ControlNetwork;
 import io.kvmessenger.messenger.session.MessengerIdentity;
-import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
-import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.session.Subject;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
@@ -52,6 +52,7 @@ public final class Messenger {
     /** Completions handled in one duty cycle, so that timers are never starved. */
     private static final int COMPLETIONS_PER_CYCLE_MAX = 1024;
 
+    private static final Subject.Roles ROLES = new Subject.Roles("prefiller", "decoder");
     private static final Part[] PARTS = Part.values();
 
     private final TransferEngine transfer;
@@ -113,14 +114,7 @@ public final class Messenger {
         this.clock = ports.clock();
         this.warnings = new PeerWarnings(ports.engine(), clock);
         this.sessions = new Sessions(
-                identity,
-                new KvSubject(geometry),
-                ports.network(),
-                limits,
-                tally,
-                ports.random(),
-                warnings,
-                new SessionEvents());
+                identity, new KvSubject(geometry), ports.network(), limits, tally, ports.random(), warnings);
         this.writer = new LayerWriter(geometry, memory, context, transfer);
         this.prefiller = new Prefiller(geometry, sessions, writer, ports.ofPrefiller(history), limits);
         this.decoder = new Decoder(
@@ -436,44 +430,37 @@ public final class Messenger {
         tally.set(MessengerMetric.SESSIONS_OPEN, sessions.readyCount());
     }
 
-    /** Forwards events of a session to the prefiller or the decoder, by which side dialled it. */
-    private final class SessionEvents implements Sessions.Listener {
-        @Override
-        public void onAdmitting(Session session, Attach.Builder attach) {
-            decoder.onAdmitting(session, attach);
+    /** Sessions of this messenger: decoders dial it, and it dials prefillers. */
+    private final class KvSubject implements Subject {
+        private final KvGeometry geometry;
+
+        KvSubject(KvGeometry geometry) {
+            this.geometry = geometry;
         }
 
         @Override
-        public void onAttached(Session session, Attach attach) {
-            prefiller.onAttached(session, attach);
+        public String kind() {
+            return KvDescription.KIND;
         }
 
         @Override
-        public void onReady(Session session) {
-            for (String excused : KvPeer.of(session).excusedSettings(session.inbound)) {
-                engine.log(EngineEvents.Level.WARNING, session.peerName() + ": " + PeerText.oneLine(excused));
-            }
-            if (!session.inbound) {
-                decoder.onReady(session);
-            }
+        public ByteString description() {
+            return KvDescription.encode(geometry);
         }
 
         @Override
-        public void onFrame(Session session, ControlFrame frame) {
-            if (session.inbound) {
-                prefiller.onFrame(session, frame, clock.nowNs());
-            } else {
-                decoder.onFrame(session, frame);
-            }
+        public Roles roles() {
+            return ROLES;
         }
 
         @Override
-        public void onEnded(Session session, String reason) {
-            if (session.inbound) {
-                prefiller.onEnded(session, reason);
-            } else {
-                decoder.onEnded(session, reason);
-            }
+        public Session accept(long link, String peerAddress) {
+            return prefiller.accept(link, peerAddress);
+        }
+
+        @Override
+        public String broken(ControlFrame frame) {
+            return KvFrameRules.broken(frame);
         }
     }
 

@@ -3,7 +3,7 @@ package io.kvmessenger.messenger;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.google.protobuf.ByteString;
-import io.kvmessenger.messenger.kv.KvSubject;
+import io.kvmessenger.messenger.kv.KvDescription;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.AttachWire;
@@ -37,7 +37,7 @@ class ManyPeersTest extends MessengerPair {
                 .setEngineId("decoder-" + link)
                 .setNonce(ByteString.copyFrom(new byte[NONCE_LENGTH_BYTES]))
                 .setSubject(SubjectDescription.newBuilder()
-                        .setSubjectKind(KvSubject.KIND)
+                        .setSubjectKind(KvDescription.KIND)
                         .setDescription(GeometryWire.encode(Geometries.of("m")).toByteString()))
                 .build();
         messenger.onFrame(link, ControlFrame.newBuilder().setHello(hello).build());
@@ -45,7 +45,7 @@ class ManyPeersTest extends MessengerPair {
         AttachWire.encode(
                 attach,
                 new EngineAddress(List.of(new EngineAddress.TransportAddress("tcp", "127.0.0.1:1"))),
-                new Admission(1, "writer", new byte[Admission.KEY_LENGTH_BYTES]),
+                ByteString.copyFrom(new byte[Admission.KEY_LENGTH_BYTES]),
                 List.of(List.of(decoder.region.descriptor())));
         messenger.onFrame(link, ControlFrame.newBuilder().setAttach(attach).build());
     }

@@ -3,7 +3,6 @@ package io.kvmessenger.messenger.decode;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.Tally;
-import io.kvmessenger.messenger.session.Session;
 import java.util.HashMap;
 import java.util.Map;
 
@@ -15,23 +14,23 @@ import java.util.Map;
 final class Comparisons {
     private final Tally tally;
     /** The difference of the last compared request of each connected prefiller. */
-    private final Map<Session, Long> millionths = new HashMap<>();
+    private final Map<PrefillerSession, Long> millionths = new HashMap<>();
 
     Comparisons(Tally tally) {
         this.tally = tally;
     }
 
     /** @param session the prefiller's; null if it is not connected any more */
-    void add(EngineCommand.Compared compared, Session session) {
+    void add(EngineCommand.Compared compared, PrefillerSession session) {
         tally.add(MessengerMetric.LAST_TOKENS_COMPARED, compared.outcome());
         if (session != null && session.ready()) {
             millionths.put(session, compared.differenceMillionths());
-            session.figures.set(MessengerMetric.PEER_LAST_TOKEN_DIFFERENCE, compared.differenceMillionths());
+            session.figures().set(MessengerMetric.PEER_LAST_TOKEN_DIFFERENCE, compared.differenceMillionths());
             tellLargest();
         }
     }
 
-    void onEnded(Session session) {
+    void onEnded(PrefillerSession session) {
         if (millionths.remove(session) != null) {
             tellLargest();
         }

@@ -1,7 +1,8 @@
 package io.kvmessenger.messenger.decode;
 
+import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.messenger.kv.KvPeer;
+import io.kvmessenger.messenger.kv.KvSession;
 import io.kvmessenger.messenger.pages.GrantedRanges;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ContextRow;
@@ -65,7 +66,7 @@ public final class Decoder {
     private final SessionEnds sessionEnds;
 
     private final Fetches fetches = new Fetches();
-    private final Map<Integer, Session> byAdmission = new HashMap<>();
+    private final Map<Integer, PrefillerSession> byAdmission = new HashMap<>();
 
     /** The ports that the receiving side uses. */
     public record Ports(TransferEngine transfer, EngineEvents engine, Tally tally, History history, NanoClock clock) {}
@@ -87,7 +88,9 @@ public final class Decoder {
         this.regions = cache.memory().stream().map(RankMemory::descriptors).toList();
         this.transfer = ports.transfer();
         this.sessions = sessions;
-        this.links = new PrefillerLinks(sessions);
+        KvSession.Side own = new KvSession.Side(geometry, ports.engine(), ports.tally());
+        this.links =
+                new PrefillerLinks(sessions, (link, peerAddress) -> new PrefillerSession(own, link, peerAddress, this));
         this.engine = ports.engine();
         this.tally = ports.tally();
         this.limits = limits;
@@ -118,7 +121,7 @@ public final class Decoder {
             return;
         }
         for (EngineCommand.PrefillerAddress address : ask.prefillers()) {
-            Session session = links.at(address, nowNs);
+            PrefillerSession session = links.at(address, nowNs);
             links.takeExpected(session, fetch.transfer);
             FetchSource source = new FetchSource(fetch, address, session);
             fetches.add(source);
@@ -189,21 +192,22 @@ public final class Decoder {
         fetches.snapshot().forEach(fetch -> ends.fail(fetch, FetchFailure.STOPPING, reason));
     }
 
-    public void onAdmitting(Session session, Attach.Builder attach) {
+    void onAdmitting(PrefillerSession session, Attach.Builder attach) {
         session.admission = transfer.admit(session.peerName());
         byAdmission.put(session.admission.id(), session);
-        AttachWire.encode(attach, transfer.address(), session.admission, regions);
+        AttachWire.encode(
+                attach, transfer.address(), session.concealed(ByteString.copyFrom(session.admission.key())), regions);
         PeerContextRow.encode(attach, context);
     }
 
-    public void onReady(Session session) {
+    void onReady(PrefillerSession session) {
         EngineCommand.PrefillerAddress address = links.addressOf(session);
         engine.connected(address.host(), address.port(), session.peerIncarnation()); // before anything arrives from it
         links.onReady(session);
         fetches.sourcesAt(session).forEach(source -> grantAll(source.fetch));
     }
 
-    public void onFrame(Session session, ControlFrame frame) {
+    void onFrame(PrefillerSession session, ControlFrame frame) {
         switch (frame.getBodyCase()) {
             case CANNOT_DELIVER -> ends.onCannotDeliver(session, frame.getCannotDeliver());
             case CANCEL_CONFIRMED -> ends.onCancelConfirmed(session, frame.getCancelConfirmed());
@@ -216,14 +220,14 @@ public final class Decoder {
         }
     }
 
-    public void onEnded(Session session, String reason) {
+    void onEnded(PrefillerSession session, String reason) {
         comparisons.onEnded(session);
         links.onEnded(session).forEach(engine::prefilled); // the error surfaces when the engine fetches them
         sessionEnds.onEnded(session, reason);
     }
 
     public void onAdmissionClosed(Admission admission, String detail) {
-        Session session = byAdmission.remove(admission.id());
+        PrefillerSession session = byAdmission.remove(admission.id());
         if (session == null) {
             return;
         }
@@ -344,7 +348,7 @@ public final class Decoder {
         return 1;
     }
 
-    private void onPrefilled(Session session, Prefilled message) {
+    private void onPrefilled(PrefillerSession session, Prefilled message) {
         TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
         if (links.takeExpected(session, transfer)) {
             engine.prefilled(transfer);
@@ -355,10 +359,10 @@ public final class Decoder {
     private boolean cover(Fetch fetch) {
         List<KvGeometry> geometries = new ArrayList<>();
         for (FetchSource source : fetch.sources) {
-            if (source.session.peerSubject() == null) {
+            if (source.session.peerCache() == null) {
                 return false;
             }
-            geometries.add(KvPeer.of(source.session).geometry());
+            geometries.add(source.session.peerCache().geometry());
         }
         String gap = coverage.gap(geometries, fetch.ask, fetch.prefillerNames());
         if (!gap.isEmpty()) {

@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.decode;
 
+import io.kvmessenger.messenger.kv.Isolation;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.History;
@@ -8,9 +9,7 @@ import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Isolation;
 import io.kvmessenger.messenger.session.PeerText;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
@@ -149,7 +148,7 @@ final class FetchEnds {
         fail(source.fetch, FetchFailure.CONNECTION_LOST, sentence); // its session may have ended before
     }
 
-    void onCannotDeliver(Session session, CannotDeliver message) {
+    void onCannotDeliver(PrefillerSession session, CannotDeliver message) {
         TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
         FetchSource source = find(session, message.getGrantId());
         boolean preempted = message.getReason() == CannotDeliver.Reason.PREEMPTED;
@@ -169,7 +168,7 @@ final class FetchEnds {
         endIfDrained(source);
     }
 
-    void onCancelConfirmed(Session session, CancelConfirmed message) {
+    void onCancelConfirmed(PrefillerSession session, CancelConfirmed message) {
         FetchSource source = find(session, message.getGrantId());
         if (source == null) {
             return;
@@ -237,7 +236,7 @@ final class FetchEnds {
     }
 
     /** A preempted prompt is all here: its next attempt need not wait for a grant, unless another fetch of it does. */
-    private void declineNextAttempt(Session session, TransferKey transfer) {
+    private void declineNextAttempt(PrefillerSession session, TransferKey transfer) {
         boolean mayBeSeveral = transfer.tellsPrompt() && contextless; // then each request needs an answer of its own
         if (mayBeSeveral
                 || fetches.sourcesAt(session).stream().noneMatch(source -> source.isOf(transfer) && !source.over())) {
@@ -249,7 +248,7 @@ final class FetchEnds {
      * The source that a prefiller's message refers to: one that may still be written to, or one that is filled and
      * still lacks checksums. Answers to an earlier grant or to a grant of another session match none.
      */
-    private FetchSource find(Session session, long grantId) {
+    private FetchSource find(PrefillerSession session, long grantId) {
         FetchSource source = fetches.grantedBy(grantId);
         if (source == null || source.session != session) {
             return null;
@@ -258,7 +257,7 @@ final class FetchEnds {
         return source.holdsWindow() || unverified ? source : null;
     }
 
-    void onChecksums(Session session, Checksums message) {
+    void onChecksums(PrefillerSession session, Checksums message) {
         FetchSource source = fetches.grantedBy(message.getGrantId());
         if (source == null
                 || source.session != session
@@ -325,7 +324,7 @@ final class FetchEnds {
 
     private static void countAtSources(Fetch fetch, MessengerMetric metric) {
         for (FetchSource source : fetch.sources) {
-            source.session.figures.add(metric, 1);
+            source.session.figures().add(metric, 1);
         }
     }
 }

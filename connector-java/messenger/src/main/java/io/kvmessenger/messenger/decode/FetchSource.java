@@ -2,7 +2,6 @@ package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Session;
 
 /**
  * What one prefiller's messenger contributes to a fetch. It has a window of its own, so that its end is counted,
@@ -33,12 +32,12 @@ final class FetchSource {
 
     final Fetch fetch;
     final EngineCommand.PrefillerAddress address;
-    final Session session;
+    final PrefillerSession session;
     State state = State.WAITING;
     /** The last grant and all that is known of it; replaced whole by the next one. */
     SourceGrant grant = SourceGrant.none();
 
-    FetchSource(Fetch fetch, EngineCommand.PrefillerAddress address, Session session) {
+    FetchSource(Fetch fetch, EngineCommand.PrefillerAddress address, PrefillerSession session) {
         this.fetch = fetch;
         this.address = address;
         this.session = session;

@@ -2,7 +2,6 @@ package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.session.Deadlines;
-import io.kvmessenger.messenger.session.Session;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -128,7 +127,7 @@ final class Fetches {
         return looked(byRequest.values());
     }
 
-    List<FetchSource> sourcesAt(Session session) {
+    List<FetchSource> sourcesAt(PrefillerSession session) {
         looks += sources.size();
         return sources.stream().filter(source -> source.session == session).toList();
     }

@@ -2,14 +2,12 @@ package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.kv.EngineRanks;
-import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Grant;
@@ -59,7 +57,7 @@ final class GrantSender {
 
     /** Opens a window for the source and sends its grant. If no imm slot is free, the source is queued for one. */
     void send(FetchSource source) {
-        Session session = source.session;
+        PrefillerSession session = source.session;
         Fetch fetch = source.fetch;
         EngineCommand.Fetch ask = fetch.ask;
         String expectedId = source.address.engineId();
@@ -71,7 +69,7 @@ final class GrantSender {
         boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted();
         EngineCommand.Prompt prompt = enqueues ? ask.prompt() : EngineCommand.Prompt.NONE;
         int rows = fetch.context.count();
-        long pieces = coverage.pieceCountFrom(KvPeer.of(session).geometry(), ask);
+        long pieces = coverage.pieceCountFrom(session.peerCache().geometry(), ask);
         if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
             links.decline(session, fetch.transfer, prompt); // other sources send this transfer
             fetches.end(source, FetchSource.State.FILLED);
@@ -98,7 +96,7 @@ final class GrantSender {
     }
 
     /** Whether the prefiller expects an answer of these ranks for every transfer. */
-    private boolean mayBeSentBy(Session session) {
-        return EngineRanks.needing(KvPeer.of(session).geometry(), geometry).intersects(EngineRanks.of(geometry));
+    private boolean mayBeSentBy(PrefillerSession session) {
+        return EngineRanks.needing(session.peerCache().geometry(), geometry).intersects(EngineRanks.of(geometry));
     }
 }

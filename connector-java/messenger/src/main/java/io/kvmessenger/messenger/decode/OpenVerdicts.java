@@ -2,7 +2,6 @@ package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.session.Deadlines;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.HashMap;
 import java.util.LinkedHashSet;
@@ -26,15 +25,15 @@ final class OpenVerdicts {
     }
 
     private final TransferEngine transfer;
-    private final Map<Session, EndedSession> bySession = new HashMap<>();
-    private final Deadlines<Session> deadlines = new Deadlines<>();
+    private final Map<PrefillerSession, EndedSession> bySession = new HashMap<>();
+    private final Deadlines<PrefillerSession> deadlines = new Deadlines<>();
 
     OpenVerdicts(TransferEngine transfer) {
         this.transfer = transfer;
     }
 
     /** The session has ended, and its admission is open; it is revoked at once if no source may still be filled. */
-    void await(Session session, EndedSession ended, long deadlineNs) {
+    void await(PrefillerSession session, EndedSession ended, long deadlineNs) {
         bySession.put(session, ended);
         deadlines.set(session, deadlineNs);
         revokeIfDecided(session, ended);
@@ -51,7 +50,7 @@ final class OpenVerdicts {
         }
     }
 
-    private void revokeIfDecided(Session session, EndedSession ended) {
+    private void revokeIfDecided(PrefillerSession session, EndedSession ended) {
         if (ended.undecided.isEmpty()) {
             remove(session);
             transfer.revoke(session.admission);
@@ -59,13 +58,13 @@ final class OpenVerdicts {
     }
 
     /** The admission of the session is closed. Returns why the session had ended; null when nothing was undecided. */
-    EndedSession remove(Session session) {
+    EndedSession remove(PrefillerSession session) {
         deadlines.remove(session);
         return bySession.remove(session);
     }
 
     /** The session whose limit passed first, which is returned once; null when none has passed. */
-    Session takeOverdue(long nowNs) {
+    PrefillerSession takeOverdue(long nowNs) {
         return deadlines.takeOver(nowNs);
     }
 
@@ -73,7 +72,7 @@ final class OpenVerdicts {
         return bySession.size();
     }
 
-    EndedSession of(Session session) {
+    EndedSession of(PrefillerSession session) {
         return bySession.get(session);
     }
 

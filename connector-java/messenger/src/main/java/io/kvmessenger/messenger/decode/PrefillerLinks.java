@@ -24,43 +24,46 @@ import java.util.function.Consumer;
  */
 final class PrefillerLinks {
     private final Sessions sessions;
-    private final Map<String, Session> byAddress = new HashMap<>();
-    private final Map<Session, EngineCommand.PrefillerAddress> dialled = new HashMap<>();
+    private final Sessions.Opening<PrefillerSession> opening;
+    private final Map<String, PrefillerSession> byAddress = new HashMap<>();
+    private final Map<PrefillerSession, EngineCommand.PrefillerAddress> dialled = new HashMap<>();
     /** Transfers for which the engine awaits the event that their prompts are computed. */
-    private final Map<Session, Set<TransferKey>> expected = new HashMap<>();
+    private final Map<PrefillerSession, Set<TransferKey>> expected = new HashMap<>();
 
-    PrefillerLinks(Sessions sessions) {
+    PrefillerLinks(Sessions sessions, Sessions.Opening<PrefillerSession> opening) {
         this.sessions = sessions;
+        this.opening = opening;
     }
 
-    Session at(EngineCommand.PrefillerAddress address, long nowNs) {
-        Session session = byAddress.computeIfAbsent(
-                address.host() + ":" + address.port(), unknown -> sessions.dial(address.host(), address.port(), nowNs));
+    PrefillerSession at(EngineCommand.PrefillerAddress address, long nowNs) {
+        PrefillerSession session = byAddress.computeIfAbsent(
+                address.host() + ":" + address.port(),
+                unknown -> sessions.dial(address.host(), address.port(), opening, nowNs));
         dialled.putIfAbsent(session, address);
         return session;
     }
 
     /** The session with the messenger at this address; null if there is none. Does not dial. */
-    Session known(EngineCommand.PrefillerAddress address) {
+    PrefillerSession known(EngineCommand.PrefillerAddress address) {
         return byAddress.get(address.host() + ":" + address.port());
     }
 
     /** The address at which the session was dialled. */
-    EngineCommand.PrefillerAddress addressOf(Session session) {
+    EngineCommand.PrefillerAddress addressOf(PrefillerSession session) {
         return dialled.get(session);
     }
 
-    void each(List<EngineCommand.PrefillerAddress> addresses, long nowNs, Consumer<Session> told) {
+    void each(List<EngineCommand.PrefillerAddress> addresses, long nowNs, Consumer<PrefillerSession> told) {
         addresses.forEach(address -> told.accept(at(address, nowNs)));
     }
 
     /** Tells the prefiller that no grant will come for this transfer. */
-    void decline(Session session, TransferKey transfer) {
+    void decline(PrefillerSession session, TransferKey transfer) {
         decline(session, transfer, EngineCommand.Prompt.NONE);
     }
 
     /** Declines a transfer for this decoder's ranks; a prompt, if given, is still computed, for other ranks. */
-    void decline(Session session, TransferKey transfer, EngineCommand.Prompt prompt) {
+    void decline(PrefillerSession session, TransferKey transfer, EngineCommand.Prompt prompt) {
         takeExpected(session, transfer);
         Decline.Builder decline =
                 Decline.newBuilder().setTransferId(transfer.id()).setPromptDigest(transfer.digest());
@@ -71,7 +74,7 @@ final class PrefillerLinks {
     }
 
     /** Tells the prefiller that a grant for this transfer will come, however long the engine's queue is. */
-    void expect(Session session, TransferKey transfer) {
+    void expect(PrefillerSession session, TransferKey transfer) {
         expected.computeIfAbsent(session, unknown -> new HashSet<>()).add(transfer);
         send(
                 session,
@@ -81,13 +84,13 @@ final class PrefillerLinks {
     }
 
     /** Tells the prefiller that the request for this transfer is not here; the digest of its prompt is unknown. */
-    void reject(Session session, String transferId) {
+    void reject(PrefillerSession session, String transferId) {
         send(
                 session,
                 ControlFrame.newBuilder().setRejected(Rejected.newBuilder().setTransferId(transferId)));
     }
 
-    void onReady(Session session) {
+    void onReady(PrefillerSession session) {
         session.waitingFrames.forEach(frame -> sessions.send(session, frame));
         session.waitingFrames.clear();
     }
@@ -97,7 +100,7 @@ final class PrefillerLinks {
     }
 
     /** Stops expecting the transfer. Returns whether it was expected. */
-    boolean takeExpected(Session session, TransferKey transfer) {
+    boolean takeExpected(PrefillerSession session, TransferKey transfer) {
         Set<TransferKey> transfers = expected.get(session);
         if (transfers == null || !transfers.remove(transfer)) {
             return false;
@@ -109,14 +112,14 @@ final class PrefillerLinks {
     }
 
     /** Forgets the session. Returns the expected transfers for which no event will come. */
-    Set<TransferKey> onEnded(Session session) {
+    Set<TransferKey> onEnded(PrefillerSession session) {
         byAddress.values().remove(session);
         dialled.remove(session);
         Set<TransferKey> transfers = expected.remove(session);
         return transfers == null ? Set.of() : transfers;
     }
 
-    private void send(Session session, ControlFrame.Builder frame) {
+    private void send(PrefillerSession session, ControlFrame.Builder frame) {
         if (session.ready()) {
             sessions.send(session, frame);
         } else if (session.state != Session.State.ENDED) {

@@ -3,7 +3,6 @@ package io.kvmessenger.messenger.decode;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
-import io.kvmessenger.messenger.session.Session;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -29,7 +28,7 @@ final class SessionEnds {
         this.limits = limits;
     }
 
-    void onEnded(Session session, String reason) {
+    void onEnded(PrefillerSession session, String reason) {
         FetchFailure why = session.admission == null ? FetchFailure.NOT_CONNECTED : FetchFailure.CONNECTION_LOST;
         boolean proven = session.admission == null || session.admissionClosed;
         List<FetchSource> undecided = new ArrayList<>();
@@ -82,7 +81,7 @@ final class SessionEnds {
     }
 
     /** The admission of an ended session is closed. */
-    void onProven(Session session, String detail) {
+    void onProven(PrefillerSession session, String detail) {
         OpenVerdicts.EndedSession ended = verdicts.remove(session);
         FetchFailure why = ended == null ? FetchFailure.CONNECTION_LOST : ended.why();
         String reason = ended == null ? detail : ended.reason();
@@ -96,7 +95,7 @@ final class SessionEnds {
     /** Fails undecided sources whose limit has passed: a stopped peer may hold its paths open for ever. */
     int tick(long nowNs) {
         int work = 0;
-        for (Session late = verdicts.takeOverdue(nowNs); late != null; late = verdicts.takeOverdue(nowNs)) {
+        for (PrefillerSession late = verdicts.takeOverdue(nowNs); late != null; late = verdicts.takeOverdue(nowNs)) {
             OpenVerdicts.EndedSession ended = verdicts.of(late);
             for (FetchSource source : List.copyOf(ended.undecided())) { // deciding one removes it
                 work += ends.isolated(source.fetch, () -> {

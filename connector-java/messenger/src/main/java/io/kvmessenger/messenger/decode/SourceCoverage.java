@@ -6,9 +6,9 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.Mismatch;
 import io.kvmessenger.kvlayout.SourceDraw;
+import io.kvmessenger.messenger.kv.KvFrameRules;
 import io.kvmessenger.messenger.pages.PageLists;
 import io.kvmessenger.messenger.port.EngineCommand;
-import io.kvmessenger.messenger.session.FrameRules;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import java.util.Optional;
@@ -41,7 +41,7 @@ public record SourceCoverage(KvGeometry geometry) {
 
     /** Why the engine's page lists or names are invalid for a fetch; empty when they are valid. */
     String unfit(EngineCommand.Fetch ask) {
-        String broken = FrameRules.broken(ask);
+        String broken = KvFrameRules.broken(ask);
         if (!broken.isEmpty()) {
             return "the engine asked for a transfer with " + broken;
         }

@@ -2,15 +2,13 @@ package io.kvmessenger.messenger.kv;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.ModelSettings;
-import io.kvmessenger.messenger.session.PeerSubject;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.List;
 
 /** A peer's KV cache: its geometry, the ranks it serves, and, once a decoder has attached, its memory. */
-public final class KvPeer implements PeerSubject {
+public final class KvPeer {
     private final KvGeometry own;
     private final KvGeometry geometry;
     private final EngineRanks ranks;
@@ -25,11 +23,6 @@ public final class KvPeer implements PeerSubject {
         this.geometry = geometry;
         this.ranks = EngineRanks.of(geometry);
         this.needingRanks = EngineRanks.needing(own, geometry);
-    }
-
-    /** The session's peer; null before the handshake has delivered its geometry. */
-    public static KvPeer of(Session session) {
-        return (KvPeer) session.peerSubject();
     }
 
     public KvGeometry geometry() {

@@ -1,13 +1,11 @@
 package io.kvmessenger.messenger.prefill;
 
-import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.Decline;
@@ -72,11 +70,11 @@ final class DecoderFrames {
     }
 
     /** The decoder will send a grant or a decline, however long its queue is. */
-    void onExpect(Session session, Expect expect) {
+    void onExpect(DecoderSession session, Expect expect) {
         TransferKey transfer = new TransferKey(expect.getTransferId(), expect.getPromptDigest());
         expectations.add(session, transfer, clock.nowNs());
         asked(transfer);
-        Prefill next = prefills.awaiting(transfer, KvPeer.of(session).ranks());
+        Prefill next = prefills.awaiting(transfer, session.peerCache().ranks());
         boolean computed = next == null
                 ? !prefills.any(transfer) && ended.owes(session, transfer, clock.nowNs())
                 : next.engineEnded;
@@ -91,7 +89,7 @@ final class DecoderFrames {
     int tellOverdue(long nowNs) {
         int told = 0;
         for (Expectations.Word word : expectations.takeOverdue(nowNs)) {
-            if (prefills.awaiting(word.transfer(), KvPeer.of(word.session()).ranks()) == null) {
+            if (prefills.awaiting(word.transfer(), word.session().peerCache().ranks()) == null) {
                 replies.prefilled(word.session(), word.transfer());
                 told++;
             }
@@ -135,7 +133,7 @@ final class DecoderFrames {
     }
 
     /** Removes the session's announcement of this transfer, if there is one. */
-    private void answered(Session session, TransferKey transfer) {
+    private void answered(DecoderSession session, TransferKey transfer) {
         expectations.remove(session, transfer);
         prefills.expectLess(transfer);
     }
@@ -168,7 +166,7 @@ final class DecoderFrames {
         return waiting.takeFor(prefill, clock.nowNs());
     }
 
-    void onGrant(Session session, Grant wire, long nowNs) {
+    void onGrant(DecoderSession session, Grant wire, long nowNs) {
         tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
         PageGrant grant = PageGrant.of(session, wire, nowNs);
         answered(session, grant.transfer());
@@ -200,7 +198,7 @@ final class DecoderFrames {
 
     private void join(Prefill prefill, PageGrant grant) {
         if (prefill.stopped) {
-            prefill.addAnswer(grant.ranks(), KvPeer.of(grant.session()).needingRanks()); // its answer in this attempt
+            prefill.addAnswer(grant.ranks(), grant.session().peerCache().needingRanks()); // its answer in this attempt
             replies.decline(
                     grant,
                     prefill.stopCode == Reason.EXPIRED ? Reason.EXPIRED : Reason.PREFILL_ABORTED,
@@ -227,12 +225,12 @@ final class DecoderFrames {
             replies.decline(grant, Reason.GRANT_UNFIT, e.getMessage());
             return;
         }
-        prefill.addAnswer(grant.ranks(), KvPeer.of(grant.session()).needingRanks());
+        prefill.addAnswer(grant.ranks(), grant.session().peerCache().needingRanks());
         prefills.touch(prefill);
         deliveries.begin(prefill, grant, area);
     }
 
-    void onCancel(Session session, Cancel cancel) {
+    void onCancel(DecoderSession session, Cancel cancel) {
         TransferKey transfer = new TransferKey(cancel.getTransferId(), cancel.getPromptDigest());
         if (waiting.cancel(session, transfer.id(), cancel.getGrantId(), clock.nowNs())) {
             replies.confirmUnserved(session, cancel.getGrantId());
@@ -262,20 +260,20 @@ final class DecoderFrames {
         return !ended.knows(transfer) || (prefills.any(transfer) && !prefills.mayBeSeveral(transfer));
     }
 
-    void onDecline(Session session, Decline decline) {
+    void onDecline(DecoderSession session, Decline decline) {
         TransferKey transfer = new TransferKey(decline.getTransferId(), decline.getPromptDigest());
         answered(session, transfer);
         if (prefills.any(transfer) || !ended.takeOwed(session, transfer, clock.nowNs())) {
-            waiting.enqueue(transfer, KvPeer.of(session).ranks(), PromptWire.decode(decline.getPrompt()));
+            waiting.enqueue(transfer, session.peerCache().ranks(), PromptWire.decode(decline.getPrompt()));
             dismiss(session, transfer, WaitingGrants.DECLINED);
         } // else the prompt, sent by another messenger of this decoder, was computed and given up since
     }
 
     /** Records that the ranks of a decoder's messenger need nothing (more) of a transfer and will not grant it. */
-    private void dismiss(Session session, TransferKey transfer, String sentence) {
-        Prefill prefill = prefills.awaiting(transfer, KvPeer.of(session).ranks());
+    private void dismiss(DecoderSession session, TransferKey transfer, String sentence) {
+        Prefill prefill = prefills.awaiting(transfer, session.peerCache().ranks());
         if (prefill != null) {
-            prefill.addAnswer(KvPeer.of(session).ranks(), KvPeer.of(session).needingRanks());
+            prefill.addAnswer(session.peerCache().ranks(), session.peerCache().needingRanks());
             endIfUnwanted(prefill, sentence);
             settled.accept(prefill);
         } else if (prefills.mayBeSeveral(transfer) || !prefills.any(transfer)) {
@@ -306,7 +304,7 @@ final class DecoderFrames {
      * A decoder's fetches have failed with its session: prompts that they asked for, and that have not begun, are not
      * waited for. What it expected is kept as if its prefill had ended now, since the decoder may reconnect.
      */
-    void onEnded(Session session, String reason) {
+    void onEnded(DecoderSession session, String reason) {
         waiting.drop(session, reason, clock.nowNs());
         fences.owedTo(session).forEach(transfer -> dismiss(session, transfer, reason));
         long deadlineNs = clock.nowNs() + limits.grantWaitNs();

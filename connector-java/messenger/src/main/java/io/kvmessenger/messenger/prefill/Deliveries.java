@@ -179,8 +179,8 @@ final class Deliveries {
         delivery.onLeft(write, nowNs);
         tally.add(MessengerMetric.PAGES_SENT, write.pageCount);
         tally.add(MessengerMetric.BYTES_SENT, write.bytes);
-        delivery.grant.session().figures.add(MessengerMetric.PEER_BYTES_SENT, write.bytes);
-        delivery.grant.session().figures.add(MessengerMetric.PEER_LAYERS_SENT, write.joinedCount);
+        delivery.grant.session().figures().add(MessengerMetric.PEER_BYTES_SENT, write.bytes);
+        delivery.grant.session().figures().add(MessengerMetric.PEER_LAYERS_SENT, write.joinedCount);
         tally.add(MessengerMetric.STRIDED_PIECES_SENT, write.stridedPieceCount);
         tally.add(MessengerMetric.LAYERS_SENT, write.joinedCount);
         if (write.joinedCount > 0 && prefill.inFlight() && write.toToken() > prefill.settledTokens) {
@@ -195,7 +195,7 @@ final class Deliveries {
         Delivery delivery = write.delivery;
         delivery.writesInFlight--;
         tally.add(MessengerMetric.WRITES_FAILED, 1);
-        delivery.grant.session().figures.add(MessengerMetric.PEER_WRITES_FAILED, 1);
+        delivery.grant.session().figures().add(MessengerMetric.PEER_WRITES_FAILED, 1);
         writer.recycle(write);
         delivery.mayStillLand = true;
         String sentence = "a write failed (" + fault + "): " + detail;

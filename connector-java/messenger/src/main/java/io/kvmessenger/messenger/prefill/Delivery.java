@@ -1,7 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.PrefillTimeline;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.transfer.RemoteWindow;
@@ -72,11 +71,11 @@ final class Delivery {
                 .toArray();
     }
 
-    boolean holds(Session session, long grantId) {
+    boolean holds(DecoderSession session, long grantId) {
         return !answered && grant.is(session, grantId);
     }
 
-    boolean isOf(Session session) {
+    boolean isOf(DecoderSession session) {
         return grant.session() == session;
     }
 
@@ -149,7 +148,7 @@ final class Delivery {
     }
 
     PrefillTimeline timeline() {
-        Session session = grant.session();
+        DecoderSession session = grant.session();
         return new PrefillTimeline(
                 prefill.request,
                 prefill.transfer().id(),

@@ -1,12 +1,10 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.EngineRanks;
-import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.BoundedMap;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import java.util.Map;
 import java.util.Optional;
@@ -40,7 +38,7 @@ final class EndedTransfers {
             return new Ended(sentence, aborted, EngineRanks.copyOf(ranks), links, endedNs);
         }
 
-        Optional<String> knownTo(Session session) {
+        Optional<String> knownTo(DecoderSession session) {
             return links.isEmpty() || links.contains(session.link) ? Optional.of(sentence) : Optional.empty();
         }
     }
@@ -93,32 +91,32 @@ final class EndedTransfers {
      * Whether the session's answer was outstanding in an attempt that has ended: each rank answers once per attempt.
      * Must be called once per answer.
      */
-    boolean takeOwed(Session session, TransferKey transfer, long nowNs) {
+    boolean takeOwed(DecoderSession session, TransferKey transfer, long nowNs) {
         if (!owes(session, transfer, nowNs)) {
             return false;
         }
         Ended ended = byTransfer.get(transfer);
         if (ended.answeredRanks == null) {
-            byTransfer.put(transfer, ended.withAnswerOf(KvPeer.of(session).ranks()));
+            byTransfer.put(transfer, ended.withAnswerOf(session.peerCache().ranks()));
         } else {
-            ended.answeredRanks.add(KvPeer.of(session).ranks());
+            ended.answeredRanks.add(session.peerCache().ranks());
         }
         return true;
     }
 
     /** Whether an attempt ended recently without an answer of the session's ranks. */
-    boolean owes(Session session, TransferKey transfer, long nowNs) {
+    boolean owes(DecoderSession session, TransferKey transfer, long nowNs) {
         Ended ended = byTransfer.get(transfer);
         return ended != null
                 && nowNs - ended.endedNs < memoryNs
                 && (ended.answeredRanks == null
-                        || (ended.answeredRanks.fits(KvPeer.of(session).ranks())
+                        || (ended.answeredRanks.fits(session.peerCache().ranks())
                                 && !ended.answeredRanks.intersects(
-                                        KvPeer.of(session).ranks())));
+                                        session.peerCache().ranks())));
     }
 
     /** How a transfer ended, if this session granted it or no session did; else empty. */
-    Optional<String> endFor(Session session, TransferKey transfer) {
+    Optional<String> endFor(DecoderSession session, TransferKey transfer) {
         return Optional.ofNullable(byTransfer.get(transfer)).flatMap(ended -> ended.knownTo(session));
     }
 

@@ -1,7 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Session;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
@@ -15,10 +14,10 @@ import java.util.Set;
  */
 final class Expectations {
     /** Sessions in the order of their announcements, which is the order of the replies: runs are reproducible. */
-    private final Map<TransferKey, Set<Session>> byTransfer = new HashMap<>();
+    private final Map<TransferKey, Set<DecoderSession>> byTransfer = new HashMap<>();
 
     /** Number of outstanding answers for each transfer. */
-    private final Map<Session, Map<TransferKey, Integer>> bySession = new HashMap<>();
+    private final Map<DecoderSession, Map<TransferKey, Integer>> bySession = new HashMap<>();
     /** Deadline by which the prompt must have been seen, ordered by deadline. */
     private final Map<Word, Long> unseenUntilNs = new LinkedHashMap<>();
 
@@ -26,7 +25,7 @@ final class Expectations {
     private final int eachMax;
 
     /** A transfer that a session has announced. */
-    record Word(Session session, TransferKey transfer) {}
+    record Word(DecoderSession session, TransferKey transfer) {}
 
     /** @param eachMax limit on the transfers of one session */
     Expectations(long unheardLimitNs, int eachMax) {
@@ -35,7 +34,7 @@ final class Expectations {
     }
 
     /** Records an announcement. One beyond the session's limit is dropped: its prefill then waits the usual limit. */
-    void add(Session session, TransferKey transfer, long nowNs) {
+    void add(DecoderSession session, TransferKey transfer, long nowNs) {
         Map<TransferKey, Integer> expected = bySession.computeIfAbsent(session, unknown -> new HashMap<>());
         if (expected.containsKey(transfer) || expected.size() < eachMax) {
             expected.merge(transfer, 1, Integer::sum);
@@ -47,7 +46,7 @@ final class Expectations {
     }
 
     /** The session has granted or declined the transfer for one of its requests. */
-    void remove(Session session, TransferKey transfer) {
+    void remove(DecoderSession session, TransferKey transfer) {
         Map<TransferKey, Integer> expected = bySession.get(session);
         if (expected != null
                 && expected.containsKey(transfer)
@@ -57,7 +56,7 @@ final class Expectations {
     }
 
     /** The session has ended. Returns the transfers that it expected. */
-    Set<TransferKey> drop(Session session) {
+    Set<TransferKey> drop(DecoderSession session) {
         Map<TransferKey, Integer> expected = bySession.remove(session);
         if (expected == null) {
             return Set.of();
@@ -67,7 +66,7 @@ final class Expectations {
     }
 
     /** Sessions that expect the transfer. */
-    List<Session> of(TransferKey transfer) {
+    List<DecoderSession> of(TransferKey transfer) {
         return List.copyOf(byTransfer.getOrDefault(transfer, Set.of()));
     }
 
@@ -92,9 +91,9 @@ final class Expectations {
                 : latestNs + Math.min(0, unseenUntilNs.values().iterator().next() - latestNs);
     }
 
-    private void forget(Session session, TransferKey transfer) {
+    private void forget(DecoderSession session, TransferKey transfer) {
         unseenUntilNs.remove(new Word(session, transfer));
-        Set<Session> sessions = byTransfer.get(transfer);
+        Set<DecoderSession> sessions = byTransfer.get(transfer);
         sessions.remove(session);
         if (sessions.isEmpty()) {
             byTransfer.remove(transfer);

@@ -2,7 +2,6 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import java.util.ArrayList;
 import java.util.List;
@@ -57,8 +56,8 @@ final class Fences {
 
     /** Ends the sessions of peers that delay a fence beyond the limit, and so their writes. Returns how many. */
     int endLate(Sessions sessions, ProtocolLimits limits, long nowNs) {
-        List<Session> late = holdersAfter(nowNs - limits.fenceLimitNs());
-        for (Session session : late) {
+        List<DecoderSession> late = holdersAfter(nowNs - limits.fenceLimitNs());
+        for (DecoderSession session : late) {
             sessions.end(
                     session,
                     session.peerName() + " still held writes of a preempted prompt after "
@@ -68,7 +67,7 @@ final class Fences {
     }
 
     /** Sessions whose writes have delayed a fence since that time or longer. */
-    private List<Session> holdersAfter(long sinceNs) {
+    private List<DecoderSession> holdersAfter(long sinceNs) {
         if (busy.isEmpty()) {
             return List.of();
         }
@@ -109,12 +108,12 @@ final class Fences {
     }
 
     /** Whether the answer to this grant is still to be sent for a preempted prompt. */
-    boolean anyHolds(Session session, long grantId) {
+    boolean anyHolds(DecoderSession session, long grantId) {
         return busy.stream().anyMatch(p -> p.find(session, grantId) != null);
     }
 
     /** Preempted prompts whose answer to the session has not been sent; the session would grant them again after it. */
-    List<TransferKey> owedTo(Session session) {
+    List<TransferKey> owedTo(DecoderSession session) {
         return busy.stream()
                 .filter(p -> p.deliveries.stream().anyMatch(delivery -> delivery.isOf(session) && delivery.owed()))
                 .map(Prefill::transfer)

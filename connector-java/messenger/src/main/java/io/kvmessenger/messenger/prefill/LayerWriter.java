@@ -13,7 +13,6 @@ import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.specdecode.ContextSlots;
@@ -53,7 +52,7 @@ public final class LayerWriter {
     private final List<LayerWrite> writes = new ArrayList<>();
     private final List<LayerWrite> free = new ArrayList<>();
     /** The routes of a page's pieces to each decoder, in the order in which layers become readable. */
-    private final Map<Session, Map<SourceDraw, List<PieceRoute>>> routes = new HashMap<>();
+    private final Map<DecoderSession, Map<SourceDraw, List<PieceRoute>>> routes = new HashMap<>();
 
     /** @param memory of each rank of the geometry */
     public LayerWriter(
@@ -77,20 +76,20 @@ public final class LayerWriter {
 
     /** The routes of a page's pieces to a decoder, in the order in which layers become readable. Cached per draw. */
     List<PieceRoute> routesFor(PageGrant grant) {
-        Session session = grant.session();
+        DecoderSession session = grant.session();
         SourceDraw draw =
-                SourceDraw.of(grant.transferId(), geometry, KvPeer.of(session).geometry());
+                SourceDraw.of(grant.transferId(), geometry, session.peerCache().geometry());
         return routes.computeIfAbsent(session, unplanned -> new HashMap<>())
                 .computeIfAbsent(
                         draw,
                         unplanned -> routesTo(
-                                KvPeer.of(session).geometry(),
-                                KvPeer.of(session).regions(),
+                                session.peerCache().geometry(),
+                                session.peerCache().regions(),
                                 unplanned));
     }
 
     /** No grant of this session will follow. */
-    void forget(Session session) {
+    void forget(DecoderSession session) {
         routes.remove(session);
     }
 
@@ -134,7 +133,7 @@ public final class LayerWriter {
 
     /** Why a grant cannot be served; empty when it can. */
     String unfit(PageGrant grant) {
-        KvGeometry peer = KvPeer.of(grant.session()).geometry();
+        KvGeometry peer = grant.session().peerCache().geometry();
         String misfit = PageLists.misfit(
                 peer,
                 grant.pages(),
@@ -162,7 +161,7 @@ public final class LayerWriter {
     }
 
     private String unfitContext(PageGrant grant) {
-        KvPeer decoder = KvPeer.of(grant.session());
+        KvPeer decoder = grant.session().peerCache();
         if (!decoder.contextKinds().equals(contextKinds)) {
             return "the decoder's context rows are ["
                     + decoder.contextKinds().describe() + "] and the prefiller's [" + contextKinds.describe()
@@ -184,7 +183,7 @@ public final class LayerWriter {
      * @throws IllegalArgumentException with the reason if the area is invalid, for example when a page is named twice
      */
     static WindowArea area(PageGrant grant) {
-        KvPeer decoder = KvPeer.of(grant.session());
+        KvPeer decoder = grant.session().peerCache();
         try {
             return GrantedRanges.of(
                     decoder.geometry(),
@@ -200,7 +199,7 @@ public final class LayerWriter {
     /** Opens the delivery's remote window at the transfer engine, for the area that the grant allows. */
     void allow(Delivery delivery, WindowArea area) {
         PageGrant grant = delivery.grant;
-        Session session = grant.session();
+        DecoderSession session = grant.session();
         if (session.peer != null) {
             delivery.window = transfer.allow(session.peer, grant.imm(), area);
         }
@@ -208,7 +207,7 @@ public final class LayerWriter {
 
     /** Closes the remote window; writes already accepted still complete. */
     void disallow(Delivery delivery) {
-        Session session = delivery.grant.session();
+        DecoderSession session = delivery.grant.session();
         if (session.peer != null && delivery.window != null) {
             transfer.disallow(session.peer, delivery.window);
         }
@@ -273,7 +272,7 @@ public final class LayerWriter {
         PageGrant grant = delivery.grant;
         int position = delivery.contextRows[delivery.nextContextRow];
         ContextRow source = context.get(position);
-        PeerContextRow target = KvPeer.of(grant.session()).context().get(position);
+        PeerContextRow target = grant.session().peerCache().context().get(position);
         int rowBytes = source.slots().kind().rowBytes();
         LayerWrite write = take(delivery);
         write.joinedCount = 0;

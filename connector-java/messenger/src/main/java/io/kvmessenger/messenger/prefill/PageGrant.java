@@ -1,10 +1,8 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.EngineRanks;
-import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.specdecode.ContextChoice;
 import io.kvmessenger.specdecode.ContextSlots;
@@ -23,7 +21,7 @@ import java.util.concurrent.TimeUnit;
  * @param unheardLimitNs the least that the decoder wants it to wait for a prompt that is unheard of; 0 = nothing said
  */
 record PageGrant(
-        Session session,
+        DecoderSession session,
         long id,
         TransferKey transfer,
         int imm,
@@ -36,7 +34,7 @@ record PageGrant(
         long unheardLimitNs,
         long receivedNs) {
     /** Decodes a grant's frame. */
-    static PageGrant of(Session session, Grant wire, long nowNs) {
+    static PageGrant of(DecoderSession session, Grant wire, long nowNs) {
         return new PageGrant(
                 session,
                 wire.getGrantId(),
@@ -62,7 +60,7 @@ record PageGrant(
 
     /** First token of a group's first page: {@code firstToken}, or the start of the last window's first page. */
     int firstTokenOf(int group) {
-        return KvPeer.of(session).geometry().groups().get(group).firstTokenSent(firstToken, promptTokens);
+        return session.peerCache().geometry().groups().get(group).firstTokenSent(firstToken, promptTokens);
     }
 
     /**
@@ -71,7 +69,7 @@ record PageGrant(
      * @throws IllegalArgumentException if it requests a kind that does not exist
      */
     ContextChoice context() {
-        return KvPeer.of(session).contextKinds().chosen(contextRequested);
+        return session.peerCache().contextKinds().chosen(contextRequested);
     }
 
     /** Number of pages of all groups. */
@@ -85,11 +83,11 @@ record PageGrant(
 
     /** The decoder's ranks that the pages belong to. */
     EngineRanks ranks() {
-        return KvPeer.of(session).ranks();
+        return session.peerCache().ranks();
     }
 
     /** Whether a frame of this session refers to it. */
-    boolean is(Session of, long grantId) {
+    boolean is(DecoderSession of, long grantId) {
         return id == grantId && session == of;
     }
 }

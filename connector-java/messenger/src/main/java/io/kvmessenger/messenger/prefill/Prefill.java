@@ -8,7 +8,6 @@ import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.PrefillFailure;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.ArrayList;
@@ -274,7 +273,7 @@ final class Prefill {
     }
 
     /** The delivery of this grant, if its answer has not been sent; else null. */
-    Delivery find(Session session, long grantId) {
+    Delivery find(DecoderSession session, long grantId) {
         for (Delivery delivery : deliveries) {
             if (delivery.holds(session, grantId)) {
                 return delivery;

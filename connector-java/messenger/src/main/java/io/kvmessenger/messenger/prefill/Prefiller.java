@@ -2,7 +2,9 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.KvGroup;
+import io.kvmessenger.messenger.kv.Isolation;
 import io.kvmessenger.messenger.kv.KvPeer;
+import io.kvmessenger.messenger.kv.KvSession;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineEvents;
@@ -16,7 +18,6 @@ import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Isolation;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Attach;
@@ -62,7 +63,7 @@ public final class Prefiller {
     private final List<KvGroup> groups;
 
     private final Prefills prefills;
-    private final Map<Peer, Session> byPeer = new HashMap<>();
+    private final Map<Peer, DecoderSession> byPeer = new HashMap<>();
     private final StepsInFlight steps;
 
     private final Fences fences;
@@ -70,6 +71,7 @@ public final class Prefiller {
     private final EndedTransfers ended;
     private final Contradictions contradictions;
     private final NanoClock clock;
+    private final KvSession.Side own;
 
     /** The ports that the sending side uses. */
     public record Ports(
@@ -94,6 +96,7 @@ public final class Prefiller {
         this.history = ports.history();
         this.replies = new Replies(sessions, tally);
         this.clock = ports.clock();
+        this.own = new KvSession.Side(geometry, engine, tally);
         this.ended = new EndedTransfers(limits);
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
         this.contradictions = new Contradictions(prefills, waiting, engine, limits);
@@ -276,9 +279,14 @@ public final class Prefiller {
 
     // ---- from decoders
 
-    public void onAttached(Session session, Attach attach) {
+    /** A decoder has opened a link. */
+    public Session accept(long link, String peerAddress) {
+        return new DecoderSession(own, link, peerAddress, this);
+    }
+
+    void onAttached(DecoderSession session, Attach attach) {
         try {
-            KvPeer decoder = KvPeer.of(session);
+            KvPeer decoder = session.peerCache();
             decoder.attached(AttachWire.regionsByRank(attach, decoder.geometry()), PeerContextRow.decode(attach));
         } catch (IllegalArgumentException e) {
             tally.add(MessengerMetric.FRAMES_INVALID, 1);
@@ -286,11 +294,14 @@ public final class Prefiller {
             return;
         }
         session.peer = transfer.connect(
-                AttachWire.address(attach), attach.getAdmissionKey().toByteArray(), session.peerName());
+                AttachWire.address(attach),
+                session.concealed(attach.getAdmissionKey()).toByteArray(),
+                session.peerName());
         byPeer.put(session.peer, session);
     }
 
-    public void onFrame(Session session, ControlFrame frame, long nowNs) {
+    void onFrame(DecoderSession session, ControlFrame frame) {
+        long nowNs = clock.nowNs();
         switch (frame.getBodyCase()) {
             case GRANT -> onGrant(session, frame.getGrant(), nowNs);
             case CANCEL -> words.onCancel(session, frame.getCancel());
@@ -304,8 +315,17 @@ public final class Prefiller {
         }
     }
 
+    /** Answers a frame of one transfer that breaks a rule; false if it concerns more than one transfer. */
+    boolean survivesBroken(DecoderSession session, ControlFrame frame, String why) {
+        if (!InvalidFrames.concernsOneTransfer(frame)) {
+            return false;
+        }
+        InvalidFrames.answer(frame, why).ifPresent(answer -> sessions.send(session, answer));
+        return true;
+    }
+
     /** Ends the session if the grant's id is not new: answers to two grants of one id would be ambiguous. */
-    private void onGrant(Session session, Grant grant, long nowNs) {
+    private void onGrant(DecoderSession session, Grant grant, long nowNs) {
         if (session.takesGrant(grant.getGrantId())) {
             words.onGrant(session, grant, nowNs);
             contradictions.note(grant.getTransferId(), nowNs);
@@ -319,7 +339,7 @@ public final class Prefiller {
     }
 
     public void onPeerReady(Peer peer) {
-        Session session = byPeer.get(peer);
+        DecoderSession session = byPeer.get(peer);
         if (session != null) {
             session.peerReady = true;
             for (Delivery delivery : prefills.deliveriesTo(session)) {
@@ -330,7 +350,7 @@ public final class Prefiller {
     }
 
     public void onPeerLost(Peer peer, TransferFault fault, String detail) {
-        Session session = byPeer.remove(peer);
+        DecoderSession session = byPeer.remove(peer);
         if (session == null) {
             return;
         }
@@ -342,7 +362,7 @@ public final class Prefiller {
         sessions.end(session, sentence);
     }
 
-    public void onEnded(Session session, String reason) {
+    void onEnded(DecoderSession session, String reason) {
         stopAll(session, reason);
         words.onEnded(session, reason);
         writer.forget(session);
@@ -518,7 +538,7 @@ public final class Prefiller {
         return prefill;
     }
 
-    private void stopAll(Session session, String sentence) {
+    private void stopAll(DecoderSession session, String sentence) {
         for (Delivery delivery : prefills.deliveriesTo(session)) {
             if (!delivery.sent && !delivery.awaitsOnlyCompletions()) {
                 deliveries.stop(delivery, Reason.PATH_LOST, sentence);

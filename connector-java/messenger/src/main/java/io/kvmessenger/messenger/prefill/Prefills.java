@@ -3,7 +3,6 @@ package io.kvmessenger.messenger.prefill;
 import io.kvmessenger.messenger.kv.EngineRanks;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Deadlines;
-import io.kvmessenger.messenger.session.Session;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -188,7 +187,7 @@ final class Prefills {
     }
 
     /** The delivery of this grant, if its answer has not been sent; else null. */
-    Delivery find(Session session, TransferKey transfer, long grantId) {
+    Delivery find(DecoderSession session, TransferKey transfer, long grantId) {
         for (Prefill prefill : byTransferId.getOrDefault(transfer.id(), List.of())) {
             Delivery delivery = prefill.find(session, grantId);
             if (delivery != null) {
@@ -198,7 +197,7 @@ final class Prefills {
         return null;
     }
 
-    List<Delivery> deliveriesTo(Session session) {
+    List<Delivery> deliveriesTo(DecoderSession session) {
         looks += byRequest.size();
         return byRequest.values().stream()
                 .flatMap(prefill -> prefill.deliveries.stream())

@@ -3,7 +3,6 @@ package io.kvmessenger.messenger.prefill;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.CannotDeliver;
@@ -60,7 +59,7 @@ final class Replies {
     }
 
     /** Tells a session that the engine is done with a prompt that it expects. */
-    void prefilled(Session session, TransferKey transfer) {
+    void prefilled(DecoderSession session, TransferKey transfer) {
         sessions.send(
                 session,
                 ControlFrame.newBuilder()
@@ -70,16 +69,16 @@ final class Replies {
     }
 
     /** Confirms the cancel of a waiting grant, for which nothing was posted. */
-    void confirmUnserved(Session session, long grantId) {
+    void confirmUnserved(DecoderSession session, long grantId) {
         confirm(session, CancelConfirmed.newBuilder().setGrantId(grantId).setPostedWeight(0));
     }
 
     /** Confirms the cancel of a grant that has been served completely and forgotten. */
-    void confirmSent(Session session, long grantId) {
+    void confirmSent(DecoderSession session, long grantId) {
         confirm(session, CancelConfirmed.newBuilder().setGrantId(grantId));
     }
 
-    private void confirm(Session session, CancelConfirmed.Builder confirmed) {
+    private void confirm(DecoderSession session, CancelConfirmed.Builder confirmed) {
         sessions.send(session, ControlFrame.newBuilder().setCancelConfirmed(confirmed));
     }
 }

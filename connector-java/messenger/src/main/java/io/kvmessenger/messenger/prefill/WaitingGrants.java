@@ -1,7 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.EngineRanks;
-import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.Capacities;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
@@ -10,7 +9,6 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.BoundedMap;
 import io.kvmessenger.messenger.session.Deadlines;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -55,7 +53,7 @@ final class WaitingGrants {
     /** How recent transfers ended, so that a grant for one of them gets the reason. */
     private final EndedTransfers ended;
     /** By decoder: bytes of its waiting grants' page lists. */
-    private final Map<Session, Long> bytesOf = new HashMap<>();
+    private final Map<DecoderSession, Long> bytesOf = new HashMap<>();
 
     private long bytes;
     /** Ranks that need nothing of a transfer whose prefill has not begun: it will not wait for their grants. */
@@ -213,7 +211,7 @@ final class WaitingGrants {
     }
 
     /** Removes a grant that its decoder cancels; false if it does not wait here. */
-    boolean cancel(Session session, String transferId, long grantId, long nowNs) {
+    boolean cancel(DecoderSession session, String transferId, long grantId, long nowNs) {
         Optional<PageGrant> cancelled = byTransferId.getOrDefault(transferId, List.of()).stream()
                 .filter(grant -> grant.is(session, grantId))
                 .findFirst();
@@ -225,8 +223,8 @@ final class WaitingGrants {
     }
 
     /** Records that the peer's ranks will not grant a prefill that has not begun, or its next attempt. */
-    void dismiss(TransferKey transfer, Session session, String sentence, long nowNs) {
-        dismiss(transfer, KvPeer.of(session).ranks(), KvPeer.of(session).needingRanks(), sentence, nowNs);
+    void dismiss(TransferKey transfer, DecoderSession session, String sentence, long nowNs) {
+        dismiss(transfer, session.peerCache().ranks(), session.peerCache().needingRanks(), sentence, nowNs);
     }
 
     /** The same for ranks {@code done}, of the ranks {@code needing} something of this prefiller. */
@@ -250,7 +248,7 @@ final class WaitingGrants {
     }
 
     /** Removes the grants of an ended session, and records that none will follow for their fetches. */
-    void drop(Session session, String reason, long nowNs) {
+    void drop(DecoderSession session, String reason, long nowNs) {
         List<PageGrant> dropped =
                 inOrder.stream().filter(grant -> grant.session() == session).toList();
         for (PageGrant grant : dropped) {

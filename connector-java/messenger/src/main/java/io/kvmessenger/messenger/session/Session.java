@@ -1,42 +1,40 @@
 package io.kvmessenger.messenger.session;
 
-import io.kvmessenger.messenger.port.PeerTally;
+import com.google.protobuf.ByteString;
+import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Peer;
-import java.util.ArrayList;
-import java.util.List;
+import java.util.Optional;
 
 /**
  * One control link and the pair of incarnations it belongs to. A reconnected peer is a new session.
  *
- * <p>State only, owned by the messenger's thread; {@link Sessions} drives it.
+ * <p>A {@link Subject} extends it by what it keeps for a peer, and by what it does when something happens on the link.
+ * Owned by the messenger's thread; {@link Sessions} drives it. It knows no transfer engine.
  */
-public final class Session {
+public abstract class Session {
     /** The states of a link, in order. */
     public enum State {
         DIALLING,
         HANDSHAKING,
+        /** The peer has been welcomed; its Attach is awaited. Listener only. */
+        WELCOMED,
         READY,
         ENDED
     }
 
     public final long link;
-    /** The peer dialled us: it is a decoder and we are its prefiller. */
+    /** The peer dialled this side, which is the listener. */
     public final boolean inbound;
     /** The address that was dialled, or that the peer connected from; for sentences. */
     final String peerAddress;
 
     public State state;
-    /** Counts the metrics of this peer once the session is ready. */
-    public PeerTally figures = PeerTally.NONE;
 
     public String peerEngineId = "";
     long peerIncarnation;
     /** The agreed version; 0 before agreement. */
     private int protocolVersion;
 
-    private PeerSubject peerSubject;
     byte[] ownNonce = new byte[0];
     byte[] peerNonce = new byte[0];
     /** The handshake's messages so far: {@link HandshakeProof#transcript}. */
@@ -48,7 +46,7 @@ public final class Session {
     /** Verifies incoming frames; null until the peer is proven, and always without a secret. */
     FrameSeal sealIn;
 
-    /** Outbound: when it was dialled. */
+    /** Dialler: when it was dialled. */
     long begunNs;
 
     long handshakeDeadlineNs;
@@ -56,41 +54,47 @@ public final class Session {
     long lastHeartbeatNs;
     long heartbeatsSent;
 
-    /** Outbound: the prefiller's right to write here. */
-    public Admission admission;
-    /** Outbound: frames about transfers, to be sent once the session is ready. */
-    public final List<ControlFrame.Builder> waitingFrames = new ArrayList<>();
-
-    /** Outbound: nothing can be written through the admission any more. */
-    public boolean admissionClosed;
-
-    /** Inbound: the decoder as a target of this side's writes. */
-    public Peer peer;
-
-    public boolean peerReady;
-    /** Inbound: id of the last grant. */
-    private long lastGrantId;
-
-    public Session(long link, boolean inbound, String peerAddress, State state) {
+    protected Session(long link, boolean inbound, String peerAddress) {
         this.link = link;
         this.inbound = inbound;
         this.peerAddress = peerAddress;
-        this.state = state;
+        this.state = inbound ? State.HANDSHAKING : State.DIALLING;
     }
+
+    // ---- what the subject does
+
+    /** Compares the description of a peer that is proven with this side's; empty if they fit. Called once. */
+    protected abstract Optional<Misfit> misfit(ByteString peerDescription);
+
+    /** Dialler, before Attach is sent: fills in what the listener needs of the subject. */
+    protected void admit(Attach.Builder attach) {}
+
+    /** Listener: the dialler has attached. May end the session. */
+    protected void attached(Attach attach) {}
+
+    protected void onReady() {}
+
+    /** A frame of the subject, on a ready session. */
+    protected abstract void onFrame(ControlFrame frame);
+
+    /**
+     * A frame on a ready session breaks a rule of the subject: answers it, if it concerns a part of the subject alone.
+     *
+     * @param why a sentence
+     * @return whether the session goes on; if not, it is ended
+     */
+    protected boolean survivesBroken(ControlFrame frame, String why) {
+        return false;
+    }
+
+    /** The link is closed. Called once for each session. */
+    protected abstract void onEnded(String reason);
+
+    // ---- what the subject may ask
 
     /** Distinguishes the peer's process from an earlier one at the same address; known once the session is ready. */
     public long peerIncarnation() {
         return peerIncarnation;
-    }
-
-    /** The peer's side of the subject; null before its description was found to fit. */
-    public PeerSubject peerSubject() {
-        return peerSubject;
-    }
-
-    /** Records that the peer's description fits this side's. */
-    public void fits(PeerSubject peer) {
-        peerSubject = peer;
     }
 
     /** Records the agreed version of the protocol. */
@@ -107,15 +111,6 @@ public final class Session {
         return state == State.READY;
     }
 
-    /** Inbound: whether this grant id is new in the session; it is recorded as used. */
-    public boolean takesGrant(long grantId) {
-        if (grantId <= lastGrantId) {
-            return false;
-        }
-        lastGrantId = grantId;
-        return true;
-    }
-
     /** For how long the peer has sent no frame. */
     public long silentNs(long nowNs) {
         return nowNs - lastHeardNs;
@@ -124,5 +119,13 @@ public final class Session {
     /** The peer as the subject of a sentence. */
     public String peerName() {
         return peerEngineId.isEmpty() ? peerAddress : peerEngineId + " at " + peerAddress;
+    }
+
+    /**
+     * Encrypts the one secret that Attach carries, with a key of the session that serves no other purpose; a second
+     * call decrypts it. Without a shared secret it stays as it is.
+     */
+    public ByteString concealed(ByteString secret) {
+        return keys == null ? secret : keys.concealed(secret);
     }
 }

@@ -1,7 +1,6 @@
 package io.kvmessenger.messenger.session;
 
 import com.google.protobuf.ByteString;
-import io.kvmessenger.messenger.wire.Attach;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.util.Arrays;
@@ -45,22 +44,14 @@ final class SessionKeys {
         return mac.doFinal();
     }
 
-    /**
-     * Encrypts the admission key; a second call decrypts it. XOR with a key of the session that serves no other
-     * purpose.
-     *
-     * @param keys null without a secret, and then the admission key stays as it is
-     */
-    static Attach.Builder hideAdmissionKey(Attach.Builder wire, SessionKeys keys) {
-        if (keys == null) {
-            return wire;
+    /** Encrypts a secret of at most 32 bytes; a second call decrypts it. The pad serves one secret of a session. */
+    ByteString concealed(ByteString secret) {
+        byte[] concealed = secret.toByteArray();
+        byte[] pad = keyFor("admission key");
+        for (int i = 0; i < concealed.length; i++) {
+            concealed[i] ^= pad[i];
         }
-        byte[] key = wire.getAdmissionKey().toByteArray();
-        byte[] pad = keys.keyFor("admission key");
-        for (int i = 0; i < key.length; i++) {
-            key[i] ^= pad[i];
-        }
-        return wire.setAdmissionKey(ByteString.copyFrom(key));
+        return ByteString.copyFrom(concealed);
     }
 
     static Mac mac(byte[] key) {

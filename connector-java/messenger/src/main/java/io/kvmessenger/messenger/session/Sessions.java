@@ -9,6 +9,7 @@ import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Challenge;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.FrameVersions;
 import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Heartbeat;
 import io.kvmessenger.messenger.wire.Hello;
@@ -25,31 +26,22 @@ import java.util.random.RandomGenerator;
 /**
  * Establishes links, keeps them alive and declares them lost: handshake, heartbeats, silence.
  *
- * <p>The prefiller speaks first (Challenge), the decoder answers (Hello), is welcomed, and attaches. Either side may
- * refuse. Owned by the messenger's thread. It does not know transfers; {@link Listener} does.
+ * <p>The listener speaks first (Challenge), the dialler answers (Hello), is welcomed, and attaches. Either side may
+ * refuse. Owned by the messenger's thread. It does not know what is moved; the {@link Subject} does.
  */
 public final class Sessions {
-    private static final String PREFILLER = "prefiller";
-    private static final String DECODER = "decoder";
-    /** Refused field: the prefiller has reached its limit of decoders. */
-    private static final String DECODERS = "decoders";
+    /** The side that listens, in the keys and proofs of every version. */
+    private static final String LISTENER = "prefiller";
+    /** The side that dials, likewise. */
+    private static final String DIALLER = "decoder";
+    /** Refused field: the listener has reached its limit of peers. */
+    private static final String DIALLERS = "decoders";
     /** Refused field: the peer's subject is of another kind. */
     private static final String SUBJECT = "subject";
 
-    /** Receives the events of sessions. */
-    public interface Listener {
-        /** Outbound, before Attach is sent: fills in what the prefiller needs in order to write here. */
-        void onAdmitting(Session session, Attach.Builder attach);
-
-        void onAttached(Session session, Attach attach);
-
-        void onReady(Session session);
-
-        /** A frame on a ready session, other than those of the handshake and heartbeats. */
-        void onFrame(Session session, ControlFrame frame);
-
-        /** Once for each session that was dialled or opened. */
-        void onEnded(Session session, String reason);
+    /** Makes the state of a session that is being dialled. */
+    public interface Opening<S extends Session> {
+        S session(long link, String peerAddress);
     }
 
     private final MessengerIdentity identity;
@@ -58,7 +50,6 @@ public final class Sessions {
     private final ProtocolLimits limits;
     private final Tally tally;
     private final RandomGenerator random;
-    private final Listener listener;
     private final PeerWarnings warnings;
     private final Map<Long, Session> byLink = new LinkedHashMap<>();
     /** Links that peers opened and have not attached yet. */
@@ -81,8 +72,7 @@ public final class Sessions {
             ProtocolLimits limits,
             Tally tally,
             RandomGenerator random,
-            PeerWarnings warnings,
-            Listener listener) {
+            PeerWarnings warnings) {
         this.identity = identity;
         this.subject = subject;
         this.network = network;
@@ -90,12 +80,12 @@ public final class Sessions {
         this.tally = tally;
         this.random = random;
         this.warnings = warnings;
-        this.listener = listener;
     }
 
-    public Session dial(String host, int port, long nowNs) {
+    /** Dials a peer; the session may be used at once, and is ready later. */
+    public <S extends Session> S dial(String host, int port, Opening<S> opening, long nowNs) {
         long link = network.dial(host, port);
-        Session session = new Session(link, false, host + ":" + port, Session.State.DIALLING);
+        S session = opening.session(link, host + ":" + port);
         session.begunNs = nowNs;
         session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
         byLink.put(link, session);
@@ -115,7 +105,7 @@ public final class Sessions {
             return;
         }
         if (inbound) {
-            session = new Session(link, true, peerAddress, Session.State.HANDSHAKING);
+            session = subject.accept(link, peerAddress);
             session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
             makeRoomForHandshake();
             pending.add(session, peerAddress.substring(0, Math.max(0, peerAddress.lastIndexOf(':'))));
@@ -151,16 +141,9 @@ public final class Sessions {
                             + " makes control frames");
             return;
         }
-        String broken = FrameRules.broken(frame);
-        if (!broken.isEmpty() && session.ready() && InvalidFrames.concernsOneTransfer(session, frame)) {
-            session.lastHeardNs = nowNs;
-            InvalidFrames.answer(frame, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken)
-                    .ifPresent(answer -> send(session, answer));
-            return;
-        }
+        String broken = FrameRules.broken(frame, subject);
         if (!broken.isEmpty()) {
-            tally.add(MessengerMetric.FRAMES_INVALID, 1);
-            end(session, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken);
+            onBroken(session, frame, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken, nowNs);
             return;
         }
         session.lastHeardNs = nowNs;
@@ -186,14 +169,23 @@ public final class Sessions {
                         session,
                         session.peerName() + " said goodbye: "
                                 + PeerText.oneLine(frame.getGoodbye().getSentence()));
-            case GRANT, DECLINE, EXPECT, REJECTED, PREFILLED, CHECKSUMS, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
+            case BODY_NOT_SET -> outOfPlace(session, frame);
+            default -> { // the subject's
                 if (session.ready()) {
-                    listener.onFrame(session, frame);
+                    session.onFrame(frame);
                 } else {
                     outOfPlace(session, frame);
                 }
             }
-            case BODY_NOT_SET -> outOfPlace(session, frame);
+        }
+    }
+
+    private void onBroken(Session session, ControlFrame frame, String why, long nowNs) {
+        if (session.ready() && session.survivesBroken(frame, why)) {
+            session.lastHeardNs = nowNs;
+        } else {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            end(session, why);
         }
     }
 
@@ -336,7 +328,9 @@ public final class Sessions {
         return byLink.values().stream()
                 .map(session -> new PeerRow(
                         session.peerName(),
-                        session.inbound ? "decoder" : "prefiller",
+                        session.inbound
+                                ? subject.roles().dialler()
+                                : subject.roles().listener(),
                         session.state.name().toLowerCase(Locale.ROOT),
                         session.state == Session.State.DIALLING ? 0 : nowNs - session.lastHeardNs))
                 .toList();
@@ -375,8 +369,7 @@ public final class Sessions {
             tally.add(MessengerMetric.LINKS_LOST, 1);
         }
         session.state = Session.State.ENDED;
-        listener.onEnded(session, reason);
-        session.figures.end();
+        session.onEnded(reason);
     }
 
     private void onChallenge(Session session, Challenge challenge) {
@@ -402,9 +395,9 @@ public final class Sessions {
                 .setSubject(ownSubject());
         session.transcript =
                 HandshakeProof.transcript(HandshakeProof.transcript(session.transcript, challenge), hello.build());
-        hello.setProof(HandshakeProof.of(session.keys, DECODER, session.transcript));
+        hello.setProof(HandshakeProof.of(session.keys, DIALLER, session.transcript));
         send(session, ControlFrame.newBuilder().setHello(hello));
-        session.sealOut = seal(session, DECODER);
+        session.sealOut = seal(session, DIALLER);
     }
 
     private void onHello(Session session, Hello hello) {
@@ -421,16 +414,17 @@ public final class Sessions {
         session.keys = keys(session.ownNonce, session.peerNonce);
         session.transcript = HandshakeProof.transcript(
                 session.transcript, hello.toBuilder().clearProof().build());
-        if (secretDiffers(session, DECODER, hello.getProof()) || subjectDiffers(session, hello.getSubject())) {
+        if (secretDiffers(session, DIALLER, hello.getProof()) || subjectDiffers(session, hello.getSubject())) {
             return;
         }
-        session.sealIn = seal(session, DECODER);
+        session.sealIn = seal(session, DIALLER);
         network.trust(session.link); // its next frames may be long, and come as soon as it is welcome
         Welcome.Builder welcome = Welcome.newBuilder().setSubject(ownSubject());
         session.transcript = HandshakeProof.transcript(session.transcript, welcome.build());
-        welcome.setProof(HandshakeProof.of(session.keys, PREFILLER, session.transcript));
+        welcome.setProof(HandshakeProof.of(session.keys, LISTENER, session.transcript));
         send(session, ControlFrame.newBuilder().setWelcome(welcome));
-        session.sealOut = seal(session, PREFILLER);
+        session.sealOut = seal(session, LISTENER);
+        session.state = Session.State.WELCOMED;
     }
 
     private void onWelcome(Session session, Welcome welcome, long nowNs) {
@@ -440,14 +434,14 @@ public final class Sessions {
         }
         session.transcript = HandshakeProof.transcript(
                 session.transcript, welcome.toBuilder().clearProof().build());
-        if (secretDiffers(session, PREFILLER, welcome.getProof()) || subjectDiffers(session, welcome.getSubject())) {
+        if (secretDiffers(session, LISTENER, welcome.getProof()) || subjectDiffers(session, welcome.getSubject())) {
             return;
         }
-        session.sealIn = seal(session, PREFILLER);
+        session.sealIn = seal(session, LISTENER);
         network.trust(session.link);
         Attach.Builder attach = Attach.newBuilder();
-        listener.onAdmitting(session, attach);
-        send(session, ControlFrame.newBuilder().setAttach(SessionKeys.hideAdmissionKey(attach, session.keys)));
+        session.admit(attach);
+        send(session, ControlFrame.newBuilder().setAttach(attach));
         ready(session, nowNs);
     }
 
@@ -465,9 +459,9 @@ public final class Sessions {
     }
 
     /** Null without a secret. */
-    private SessionKeys keys(byte[] prefillerNonce, byte[] decoderNonce) {
+    private SessionKeys keys(byte[] listenerNonce, byte[] diallerNonce) {
         byte[] secret = identity.sharedSecret();
-        return secret.length == 0 ? null : SessionKeys.of(secret, prefillerNonce, decoderNonce);
+        return secret.length == 0 ? null : SessionKeys.of(secret, listenerNonce, diallerNonce);
     }
 
     private static FrameSeal seal(Session session, String sender) {
@@ -475,21 +469,23 @@ public final class Sessions {
     }
 
     private void onAttach(Session session, Attach attach, long nowNs) {
-        if (!session.inbound || session.peerSubject() == null || session.ready()) {
+        if (session.state != Session.State.WELCOMED) {
             outOfPlace(session, "Attach");
             return;
         }
         if (attachedCount() >= limits.capacities().decodersMax()) {
             refuse(
                     session,
-                    DECODERS,
-                    identity.engineId() + " serves " + limits.capacities().decodersMax()
-                            + " decoders already: use another prefiller");
+                    new Misfit(
+                            DIALLERS,
+                            identity.engineId() + " serves "
+                                    + limits.capacities().decodersMax() + " "
+                                    + subject.roles().dialler() + "s already: use another "
+                                    + subject.roles().listener(),
+                            MessengerMetric.HANDSHAKES_DROPPED));
             return;
         }
-        listener.onAttached(
-                session,
-                SessionKeys.hideAdmissionKey(attach.toBuilder(), session.keys).build());
+        session.attached(attach);
         if (session.state != Session.State.ENDED) {
             ready(session, nowNs);
         }
@@ -502,11 +498,10 @@ public final class Sessions {
         session.lastHeartbeatNs = nowNs;
         due.add(nowNs + Math.min(limits.heartbeatNs(), limits.lostAfterNs()));
         tally.add(MessengerMetric.LINKS_OPENED, 1);
-        session.figures = tally.ofPeer(session.peerEngineId, Optional.ofNullable(session.peer));
         if (!session.inbound) {
             tally.observe(MessengerMetric.CONNECT_SECONDS, (nowNs - session.begunNs) / 1e9);
         }
-        listener.onReady(session);
+        session.onReady();
     }
 
     /** Both sides know both ranges and select the newest common version without a further message. */
@@ -518,10 +513,13 @@ public final class Sessions {
         }
         refuse(
                 session,
-                "protocol_version",
-                "protocol_version is " + peer + " at " + session.peerName()
-                        + " and " + identity.versions() + " at " + identity.engineId()
-                        + ": install the same kv-connector on both sides, or two releases that follow each other");
+                new Misfit(
+                        "protocol_version",
+                        "protocol_version is " + peer + " at " + session.peerName()
+                                + " and " + identity.versions() + " at " + identity.engineId()
+                                + ": install the same kv-connector on both sides, or two releases that follow each"
+                                + " other",
+                        MessengerMetric.VERSIONS_DIFFERENT));
         return true;
     }
 
@@ -531,9 +529,11 @@ public final class Sessions {
         }
         refuse(
                 session,
-                "shared_secret",
-                "shared_secret differs between " + identity.engineId() + " and " + session.peerName()
-                        + ": set the same value on both sides");
+                new Misfit(
+                        "shared_secret",
+                        "shared_secret differs between " + identity.engineId() + " and " + session.peerName()
+                                + ": set the same value on both sides",
+                        MessengerMetric.SECRETS_DIFFERENT));
         return true;
     }
 
@@ -545,36 +545,27 @@ public final class Sessions {
         if (!peer.getSubjectKind().equals(subject.kind())) {
             refuse(
                     session,
-                    SUBJECT,
-                    "subject is '" + peer.getSubjectKind() + "' at " + session.peerName() + " and '" + subject.kind()
-                            + "' at " + identity.engineId() + ": connect messengers that move the same");
+                    new Misfit(
+                            SUBJECT,
+                            "subject is '" + peer.getSubjectKind() + "' at " + session.peerName() + " and '"
+                                    + subject.kind() + "' at " + identity.engineId()
+                                    + ": connect messengers that move the same",
+                            MessengerMetric.GEOMETRIES_DIFFERENT));
             return true;
         }
-        return switch (subject.fit(peer.getDescription(), session.peerName(), session.inbound)) {
-            case Subject.Differs(String field, String sentence) -> {
-                refuse(session, field, sentence);
-                yield true;
-            }
-            case Subject.Fits(PeerSubject fitting) -> {
-                session.fits(fitting);
-                yield false;
-            }
-        };
+        Optional<Misfit> misfit = session.misfit(peer.getDescription());
+        misfit.ifPresent(found -> refuse(session, found));
+        return misfit.isPresent();
     }
 
-    private void refuse(Session session, String field, String why) {
-        String sentence = PeerText.oneLine(why); // it may quote the peer
+    private void refuse(Session session, Misfit why) {
+        String sentence = PeerText.oneLine(why.sentence()); // it may quote the peer
         tally.add(MessengerMetric.LINKS_REFUSED, 1);
-        switch (field) {
-            case "protocol_version" -> tally.add(MessengerMetric.VERSIONS_DIFFERENT, 1);
-            case "shared_secret" -> tally.add(MessengerMetric.SECRETS_DIFFERENT, 1);
-            case DECODERS -> tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
-            default -> tally.add(MessengerMetric.GEOMETRIES_DIFFERENT, 1);
-        }
+        tally.add(why.counted(), 1);
         send(
                 session,
                 ControlFrame.newBuilder()
-                        .setRefusal(Refusal.newBuilder().setField(field).setSentence(sentence)));
+                        .setRefusal(Refusal.newBuilder().setField(why.field()).setSentence(sentence)));
         hangUp(session, sentence);
     }
 

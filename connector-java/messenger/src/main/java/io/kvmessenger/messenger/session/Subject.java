@@ -1,12 +1,13 @@
 package io.kvmessenger.messenger.session;
 
 import com.google.protobuf.ByteString;
+import io.kvmessenger.messenger.wire.ControlFrame;
 
 /**
- * What a messenger and its peers move, as the handshake sees it: a name and an opaque description. The implementation
- * decides whether two descriptions fit.
+ * What a messenger and its peers move: a KV cache, weights, a store. It describes itself in the handshake, owns the
+ * frames that are not of the link, and what is kept for each session.
  *
- * <p>Called by the messenger's thread. An implementation has no access to links.
+ * <p>Called by the messenger's thread. It opens no link itself: {@link Sessions#dial} does.
  */
 public interface Subject {
     /** Its name on the wire, a single word, the same on both sides. */
@@ -15,24 +16,15 @@ public interface Subject {
     /** This side's description, for peers. */
     ByteString description();
 
-    /**
-     * Compares a peer's description with this side's.
-     *
-     * @param peerReceives whether the peer is the side that is written to
-     */
-    Fit fit(ByteString peerDescription, String peerName, boolean peerReceives);
+    /** What a peer is that listens, and one that dials: nouns for sentences and the status page. */
+    Roles roles();
 
-    /** The result of a comparison. */
-    sealed interface Fit {}
+    /** A peer has opened a link: the state of its session. */
+    Session accept(long link, String peerAddress);
 
-    /** The descriptions fit. */
-    record Fits(PeerSubject peer) implements Fit {}
+    /** The rule that a frame of the subject, or its part of Attach, breaks; empty when it breaks none. Pure. */
+    String broken(ControlFrame frame);
 
-    /**
-     * The descriptions do not fit, and the link is refused.
-     *
-     * @param field that differs
-     * @param sentence for both sides' logs: what differs, and the remedy
-     */
-    record Differs(String field, String sentence) implements Fit {}
+    /** The nouns for the two sides of a session. */
+    record Roles(String listener, String dialler) {}
 }

@@ -3,7 +3,6 @@ package io.kvmessenger.messenger.wire;
 import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.RankGeometry;
-import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.ArrayList;
@@ -13,17 +12,18 @@ import java.util.List;
 public final class AttachWire {
     private AttachWire() {}
 
+    /** @param concealedKey of the admission, encrypted where a shared secret is set */
     public static void encode(
             Attach.Builder wire,
             EngineAddress address,
-            Admission admission,
+            ByteString concealedKey,
             List<List<RegionDescriptor>> regionsByRank) {
         for (EngineAddress.TransportAddress at : address.transports()) {
             wire.addTransports(io.kvmessenger.messenger.wire.TransportAddress.newBuilder()
                     .setTransport(at.transport())
                     .setLocation(at.location()));
         }
-        wire.setAdmissionKey(ByteString.copyFrom(admission.key()));
+        wire.setAdmissionKey(concealedKey);
         for (List<RegionDescriptor> regions : regionsByRank) {
             Attach.RankRegions.Builder rank = Attach.RankRegions.newBuilder();
             for (RegionDescriptor region : regions) {

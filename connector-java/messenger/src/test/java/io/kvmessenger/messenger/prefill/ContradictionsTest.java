@@ -6,15 +6,12 @@ import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.SilentEngine;
 import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
-import io.kvmessenger.messenger.kv.KvPeer;
-import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.messenger.session.PeerWarnings;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.ArrayList;
@@ -32,13 +29,12 @@ class ContradictionsTest {
 
     private final Sessions sessions = new Sessions(
             new MessengerIdentity("p", 1, new byte[0]),
-            new KvSubject(Geometries.of("m")),
+            null,
             new Wire(),
             LIMITS,
             new SilentTally(),
             new SplittableRandom(1),
-            new PeerWarnings(new SilentEngine(), () -> 0),
-            null);
+            new PeerWarnings(new SilentEngine(), () -> 0));
     private final Prefills prefills = new Prefills(false);
     private final WaitingGrants waiting = new WaitingGrants(
             new Replies(sessions, new SilentTally()),
@@ -48,15 +44,10 @@ class ContradictionsTest {
             prefills,
             new EndedTransfers(LIMITS));
     private final Contradictions contradictions = new Contradictions(prefills, waiting, new SilentEngine(), LIMITS);
-    private final Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
+    private final DecoderSession session = Decoders.attached(Geometries.of("m"), Geometries.of("m"));
     private final List<String> stopped = new ArrayList<>();
     private long nowNs;
     private int grants;
-
-    ContradictionsTest() {
-        session.agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
-        session.fits(new KvPeer(Geometries.of("m"), Geometries.of("m")));
-    }
 
     @Test
     void shouldFindAContradictionThatBeganWhileAnotherWasLookedInto() {

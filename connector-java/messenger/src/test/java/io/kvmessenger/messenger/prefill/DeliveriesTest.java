@@ -13,8 +13,6 @@ import io.kvmessenger.messenger.RecordingTransferEngine;
 import io.kvmessenger.messenger.SilentEngine;
 import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
-import io.kvmessenger.messenger.kv.KvPeer;
-import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.History;
@@ -23,7 +21,6 @@ import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.messenger.session.PeerWarnings;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.ControlFrame;
@@ -56,13 +53,12 @@ class DeliveriesTest {
     private final Wire wire = new Wire();
     private final Sessions sessions = new Sessions(
             new MessengerIdentity("p", 1, new byte[0]),
-            new KvSubject(geometry),
+            null,
             wire,
             new ProtocolLimits(1000, 1000, 500, 100, 300),
             new SilentTally(),
             new SplittableRandom(1),
-            new PeerWarnings(new SilentEngine(), () -> 0),
-            null);
+            new PeerWarnings(new SilentEngine(), () -> 0));
     private final Replies replies = new Replies(sessions, new SilentTally());
     private final Deliveries deliveries = new Deliveries(
             writer,
@@ -86,10 +82,8 @@ class DeliveriesTest {
     }
 
     private Delivery granted() {
-        Session session = new Session(1, true, "there:1", Session.State.READY);
-        KvPeer decoder = new KvPeer(geometry, geometry);
-        decoder.attached(List.of(memory().descriptors()), List.of());
-        session.fits(decoder);
+        DecoderSession session = Decoders.attached(geometry, geometry);
+        session.peerCache().attached(List.of(memory().descriptors()), List.of());
         session.peerReady = true;
         prefill.promptTokens = PROMPT_TOKENS;
         prefill.pages.getFirst().add(new ChunkPages(0, PAGES));

@@ -3,12 +3,9 @@ package io.kvmessenger.messenger.prefill;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.messenger.Geometries;
-import io.kvmessenger.messenger.Wire;
-import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import org.junit.jupiter.api.Test;
@@ -35,8 +32,7 @@ class EndedTransfersTest {
     }
 
     private static PageGrant grant() {
-        Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
-        session.fits(new KvPeer(Geometries.of("m"), Geometries.of("m")));
+        DecoderSession session = Decoders.attached(Geometries.of("m"), Geometries.of("m"));
         return new PageGrant(session, 1, TRANSFER, 1, 1, 0, List.of(new int[] {1}), ContextSlots.NO_SLOT, 0, 0, 0, 0);
     }
 }

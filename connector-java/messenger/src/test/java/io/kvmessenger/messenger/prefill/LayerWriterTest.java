@@ -10,12 +10,10 @@ import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.RecordingTransferEngine;
-import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
@@ -77,11 +75,13 @@ class LayerWriterTest {
     }
 
     private Delivery granted(LayerWriter writer, KvGeometry own, KvGeometry peer, int firstToken, int promptTokens) {
-        Session session = new Session(1, true, "there:1", Session.State.READY);
-        KvPeer decoder = new KvPeer(own, peer);
-        decoder.attached(
-                peer.ranks().stream().map(rank -> memory().descriptors()).toList(), List.of());
-        session.fits(decoder);
+        DecoderSession session = Decoders.attached(own, peer);
+        session.peerCache()
+                .attached(
+                        peer.ranks().stream()
+                                .map(rank -> memory().descriptors())
+                                .toList(),
+                        List.of());
         Prefill prefill = new Prefill("r", TRANSFER, own.groups(), 0);
         prefill.promptTokens = promptTokens;
         prefill.pages.getFirst().add(new ChunkPages(0, pages(own, 0, promptTokens)));

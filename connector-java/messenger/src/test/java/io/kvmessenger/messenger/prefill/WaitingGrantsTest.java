@@ -6,15 +6,12 @@ import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.SilentEngine;
 import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
-import io.kvmessenger.messenger.kv.KvPeer;
-import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.messenger.session.PeerWarnings;
-import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.specdecode.ContextSlots;
@@ -32,13 +29,12 @@ class WaitingGrantsTest {
     private final Wire wire = new Wire();
     private final Sessions sessions = new Sessions(
             new MessengerIdentity("p", 1, new byte[0]),
-            new KvSubject(Geometries.of("m")),
+            null,
             wire,
             LIMITS,
             new SilentTally(),
             new SplittableRandom(1),
-            new PeerWarnings(new SilentEngine(), () -> 0),
-            null);
+            new PeerWarnings(new SilentEngine(), () -> 0));
     private final Prefills prefills = new Prefills(false);
     private final WaitingGrants waiting = new WaitingGrants(
             new Replies(sessions, new SilentTally()),
@@ -51,7 +47,7 @@ class WaitingGrantsTest {
 
     @Test
     void shouldDeclineGrantsWhosePageListsTakeTooMuchAndTakeThemAgainWhenOthersEnd() {
-        Session greedy = session();
+        DecoderSession greedy = session();
         for (int i = 0; i < GRANTS_EACH; i++) {
             assertThat(taken(greedy, PAGES_EACH)).isTrue();
         }
@@ -85,7 +81,7 @@ class WaitingGrantsTest {
     @Test
     void shouldBoundThePageListsOfAllDecodersTogether() {
         long all = ProtocolLimits.GRANT_BYTES_WAITING_ALL_MAX / ((long) PAGES_EACH * Integer.BYTES);
-        Session session = session();
+        DecoderSession session = session();
         for (int i = 0; i < all; i++) {
             if (i % GRANTS_EACH == 0) {
                 session = session();
@@ -97,7 +93,7 @@ class WaitingGrantsTest {
 
     @Test
     void shouldBoundTheNumberOfGrants() {
-        Session session = session();
+        DecoderSession session = session();
         for (int i = 0; i < ProtocolLimits.GRANTS_WAITING_MAX; i++) {
             assertThat(taken(session, 1)).isTrue();
         }
@@ -118,19 +114,16 @@ class WaitingGrantsTest {
         assertThat(waiting.count()).isZero();
     }
 
-    private static Session session() {
-        Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
-        session.agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
-        session.fits(new KvPeer(Geometries.of("m"), Geometries.of("m")));
-        return session;
+    private static DecoderSession session() {
+        return Decoders.attached(Geometries.of("m"), Geometries.of("m"));
     }
 
-    private boolean taken(Session session, int pageCount) {
+    private boolean taken(DecoderSession session, int pageCount) {
         await(session, pageCount, EngineCommand.Prompt.NONE);
         return wire.take().stream().noneMatch(ControlFrame::hasCannotDeliver);
     }
 
-    private void await(Session session, int pageCount, EngineCommand.Prompt prompt) {
+    private void await(DecoderSession session, int pageCount, EngineCommand.Prompt prompt) {
         named++;
         waiting.await(
                 new PageGrant(

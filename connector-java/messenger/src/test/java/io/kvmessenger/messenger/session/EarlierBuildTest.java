@@ -11,13 +11,13 @@ import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.protobuf.Message;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.Wire;
-import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.ProtocolVersions;
 import io.kvmessenger.messenger.session.SessionsTest.Side;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.ControlFrame.BodyCase;
 import io.kvmessenger.messenger.wire.Decline;
+import io.kvmessenger.messenger.wire.FrameVersions;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
@@ -38,7 +38,7 @@ class EarlierBuildTest {
     private static Side side(String name, long incarnation, int oldest, int newest, String secret) {
         var versions = new ProtocolVersions(oldest, newest);
         byte[] key = secret.getBytes(StandardCharsets.UTF_8);
-        return new Side(new MessengerIdentity(name, incarnation, key, versions), new KvSubject(Geometries.of("m")));
+        return new Side(new MessengerIdentity(name, incarnation, key, versions), Geometries.of("m"));
     }
 
     private static Side ours(String name, long incarnation) {
@@ -48,7 +48,7 @@ class EarlierBuildTest {
     /** Carries all frames; returns those of the handshake by their kind. */
     private static Map<String, ControlFrame> connect(Side prefiller, Side decoder) {
         Map<String, ControlFrame> said = new LinkedHashMap<>();
-        decoder.sessions.dial("host", 7, NOW_NS);
+        decoder.dial(NOW_NS);
         prefiller.sessions.onLinkOpened(Wire.DIALLED_LINK, true, "there:1", NOW_NS);
         decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", NOW_NS);
         while (!prefiller.wire.sent.isEmpty() || !decoder.wire.sent.isEmpty()) {
@@ -122,7 +122,7 @@ class EarlierBuildTest {
     void shouldAttachToAPrefillerOfAnEarlierBuild(int version) {
         WireRecord record = WireRecord.of(version);
         Side decoder = ours("decoder-1", 2);
-        decoder.sessions.dial("host", 7, NOW_NS);
+        decoder.dial(NOW_NS);
         decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", NOW_NS);
         decoder.sessions.onFrame(Wire.DIALLED_LINK, record.frame(HANDSHAKE + "challenge"), NOW_NS);
         assertThat(decoder.wire.take()).singleElement().satisfies(hello -> {
@@ -163,7 +163,7 @@ class EarlierBuildTest {
         for (Map.Entry<String, byte[]> said : record.frames().entrySet()) {
             ControlFrame read = record.frame(said.getKey());
             DynamicMessage meant = DynamicMessage.parseFrom(frame, said.getValue());
-            assertThat(FrameRules.broken(read)).as(said.getKey()).isEmpty();
+            assertThat(EveryFrameTest.broken(read)).as(said.getKey()).isEmpty();
             assertThat(read.toString()).as(said.getKey()).isEqualTo(meant.toString());
             assertThat(read.toByteArray()).as(said.getKey()).isEqualTo(said.getValue());
         }

@@ -3,6 +3,8 @@ package io.kvmessenger.messenger.session;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.google.protobuf.ByteString;
+import io.kvmessenger.messenger.Geometries;
+import io.kvmessenger.messenger.kv.KvFrameRules;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Cancel;
@@ -16,8 +18,12 @@ import org.junit.jupiter.api.Test;
 class FrameRulesTest {
     private static final ByteString NONCE = ByteString.copyFrom(new byte[HandshakeProof.NONCE_LENGTH_BYTES]);
 
+    private static String broken(ControlFrame frame) {
+        return FrameRules.broken(frame, new SessionsTest.Side("prefiller-1", "", Geometries.of("m"), 1));
+    }
+
     private static String challenge(int version, String engineId, ByteString nonce) {
-        return FrameRules.broken(ControlFrame.newBuilder()
+        return broken(ControlFrame.newBuilder()
                 .setChallenge(Challenge.newBuilder()
                         .setProtocolVersion(version)
                         .setEngineId(engineId)
@@ -26,7 +32,7 @@ class FrameRulesTest {
     }
 
     private static String attach(int keyLengthBytes, String transport, String location) {
-        return FrameRules.broken(ControlFrame.newBuilder()
+        return broken(ControlFrame.newBuilder()
                 .setAttach(Attach.newBuilder()
                         .setAdmissionKey(ByteString.copyFrom(new byte[keyLengthBytes]))
                         .addTransports(TransportAddress.newBuilder()
@@ -36,7 +42,7 @@ class FrameRulesTest {
     }
 
     private static String cancel(String transferId) {
-        return FrameRules.broken(ControlFrame.newBuilder()
+        return broken(ControlFrame.newBuilder()
                 .setCancel(Cancel.newBuilder().setTransferId(transferId).setGrantId(1))
                 .build());
     }
@@ -46,7 +52,7 @@ class FrameRulesTest {
         assertThat(challenge(ProtocolLimits.PROTOCOL_VERSION, "prefiller-1", NONCE))
                 .isEmpty();
         assertThat(attach(Admission.KEY_LENGTH_BYTES, "tcp", "10.0.0.1:4")).isEmpty();
-        assertThat(cancel("é".repeat(FrameRules.TRANSFER_ID_LENGTH_MAX))).isEmpty();
+        assertThat(cancel("é".repeat(KvFrameRules.TRANSFER_ID_LENGTH_MAX))).isEmpty();
     }
 
     @Test
@@ -58,7 +64,7 @@ class FrameRulesTest {
         assertThat(attach(Admission.KEY_LENGTH_BYTES, "t".repeat(33), "h:1")).contains("transport of 33 characters");
         assertThat(attach(Admission.KEY_LENGTH_BYTES, "tcp", "h".repeat(257))).contains("location of 257 characters");
         assertThat(cancel("")).contains("empty transfer_id");
-        assertThat(FrameRules.broken(ControlFrame.newBuilder()
+        assertThat(broken(ControlFrame.newBuilder()
                         .setHello(Hello.newBuilder()
                                 .setProtocolVersion(ours)
                                 .setNonce(NONCE)
@@ -81,7 +87,8 @@ class FrameRulesTest {
     @Test
     void shouldTakeFewContextRowsWithShortNames() {
         assertThat(context(1, "state")).isEmpty();
-        assertThat(context(FrameRules.CONTEXT_ROWS_MAX + 1, "state")).contains("17 context rows, expected at most 16");
+        assertThat(context(KvFrameRules.CONTEXT_ROWS_MAX + 1, "state"))
+                .contains("17 context rows, expected at most 16");
         assertThat(context(1, "s".repeat(65))).contains("context row name of 65 characters");
     }
 
@@ -91,6 +98,6 @@ class FrameRulesTest {
         for (int i = 0; i < rowCount; i++) {
             attach.addContext(Attach.ContextRow.newBuilder().setName(name));
         }
-        return FrameRules.broken(ControlFrame.newBuilder().setAttach(attach).build());
+        return broken(ControlFrame.newBuilder().setAttach(attach).build());
     }
 }

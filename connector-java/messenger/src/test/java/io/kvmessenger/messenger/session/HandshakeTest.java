@@ -6,7 +6,7 @@ import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.Wire;
-import io.kvmessenger.messenger.kv.KvSubject;
+import io.kvmessenger.messenger.kv.KvDescription;
 import io.kvmessenger.messenger.session.SessionsTest.Side;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;
@@ -42,7 +42,7 @@ class HandshakeTest {
     }
 
     private void open(Side decoder) {
-        decoder.sessions.dial("host", 7, NOW_NS);
+        decoder.dial(NOW_NS);
         prefiller.sessions.onLinkOpened(Wire.DIALLED_LINK, true, "there:1", NOW_NS);
         decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", NOW_NS);
     }
@@ -130,7 +130,7 @@ class HandshakeTest {
         assertThat(decoder.ready).isTrue();
 
         Side next = new Side("decoder-1", "secret", Geometries.of("m"), 3);
-        next.sessions.dial("host", 7, NOW_NS);
+        next.dial(NOW_NS);
         next.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", NOW_NS);
         toDecoder(next, challenge);
         toDecoder(next, welcome);
@@ -321,7 +321,7 @@ class HandshakeTest {
 
     static SubjectDescription subject(KvGeometry geometry) {
         return SubjectDescription.newBuilder()
-                .setSubjectKind(KvSubject.KIND)
+                .setSubjectKind(KvDescription.KIND)
                 .setDescription(GeometryWire.encode(geometry).toByteString())
                 .build();
     }

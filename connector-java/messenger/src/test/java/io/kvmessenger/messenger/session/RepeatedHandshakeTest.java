@@ -41,7 +41,7 @@ class RepeatedHandshakeTest {
     @ParameterizedTest
     @MethodSource("repetitions")
     void shouldEndTheSessionOfAPeerThatRepeatsAFrame(BodyCase repeated, BodyCase after) {
-        decoder.sessions.dial("host", 7, NOW_NS);
+        decoder.dial(NOW_NS);
         prefiller.sessions.onLinkOpened(Wire.DIALLED_LINK, true, "there:1", NOW_NS);
         decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", NOW_NS);
         for (BodyCase next : IN_ORDER.subList(0, IN_ORDER.indexOf(after) + 1)) {

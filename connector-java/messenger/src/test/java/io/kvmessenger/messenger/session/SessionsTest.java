@@ -8,13 +8,13 @@ import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.SilentEngine;
 import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
-import io.kvmessenger.messenger.kv.KvSubject;
+import io.kvmessenger.messenger.kv.KvDescription;
+import io.kvmessenger.messenger.kv.KvFrameRules;
+import io.kvmessenger.messenger.kv.KvSession;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.Attach;
-import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.Challenge;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Geometry;
 import io.kvmessenger.messenger.wire.GeometryWire;
 import io.kvmessenger.messenger.wire.Goodbye;
@@ -34,8 +34,13 @@ class SessionsTest {
     /** Frames are put in by hand here; what a secret changes is {@link HandshakeTest}'s. */
     private static final String NO_SECRET = "";
 
+    /** Makes a side's session with a peer. */
+    interface Maker {
+        Session session(Side side, long link, boolean inbound, String peerAddress);
+    }
+
     /** One side: its sessions, its end of the network, and what it heard. */
-    static final class Side implements Sessions.Listener {
+    static final class Side implements Subject {
         final Wire wire = new Wire();
         final Sessions sessions;
         final List<String> ended = new ArrayList<>();
@@ -43,51 +48,108 @@ class SessionsTest {
         boolean ready;
         Session session;
         Attach attached;
+        private final String kind;
+        private final ByteString description;
+        private final Maker maker;
 
         Side(String name, String secret, KvGeometry geometry, long seed) {
-            this(name, secret, new KvSubject(geometry), seed);
+            this(new MessengerIdentity(name, seed, secret.getBytes(StandardCharsets.UTF_8)), geometry);
         }
 
-        Side(String name, String secret, Subject subject, long seed) {
-            this(new MessengerIdentity(name, seed, secret.getBytes(StandardCharsets.UTF_8)), subject);
+        Side(MessengerIdentity identity, KvGeometry geometry) {
+            this(
+                    identity,
+                    KvDescription.KIND,
+                    KvDescription.encode(geometry),
+                    (side, link, inbound, peerAddress) ->
+                            new HeardKvSession(geometry, side, link, inbound, peerAddress));
         }
 
-        Side(MessengerIdentity identity, Subject subject) {
+        Side(MessengerIdentity identity, String kind, ByteString description, Maker maker) {
+            this.kind = kind;
+            this.description = description;
+            this.maker = maker;
             sessions = new Sessions(
                     identity,
-                    subject,
+                    this,
                     wire,
                     LIMITS,
                     new SilentTally(),
                     new SplittableRandom(identity.incarnation()),
-                    new PeerWarnings(new SilentEngine(), () -> 0),
-                    this);
+                    new PeerWarnings(new SilentEngine(), () -> 0));
         }
 
-        @Override
-        public void onAdmitting(Session session, Attach.Builder attach) {
-            attach.setAdmissionKey(ByteString.copyFrom(new byte[Admission.KEY_LENGTH_BYTES]));
+        Session dial(long nowNs) {
+            return sessions.dial(
+                    "host", 7, (link, peerAddress) -> maker.session(this, link, false, peerAddress), nowNs);
         }
 
-        @Override
-        public void onAttached(Session session, Attach attach) {
-            attached = attach;
-        }
-
-        @Override
-        public void onReady(Session session) {
+        void onReady(Session opened) {
             ready = true;
-            this.session = session;
+            session = opened;
         }
 
         @Override
-        public void onFrame(Session session, ControlFrame frame) {
-            frames.add(frame);
+        public String kind() {
+            return kind;
         }
 
         @Override
-        public void onEnded(Session session, String reason) {
-            ended.add(reason);
+        public ByteString description() {
+            return description;
+        }
+
+        @Override
+        public Roles roles() {
+            return new Roles("prefiller", "decoder");
+        }
+
+        @Override
+        public Session accept(long link, String peerAddress) {
+            return maker.session(this, link, true, peerAddress);
+        }
+
+        @Override
+        public String broken(ControlFrame frame) {
+            return kind.equals(KvDescription.KIND) ? KvFrameRules.broken(frame) : "";
+        }
+    }
+
+    /** Notes what it hears. */
+    private static final class HeardKvSession extends KvSession {
+        private final SessionsTest.Side heardBy;
+
+        HeardKvSession(KvGeometry geometry, SessionsTest.Side heardBy, long link, boolean inbound, String peerAddress) {
+            super(new KvSession.Side(geometry, new SilentEngine(), new SilentTally()), link, inbound, peerAddress);
+            this.heardBy = heardBy;
+        }
+
+        @Override
+        protected void admit(Attach.Builder attach) {
+            attach.setAdmissionKey(concealed(ByteString.copyFrom(new byte[Admission.KEY_LENGTH_BYTES])));
+        }
+
+        @Override
+        protected void attached(Attach attach) {
+            heardBy.attached = attach.toBuilder()
+                    .setAdmissionKey(concealed(attach.getAdmissionKey()))
+                    .build();
+        }
+
+        @Override
+        protected void onReady() {
+            super.onReady();
+            heardBy.onReady(this);
+        }
+
+        @Override
+        protected void onFrame(ControlFrame frame) {
+            heardBy.frames.add(frame);
+        }
+
+        @Override
+        protected void endTransfers(String reason) {
+            heardBy.ended.add(reason);
         }
     }
 
@@ -95,7 +157,7 @@ class SessionsTest {
     private long nowNs;
 
     private void open(Side decoder) {
-        decoder.sessions.dial("host", 7, nowNs);
+        decoder.dial(nowNs);
         prefiller.sessions.onLinkOpened(Wire.DIALLED_LINK, true, "there:1", nowNs);
         decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", nowNs);
     }
@@ -376,44 +438,19 @@ class SessionsTest {
         assertThat(decoder.ended).singleElement().asString().contains("one two").hasSizeLessThan(2_000);
     }
 
+    /** What the session cannot answer for ends it, whatever its subject is. */
     @Test
-    void shouldDeclineATransferWithAnUnfitFieldAndLeaveTheOthersAlone() {
-        connected();
-        String endless = "t".repeat(FrameRules.TRANSFER_ID_LENGTH_MAX + 1);
-        ControlFrame grant = ControlFrame.newBuilder()
-                .setGrant(Grant.newBuilder().setTransferId(endless).setGrantId(7))
-                .build();
-        ControlFrame cancel = ControlFrame.newBuilder()
-                .setCancel(Cancel.newBuilder().setTransferId(endless).setGrantId(7))
-                .build();
-        ControlFrame decline = ControlFrame.newBuilder()
-                .setDecline(Decline.newBuilder().setTransferId("two\u0085lines"))
-                .build();
-        prefiller.sessions.onFrame(Wire.DIALLED_LINK, grant, nowNs);
-        prefiller.sessions.onFrame(Wire.DIALLED_LINK, cancel, nowNs);
-        prefiller.sessions.onFrame(Wire.DIALLED_LINK, decline, nowNs);
-
-        assertThat(prefiller.frames).isEmpty();
-        assertThat(prefiller.ended).isEmpty();
-        List<ControlFrame> answers = prefiller.wire.take();
-        assertThat(answers).hasSize(2);
-        assertThat(answers.getFirst().getCannotDeliver().getSentence()).contains("a transfer_id of 513 characters");
-        assertThat(answers.getFirst().getCannotDeliver().getTransferId()).isEqualTo(endless);
-        assertThat(answers.getLast().getCancelConfirmed().getGrantId()).isEqualTo(7);
-    }
-
-    @Test
-    void shouldEndALinkWhoseFrameBreaksARuleThatNoTransferCanAnswerFor() {
+    void shouldEndALinkWhoseFrameBreaksARule() {
         connected();
         ControlFrame endless = ControlFrame.newBuilder()
                 .setGrant(Grant.newBuilder()
-                        .setTransferId("t".repeat(InvalidFrames.ANSWERABLE_ID_LENGTH_MAX + 1))
+                        .setTransferId("t".repeat(KvFrameRules.TRANSFER_ID_LENGTH_MAX + 1))
                         .setGrantId(1))
                 .build();
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, endless, nowNs);
 
         assertThat(prefiller.frames).isEmpty();
-        assertThat(prefiller.ended).singleElement().asString().contains("a transfer_id of 65537 characters");
+        assertThat(prefiller.ended).singleElement().asString().contains("a transfer_id of 513 characters");
     }
 
     @Test

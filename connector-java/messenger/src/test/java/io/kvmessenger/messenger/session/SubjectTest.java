@@ -5,51 +5,83 @@ import static org.assertj.core.api.Assertions.assertThat;
 import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.Wire;
-import io.kvmessenger.messenger.kv.KvSubject;
+import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.SubjectDescription;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import org.junit.jupiter.api.Test;
 
 /** Sessions of something else than a KV cache: weights, which fit when their version is the same. */
 class SubjectTest {
-    private record PeerWeights(String version) implements PeerSubject {}
-
-    private static final class Weights implements Subject {
+    /** A session with weights; notes with whom it was compared. */
+    private static final class WeightsSession extends Session {
+        private final SessionsTest.Side side;
         private final String version;
-        final List<String> asked = new ArrayList<>();
+        private final List<String> compared;
+        String peerVersion = "";
 
-        Weights(String version) {
+        WeightsSession(
+                SessionsTest.Side side,
+                String version,
+                List<String> compared,
+                long link,
+                boolean inbound,
+                String peerAddress) {
+            super(link, inbound, peerAddress);
+            this.side = side;
             this.version = version;
+            this.compared = compared;
         }
 
         @Override
-        public String kind() {
-            return "weights";
+        protected Optional<Misfit> misfit(ByteString peerDescription) {
+            compared.add(peerName() + (inbound ? " receives" : " sends"));
+            peerVersion = peerDescription.toStringUtf8();
+            return peerVersion.equals(version)
+                    ? Optional.empty()
+                    : Optional.of(new Misfit(
+                            "version",
+                            "version is " + peerVersion + " at " + peerName() + ", expected " + version,
+                            MessengerMetric.GEOMETRIES_DIFFERENT));
         }
 
         @Override
-        public ByteString description() {
-            return ByteString.copyFromUtf8(version);
+        protected void onReady() {
+            side.onReady(this);
         }
 
         @Override
-        public Fit fit(ByteString peerDescription, String peerName, boolean peerReceives) {
-            asked.add(peerName + (peerReceives ? " receives" : " sends"));
-            String peer = peerDescription.toStringUtf8();
-            return peer.equals(version)
-                    ? new Fits(new PeerWeights(peer))
-                    : new Differs("version", "version is " + peer + " at " + peerName + ", expected " + version);
+        protected void onFrame(ControlFrame frame) {
+            side.frames.add(frame);
+        }
+
+        @Override
+        protected void onEnded(String reason) {
+            side.ended.add(reason);
         }
     }
 
-    private final Weights weights = new Weights("v1");
-    private final SessionsTest.Side prefiller = new SessionsTest.Side("prefiller-1", "", weights, 1);
+    private static SessionsTest.Side weights(String name, String version, List<String> compared, long seed) {
+        return new SessionsTest.Side(
+                new MessengerIdentity(name, seed, new byte[0]),
+                "weights",
+                ByteString.copyFromUtf8(version),
+                (side, link, inbound, peerAddress) ->
+                        new WeightsSession(side, version, compared, link, inbound, peerAddress));
+    }
+
+    private static SessionsTest.Side kvCache(String name, long seed) {
+        return new SessionsTest.Side(name, "", Geometries.of("m"), seed);
+    }
+
+    private final List<String> comparedHere = new ArrayList<>();
+    private final SessionsTest.Side prefiller = weights("prefiller-1", "v1", comparedHere, 1);
 
     /** The handshake, as far as it goes. */
     private void connect(SessionsTest.Side decoder) {
-        decoder.sessions.dial("host", 7, 0);
+        decoder.dial(0);
         prefiller.sessions.onLinkOpened(Wire.DIALLED_LINK, true, "there:1", 0);
         decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", 0);
         for (int i = 0; i < 3; i++) {
@@ -60,18 +92,18 @@ class SubjectTest {
 
     @Test
     void shouldKeepWhatTheSubjectSaysOfThePeer() {
-        Weights others = new Weights("v1");
-        SessionsTest.Side decoder = new SessionsTest.Side("decoder-1", "", others, 2);
+        List<String> comparedThere = new ArrayList<>();
+        SessionsTest.Side decoder = weights("decoder-1", "v1", comparedThere, 2);
         connect(decoder);
-        assertThat(prefiller.session.peerSubject()).isEqualTo(new PeerWeights("v1"));
-        assertThat(decoder.session.peerSubject()).isEqualTo(new PeerWeights("v1"));
-        assertThat(weights.asked).containsExactly("decoder-1 at there:1 receives");
-        assertThat(others.asked).containsExactly("prefiller-1 at host:7 sends");
+        assertThat(((WeightsSession) prefiller.session).peerVersion).isEqualTo("v1");
+        assertThat(((WeightsSession) decoder.session).peerVersion).isEqualTo("v1");
+        assertThat(comparedHere).containsExactly("decoder-1 at there:1 receives");
+        assertThat(comparedThere).containsExactly("prefiller-1 at host:7 sends");
     }
 
     @Test
     void shouldRefuseWhatTheSubjectFindsDifferent() {
-        SessionsTest.Side decoder = new SessionsTest.Side("decoder-1", "", new Weights("v2"), 2);
+        SessionsTest.Side decoder = weights("decoder-1", "v2", new ArrayList<>(), 2);
         connect(decoder);
         assertThat(prefiller.ready).isFalse();
         assertThat(prefiller.ended).containsExactly("version is v2 at decoder-1 at there:1, expected v1");
@@ -80,22 +112,22 @@ class SubjectTest {
 
     @Test
     void shouldRefuseAnotherSubjectWithoutLookingAtIt() {
-        SessionsTest.Side decoder = new SessionsTest.Side("decoder-1", "", new KvSubject(Geometries.of("m")), 2);
+        SessionsTest.Side decoder = kvCache("decoder-1", 2);
         connect(decoder);
         assertThat(prefiller.ended)
                 .containsExactly("subject is 'kv_cache' at decoder-1 at there:1 and 'weights' at prefiller-1: connect"
                         + " messengers that move the same");
         assertThat(decoder.ended).singleElement().asString().contains("subject is 'kv_cache'");
-        assertThat(weights.asked).isEmpty();
+        assertThat(comparedHere).isEmpty();
     }
 
     /** As of a peer that names a kind of a later release, or none. */
     @Test
     void shouldRefuseASubjectThatItDoesNotKnow() {
         for (String kind : List.of("", "store")) {
-            SessionsTest.Side kv = new SessionsTest.Side("prefiller-2", "", new KvSubject(Geometries.of("m")), 3);
+            SessionsTest.Side kv = kvCache("prefiller-2", 3);
             kv.sessions.onLinkOpened(Wire.DIALLED_LINK, true, "there:1", 0);
-            ControlFrame.Builder hello = helloOf(new SessionsTest.Side("decoder-1", "", weights, 2), kv);
+            ControlFrame.Builder hello = helloOf(weights("decoder-1", "v1", new ArrayList<>(), 2), kv);
             hello.getHelloBuilder()
                     .setSubject(SubjectDescription.newBuilder()
                             .setSubjectKind(kind)
@@ -108,7 +140,7 @@ class SubjectTest {
     }
 
     private static ControlFrame.Builder helloOf(SessionsTest.Side decoder, SessionsTest.Side prefiller) {
-        decoder.sessions.dial("host", 7, 0);
+        decoder.dial(0);
         decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", 0);
         prefiller.wire.take().forEach(frame -> decoder.sessions.onFrame(Wire.DIALLED_LINK, frame, 0));
         return decoder.wire.take().getLast().toBuilder();

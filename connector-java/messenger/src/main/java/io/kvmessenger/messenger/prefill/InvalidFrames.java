@@ -1,5 +1,6 @@
-package io.kvmessenger.messenger.session;
+package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
@@ -16,20 +17,18 @@ final class InvalidFrames {
 
     private InvalidFrames() {}
 
-    static boolean concernsOneTransfer(Session session, ControlFrame frame) {
-        return session.inbound
-                && switch (frame.getBodyCase()) {
-                    case GRANT ->
-                        frame.getGrant().getGrantId() > 0
-                                && answerable(frame.getGrant().getTransferId());
-                    case CANCEL ->
-                        frame.getCancel().getGrantId() > 0
-                                && answerable(frame.getCancel().getTransferId());
-                    case DECLINE -> answerable(frame.getDecline().getTransferId());
-                    case EXPECT -> answerable(frame.getExpect().getTransferId());
-                    case REJECTED -> answerable(frame.getRejected().getTransferId());
-                    default -> false;
-                };
+    static boolean concernsOneTransfer(ControlFrame frame) {
+        return switch (frame.getBodyCase()) {
+            case GRANT ->
+                frame.getGrant().getGrantId() > 0 && answerable(frame.getGrant().getTransferId());
+            case CANCEL ->
+                frame.getCancel().getGrantId() > 0
+                        && answerable(frame.getCancel().getTransferId());
+            case DECLINE -> answerable(frame.getDecline().getTransferId());
+            case EXPECT -> answerable(frame.getExpect().getTransferId());
+            case REJECTED -> answerable(frame.getRejected().getTransferId());
+            default -> false;
+        };
     }
 
     private static boolean answerable(String transferId) {

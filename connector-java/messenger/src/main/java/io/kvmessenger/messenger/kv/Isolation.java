@@ -1,4 +1,4 @@
-package io.kvmessenger.messenger.session;
+package io.kvmessenger.messenger.kv;
 
 import io.kvmessenger.transfer.EngineEndedException;
 import java.util.function.IntSupplier;

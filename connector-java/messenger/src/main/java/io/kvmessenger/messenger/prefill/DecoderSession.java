@@ -1,0 +1,56 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.kv.KvSession;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.transfer.Peer;
+import java.util.Optional;
+
+/** A prefiller's session with a decoder, which has dialled. State only, owned by the messenger's thread. */
+final class DecoderSession extends KvSession {
+    private final Prefiller prefiller;
+    /** The decoder as a target of this side's writes; null before it attached and after its data paths ended. */
+    Peer peer;
+
+    boolean peerReady;
+    private long lastGrantId;
+
+    DecoderSession(Side own, long link, String peerAddress, Prefiller prefiller) {
+        super(own, link, true, peerAddress);
+        this.prefiller = prefiller;
+    }
+
+    /** Whether this grant id is new in the session; it is recorded as used. */
+    boolean takesGrant(long grantId) {
+        if (grantId <= lastGrantId) {
+            return false;
+        }
+        lastGrantId = grantId;
+        return true;
+    }
+
+    @Override
+    protected void attached(Attach attach) {
+        prefiller.onAttached(this, attach);
+    }
+
+    @Override
+    protected Optional<Peer> writtenTo() {
+        return Optional.ofNullable(peer);
+    }
+
+    @Override
+    protected void onFrame(ControlFrame frame) {
+        prefiller.onFrame(this, frame);
+    }
+
+    @Override
+    protected boolean survivesBroken(ControlFrame frame, String why) {
+        return prefiller.survivesBroken(this, frame, why);
+    }
+
+    @Override
+    protected void endTransfers(String reason) {
+        prefiller.onEnded(this, reason);
+    }
+}

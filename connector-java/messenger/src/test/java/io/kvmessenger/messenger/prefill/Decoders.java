@@ -1,0 +1,24 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.SilentEngine;
+import io.kvmessenger.messenger.SilentTally;
+import io.kvmessenger.messenger.Wire;
+import io.kvmessenger.messenger.kv.FittingPeers;
+import io.kvmessenger.messenger.kv.KvSession;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.session.Session;
+
+/** Sessions with decoders that have attached, for tests of one class. */
+final class Decoders {
+    private Decoders() {}
+
+    static DecoderSession attached(KvGeometry own, KvGeometry decoder) {
+        DecoderSession session = new DecoderSession(
+                new KvSession.Side(own, new SilentEngine(), new SilentTally()), Wire.DIALLED_LINK, "there:1", null);
+        FittingPeers.introduce(session, decoder);
+        session.agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
+        session.state = Session.State.READY;
+        return session;
+    }
+}
