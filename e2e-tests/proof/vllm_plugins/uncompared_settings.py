@@ -19,7 +19,7 @@ def register() -> None:
     start._weights_digest = lambda _: ""
     compared: Any = importlib.import_module("kv_connector.vllm.kv_settings")
     assert hasattr(compared, "compared"), "kv_settings has no compared any more: settings are collected elsewhere"
-    compared.compared = lambda *_, **__: []
+    compared.compared = lambda *_, **__: {}
     if scale := os.environ.get("PROOF_KV_SCALE"):
         _set_scales(float(scale))
 

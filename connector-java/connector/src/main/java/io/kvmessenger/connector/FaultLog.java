@@ -1,6 +1,7 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.NanoClock;
 import java.io.PrintWriter;
 import java.io.StringWriter;
@@ -54,7 +55,7 @@ final class FaultLog {
     private void tell(Kind kind, long nowNs, String message) {
         kind.toldCount = kind.count;
         kind.toldNs = nowNs;
-        events.log(EngineEvents.Level.ERROR, message);
+        events.log(EngineLog.Level.ERROR, message);
     }
 
     private static String nameOf(Throwable fault) {

@@ -21,6 +21,7 @@ import java.util.Optional;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
 import javax.net.ssl.SSLException;
 
 /**
@@ -46,7 +47,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     private final String apiKey;
     private final Duration connectLimit;
     private final Duration limit;
-    private final Inbox inbox;
+    private final BiConsumer<TransferKey, String> onFailed;
     private final Optional<HttpClient> client;
     private final ThreadPoolExecutor requests;
 
@@ -57,12 +58,17 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
      * @param limit limit on one request
      * @throws IllegalArgumentException with a sentence that names the option
      */
-    HttpIntake(String apiUrl, String apiKey, Duration connectLimit, Duration limit, Inbox inbox) {
+    HttpIntake(
+            String apiUrl,
+            String apiKey,
+            Duration connectLimit,
+            Duration limit,
+            BiConsumer<TransferKey, String> onFailed) {
         this.completions = apiUrl.isEmpty() ? Optional.empty() : Optional.of(completionsAt(apiUrl));
         this.apiKey = apiKey;
         this.connectLimit = connectLimit;
         this.limit = limit;
-        this.inbox = inbox;
+        this.onFailed = onFailed;
         this.client = completions.map(url -> HttpClient.newBuilder()
                 .version(HttpClient.Version.HTTP_1_1) // vLLM's server drops the body of an offer to upgrade
                 .connectTimeout(connectLimit)
@@ -174,7 +180,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     private void failed(TransferKey transfer, String why) {
         String sentence = "the prefiller could not enqueue the prompt in its own engine at engine_api_url "
                 + completions.orElseThrow() + " (" + shown(why) + ")";
-        inbox.add(messenger -> messenger.onEnqueueFailed(transfer, sentence));
+        onFailed.accept(transfer, sentence);
     }
 
     /** A short excerpt in one line. */

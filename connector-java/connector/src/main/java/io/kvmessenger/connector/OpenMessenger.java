@@ -7,14 +7,19 @@ import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.connector.metrics.MessengerMetrics;
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.hooks.LayerCounter;
+import io.kvmessenger.messenger.KvCache;
 import io.kvmessenger.messenger.Messenger;
+import io.kvmessenger.messenger.decode.Decoder;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
-import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.HeldCounts;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.messenger.session.PeerWarnings;
+import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferEngine;
 import java.io.IOException;
@@ -69,6 +74,7 @@ final class OpenMessenger {
     private final TransferEngine transfer;
     private final NettyControlNetwork network;
     private final HttpIntake intake;
+    private final KvCache cache;
     private final Messenger messenger;
     private final int controlPort;
 
@@ -81,12 +87,11 @@ final class OpenMessenger {
         this.metrics = metrics(request, closeOnExec);
         started.push(metrics);
         this.events = new EventQueue(metrics, request.timelines(), CLOCK);
-        metrics.notes().forEach(note -> events.log(EngineEvents.Level.INFO, note));
+        metrics.notes().forEach(note -> events.log(EngineLog.Level.INFO, note));
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
         this.transfer = TransferWiring.open(request);
         started.push(transfer);
-        transfer.unavailable()
-                .forEach(why -> events.log(EngineEvents.Level.WARNING, "a transport is left out: " + why));
+        transfer.unavailable().forEach(why -> events.log(EngineLog.Level.WARNING, "a transport is left out: " + why));
         this.inbox = new Inbox(CLOCK, transfer::wake);
         metrics.follow(transfer::counters);
         this.network = new NettyControlNetwork(
@@ -96,19 +101,39 @@ final class OpenMessenger {
                 closeOnExec,
                 request.tls().isSaid() ? request.tls().read(Instant.now()) : null);
         started.push(network);
-        this.intake = intake(request, inbox);
+        this.intake = intake(request);
         started.push(intake);
-        this.messenger = new Messenger(
+        PeerWarnings warnings = new PeerWarnings(events, CLOCK);
+        Sessions sessions = new Sessions(
                 new MessengerIdentity(
                         request.engineId(), incarnation, request.sharedSecret().getBytes(StandardCharsets.UTF_8)),
-                request.geometry(),
-                register(request.memories(), transfer),
-                registerContext(request.context(), transfer),
+                network,
                 request.limits(),
-                request.checksumMode(),
-                new Messenger.Ports(
+                metrics,
+                random,
+                warnings);
+        this.cache = cache(sessions, random);
+        this.messenger = new Messenger(sessions, cache, new Messenger.Ports(transfer, metrics, warnings, CLOCK));
+        transfer.notes().forEach(note -> events.log(EngineLog.Level.WARNING, note));
+        this.controlPort =
+                request.role().listens() ? network.listen(request.listenHost(), request.listenPort()) : NOT_LISTENING;
+        this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);
+        agent.start();
+        metrics.watch(() -> agent.healthProblem(request.limits().heartbeatNs()));
+        metrics.show(asked -> inbox.add(m -> asked.complete(cache.describe(STATE_ROWS_MAX))));
+    }
+
+    private KvCache cache(Sessions sessions, SecureRandom random) {
+        return new KvCache(
+                new Decoder.Cache(
+                        request.geometry(),
+                        register(request.memories(), transfer),
+                        registerContext(request.context(), transfer),
+                        request.checksumMode()),
+                sessions,
+                request.limits(),
+                new KvCache.Ports(
                         transfer,
-                        network,
                         events,
                         intake,
                         new HookedLayerProgress(
@@ -118,13 +143,6 @@ final class OpenMessenger {
                         metrics,
                         CLOCK,
                         random));
-        transfer.notes().forEach(note -> events.log(EngineEvents.Level.WARNING, note));
-        this.controlPort =
-                request.role().listens() ? network.listen(request.listenHost(), request.listenPort()) : NOT_LISTENING;
-        this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);
-        agent.start();
-        metrics.watch(() -> agent.healthProblem(request.limits().heartbeatNs()));
-        metrics.show(asked -> inbox.add(m -> asked.complete(m.describe(STATE_ROWS_MAX))));
     }
 
     private static MessengerMetrics metrics(OpenRequest request, CloseOnExec closeOnExec) {
@@ -136,13 +154,18 @@ final class OpenMessenger {
                 closeOnExec::opened);
     }
 
-    private static HttpIntake intake(OpenRequest request, Inbox inbox) {
+    private HttpIntake intake(OpenRequest request) {
         return new HttpIntake(
                 request.engineApiUrl(),
                 request.engineApiKey(),
                 Duration.ofNanos(request.limits().connectLimitNs()),
                 Duration.ofNanos(request.limits().fetchLimitNs()),
-                inbox);
+                this::enqueueFailed);
+    }
+
+    /** Any thread. */
+    private void enqueueFailed(TransferKey prompt, String reason) {
+        inbox.add(m -> cache.onEnqueueFailed(prompt, reason));
     }
 
     /** Starts everything; on failure closes what had started. */
@@ -190,7 +213,7 @@ final class OpenMessenger {
     void submit(byte[] json) {
         List<EngineCommand> commands = CommandReader.read(json);
         for (EngineCommand command : commands) {
-            inbox.add(m -> m.onCommand(command));
+            inbox.add(m -> cache.onCommand(command));
         }
     }
 
@@ -220,14 +243,14 @@ final class OpenMessenger {
         Fields fields = CommandReader.parse("fence", json);
         List<String> requests = CommandReader.fenced(fields);
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        inbox.add(m -> m.onCommand(new EngineCommand.Preempt(requests, fenced)));
+        inbox.add(m -> cache.onCommand(new EngineCommand.Preempt(requests, fenced)));
         boolean reached = awaitReached(fenced, fields.integer("limitMillis"));
         return encode(Map.of("fenced", reached ? requests : List.of()));
     }
 
     byte[] leakCheck() {
         CompletableFuture<HeldCounts> answer = new CompletableFuture<>();
-        inbox.add(m -> m.onCommand(new EngineCommand.CountHeld(answer)));
+        inbox.add(m -> cache.onCommand(new EngineCommand.CountHeld(answer)));
         HeldCounts held = await(answer, ANSWER_LIMIT_MILLIS, "the messenger's answer");
         Map<String, Object> counts = new LinkedHashMap<>();
         counts.put("fetches", held.fetches());
@@ -263,7 +286,7 @@ final class OpenMessenger {
         try {
             await(end, limitMillis, what);
         } catch (IllegalStateException late) {
-            events.log(EngineEvents.Level.WARNING, late.getMessage());
+            events.log(EngineLog.Level.WARNING, late.getMessage());
         }
     }
 

@@ -86,7 +86,7 @@ class DirectionTest {
                 "wire", Set.of("port"),
                 "pages", Set.of(),
                 "session", Set.of("port", "wire"),
-                "kv", Set.of("wire", "session"),
+                "kv", Set.of("port", "wire", "session"),
                 "prefill", Set.of("port", "wire", "pages", "session", "kv"),
                 "decode", Set.of("port", "wire", "pages", "session", "kv"));
         known.forEach((room, below) -> {
@@ -132,15 +132,31 @@ class DirectionTest {
                 .check(PRODUCTION);
     }
 
+    /** What the duty cycle serves is a subject; which one, it does not know. */
+    @Test
+    void shouldLetTheDutyCycleKnowNoSubject() {
+        noClasses()
+                .that()
+                .haveFullyQualifiedName(ROOT + "messenger.Messenger")
+                .should()
+                .dependOnClassesThat()
+                .resideInAnyPackage(
+                        MESSENGER + "kv", MESSENGER + "prefill", MESSENGER + "decode", MESSENGER + "pages")
+                .orShould()
+                .dependOnClassesThat()
+                .haveSimpleName("KvCache")
+                .check(PRODUCTION);
+    }
+
     /** Weights, or a store, are other subjects of the same sessions. */
     @Test
-    void shouldLetSessionsKnowNothingOfKv() {
+    void shouldLetSessionsKnowNothingOfKvAndOfTransfers() {
         noClasses()
                 .that()
                 .resideInAPackage(MESSENGER + "session")
                 .should()
                 .dependOnClassesThat()
-                .resideInAnyPackage(ROOT + "kvlayout..", ROOT + "specdecode..")
+                .resideInAnyPackage(ROOT + "kvlayout..", ROOT + "specdecode..", ROOT + "transfer..")
                 .orShould()
                 .dependOnClassesThat()
                 .haveSimpleName("GeometryWire")

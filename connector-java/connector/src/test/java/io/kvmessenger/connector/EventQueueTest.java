@@ -8,6 +8,7 @@ import io.kvmessenger.messenger.port.ChunkSums;
 import io.kvmessenger.messenger.port.ChunkTimeline;
 import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.PrefillTimeline;
@@ -65,7 +66,7 @@ class EventQueueTest {
                 Thread.onSpinWait();
             }
         }
-        queue.log(EngineEvents.Level.INFO, "a note is in no hurry");
+        queue.log(EngineLog.Level.INFO, "a note is in no hurry");
         queue.released("r");
         for (Thread thread : waiting) {
             thread.join();
@@ -117,7 +118,7 @@ class EventQueueTest {
         queue.stopped("r", sentence);
         queue.failed("r", sentence);
         queue.quarantined("r", sentence);
-        for (EngineEvents.Level level : EngineEvents.Level.values()) {
+        for (EngineLog.Level level : EngineLog.Level.values()) {
             queue.log(level, sentence);
         }
         queue.arrived("r", 1);
@@ -180,7 +181,7 @@ class EventQueueTest {
         if (type == List.class) {
             return List.of();
         }
-        return type == EngineEvents.Level.class ? EngineEvents.Level.INFO : first ? "r" : "x".repeat(1 << 20);
+        return type == EngineLog.Level.class ? EngineLog.Level.INFO : first ? "r" : "x".repeat(1 << 20);
     }
 
     @Test
@@ -274,19 +275,19 @@ class EventQueueTest {
     @Test
     void shouldBoundTheBytesOfNotes() {
         for (int i = 0; i < EventQueue.NOTES_MAX; i++) {
-            queue.log(EngineEvents.Level.INFO, "x".repeat(EventQueue.SENTENCE_LENGTH_MAX));
+            queue.log(EngineLog.Level.INFO, "x".repeat(EventQueue.SENTENCE_LENGTH_MAX));
         }
         assertThat(queue.drain(Integer.MAX_VALUE - 8).length)
                 .isLessThanOrEqualTo((int) EventQueue.NOTES_LENGTH_MAX_BYTES + POLL_BYTES);
         counted.clear();
-        queue.log(EngineEvents.Level.INFO, "again");
+        queue.log(EngineLog.Level.INFO, "again");
         assertThat(counted).isEmpty();
     }
 
     @Test
     void shouldDropLogLinesBeyondTheLimitButNeverTerminalEvents() throws Exception {
         for (int i = 0; i < EventQueue.NOTES_MAX + 10; i++) {
-            queue.log(EngineEvents.Level.INFO, "line");
+            queue.log(EngineLog.Level.INFO, "line");
         }
         queue.arrived("r", 1);
         List<?> events =

@@ -9,7 +9,9 @@ import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
+import io.kvmessenger.messenger.KvCache;
 import io.kvmessenger.messenger.Messenger;
+import io.kvmessenger.messenger.decode.Decoder;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
@@ -20,6 +22,8 @@ import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.session.ControlNetwork;
 import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.messenger.session.PeerWarnings;
+import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
@@ -59,22 +63,29 @@ final class MessengerAgentTest {
             new RegionDescriptor(1, 2L * PAGE_BYTES * PAGE_COUNT, RegionDescriptor.VERSION, false);
     private final Memory memory = Memory.host(Arena.ofAuto().allocate(descriptor.lengthBytes()));
     private final TransferEngine transfer = port(TransferEngine.class);
-    private final Messenger messenger = new Messenger(
+    private final PeerWarnings warnings = new PeerWarnings(port(EngineEvents.class), now::get);
+    private final Sessions sessions = new Sessions(
             new MessengerIdentity("decoder", 1, new byte[0]),
-            geometry(),
-            List.of(new RankMemory(List.of(port(Region.class)))),
-            List.of(),
+            port(ControlNetwork.class),
             LIMITS,
-            ChecksumMode.OFF,
-            new Messenger.Ports(
+            port(Tally.class),
+            new SplittableRandom(1),
+            warnings);
+    private final KvCache cache = new KvCache(
+            new Decoder.Cache(
+                    geometry(), List.of(new RankMemory(List.of(port(Region.class)))), List.of(), ChecksumMode.OFF),
+            sessions,
+            LIMITS,
+            new KvCache.Ports(
                     transfer,
-                    port(ControlNetwork.class),
                     port(EngineEvents.class),
                     port(EngineIntake.class),
                     port(LayerProgress.class),
                     port(Tally.class),
                     now::get,
                     new SplittableRandom(1)));
+    private final Messenger messenger =
+            new Messenger(sessions, cache, new Messenger.Ports(transfer, port(Tally.class), warnings, now::get));
     private final Inbox inbox = new Inbox(now::get, () -> {});
     private final MessengerAgent agent = new MessengerAgent(transfer, messenger, inbox, now::get, faults::add);
 
@@ -122,7 +133,7 @@ final class MessengerAgentTest {
     }
 
     private void fetch(long limitNs) {
-        messenger.onCommand(new EngineCommand.Fetch(
+        cache.onCommand(new EngineCommand.Fetch(
                 "r",
                 "t",
                 List.of(new EngineCommand.PrefillerAddress("host", 7, "")),

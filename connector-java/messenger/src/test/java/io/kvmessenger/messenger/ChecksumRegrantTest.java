@@ -49,7 +49,7 @@ class ChecksumRegrantTest extends ComparingPair {
         sumSome(compared);
         fill();
         assertThat(decoder.told).isEmpty(); // it waits for the checksums of the rest
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         completeAllWrites();
         carry();
         assertThat(decoder.tally.sum(MessengerMetric.FETCHES_REGRANTED)).isEqualTo(1);
@@ -65,7 +65,7 @@ class ChecksumRegrantTest extends ComparingPair {
         decoder.messenger.doWork();
 
         assertThat(decoder.told).containsExactly(damaged == NONE ? "arrived r" : "failed r");
-        assertThat(decoder.messenger.held().clean()).isTrue();
+        assertThat(decoder.cache.held().clean()).isTrue();
     }
 
     /** Computes the prompt in passes; what is sent of it lands. */

@@ -167,7 +167,7 @@ class ChunkRulesTest extends MessengerPair {
 
     @Test
     void shouldBringTheSaltAndThePriorityOfADecoderFirstPrompt() {
-        decoder.messenger.onCommand(
+        decoder.cache.onCommand(
                 fetchOf("r", 1, 0, "", new EngineCommand.Prompt(new int[] {7, 8}, "a tenant's own", -3)));
         carry();
 
@@ -180,7 +180,7 @@ class ChunkRulesTest extends MessengerPair {
 
     @Test
     void shouldNotSendWhatThePrefillerWouldEndTheLinkFor() {
-        decoder.messenger.onCommand(fetchOf("r", 1, 0, "d".repeat(129), EngineCommand.Prompt.NONE));
+        decoder.cache.onCommand(fetchOf("r", 1, 0, "d".repeat(129), EngineCommand.Prompt.NONE));
         carry();
 
         assertThat(decoder.told).containsExactly("failed r");

@@ -15,7 +15,7 @@ class ComparisonsTest extends MessengerPair {
     private static final EngineCommand.PrefillerAddress DIALLED = new EngineCommand.PrefillerAddress("host", 7, "");
 
     private void compared(ComparisonOutcome outcome, long differenceMillionths) {
-        decoder.messenger.onCommand(new EngineCommand.Compared(outcome, differenceMillionths, DIALLED));
+        decoder.cache.onCommand(new EngineCommand.Compared(outcome, differenceMillionths, DIALLED));
     }
 
     @Test
@@ -53,8 +53,8 @@ class ComparisonsTest extends MessengerPair {
 
     @Test
     void shouldDialNothingToCount() {
-        decoder.messenger.onCommand(new EngineCommand.Compared(ComparisonOutcome.UNJUDGED, 0, ELSEWHERE));
-        decoder.messenger.onCommand(new EngineCommand.Refuted(3));
+        decoder.cache.onCommand(new EngineCommand.Compared(ComparisonOutcome.UNJUDGED, 0, ELSEWHERE));
+        decoder.cache.onCommand(new EngineCommand.Refuted(3));
         carry();
         assertThat(decoder.connected).as("the prefiller of the set-up alone").hasSize(1);
         assertThat(decoder.tally.sum(ComparisonOutcome.UNJUDGED)).isEqualTo(1);

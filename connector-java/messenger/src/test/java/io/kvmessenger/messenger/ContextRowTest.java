@@ -39,7 +39,7 @@ class ContextRowTest extends MessengerPair {
         completeOneWrite();
 
         assertThat(prefiller.told).endsWith("released r");
-        assertThat(prefiller.messenger.held().writesInFlight()).isZero();
+        assertThat(prefiller.cache.held().writesInFlight()).isZero();
     }
 
     @Test
@@ -70,7 +70,7 @@ class ContextRowTest extends MessengerPair {
                 .as("KV that is still being read")
                 .isNotEmpty();
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
 
         assertThat(fenced).isCompleted();
         assertThat(decoder.told).as("its pages may still be written").isEmpty();
@@ -79,7 +79,7 @@ class ContextRowTest extends MessengerPair {
         }
         carry();
         assertThat(decoder.told).containsExactly("failed r");
-        assertThat(prefiller.messenger.held().writesInFlight()).isZero();
+        assertThat(prefiller.cache.held().writesInFlight()).isZero();
     }
 
     @Test
@@ -91,7 +91,7 @@ class ContextRowTest extends MessengerPair {
         end("r", EngineCommand.PrefillOutcome.FINISHED, 0);
         end("r", EngineCommand.PrefillOutcome.ABORTED, -1);
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
 
         assertThat(fenced).isNotCompleted();
         completeOneWrite();

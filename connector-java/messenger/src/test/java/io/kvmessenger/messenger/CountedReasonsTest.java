@@ -67,9 +67,9 @@ class CountedReasonsTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         assertFailed(FetchFailure.ABANDONED);
         assertUndelivered(PrefillFailure.UNWANTED);
     }
@@ -90,7 +90,7 @@ class CountedReasonsTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.ABORTED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.ABORTED));
         carry();
         assertUndelivered(PrefillFailure.ABORTED);
         assertFailed(FetchFailure.PREFILL_ABORTED);
@@ -101,7 +101,7 @@ class CountedReasonsTest extends MessengerPair {
         fetch("r", 1, 0);
         carry();
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         while (!prefiller.transfer.submitted.isEmpty()) {
             completeOneWrite();
         }
@@ -111,7 +111,7 @@ class CountedReasonsTest extends MessengerPair {
     @Test
     void shouldCountAPrefillThatNothingAskedFor() {
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         nowNs += LIMITS.grantWaitNs();
         prefiller.messenger.doWork();
         assertUndelivered(PrefillFailure.EXPIRED);

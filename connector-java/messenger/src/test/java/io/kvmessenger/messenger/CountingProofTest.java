@@ -40,7 +40,7 @@ class CountingProofTest extends MessengerPair {
     @Test
     void shouldHoldItsPagesUntilWhatWasPostedHasBeenCounted() {
         postAll();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
         completeAll();
         assertThat(decoder.told).as("completed is not delivered").isEmpty();
@@ -56,7 +56,7 @@ class CountingProofTest extends MessengerPair {
         fetch("r", 0, 0);
         carry();
         beginPass("r");
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         completeAll();
         int grants = decoder.transfer.windowCookies.size();
         assertThat(prefiller.transfer.requests).isNotEmpty();
@@ -71,9 +71,9 @@ class CountingProofTest extends MessengerPair {
         fetch("r", 0, 0);
         carry();
         beginPass("r");
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         completeAll();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         assertThat(decoder.wire.take()).anyMatch(ControlFrame::hasDecline);
         land();
         assertThat(decoder.told).containsExactly("failed r");
@@ -82,7 +82,7 @@ class CountingProofTest extends MessengerPair {
     @Test
     void shouldEndTheSessionOfAPrefillerWhoseWritesDoNotCome() {
         postAll();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
         completeAll();
         assertThatTheSessionEndsAtTheLimitAlthoughThePeerBeats();
@@ -92,7 +92,7 @@ class CountingProofTest extends MessengerPair {
     @Test
     void shouldEndTheSessionOfAPrefillerThatDoesNotConfirmACancel() {
         postAll();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry(); // the prefiller's own writes do not complete: it has nothing to confirm yet
         assertThatTheSessionEndsAtTheLimitAlthoughThePeerBeats();
         assertThat(decoder.told).containsExactly("quarantined r");
@@ -111,7 +111,7 @@ class CountingProofTest extends MessengerPair {
     void shouldEndTheSessionOfAPrefillerThatPostedLessThanArrived() {
         postAll();
         prefiller.transfer.requests.forEach(decoder.transfer::land);
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         decoder.messenger.onFrame(Wire.DIALLED_LINK, confirmed(1));
         assertThat(decoder.transfer.revoked).hasSize(1);
     }
@@ -119,7 +119,7 @@ class CountingProofTest extends MessengerPair {
     @Test
     void shouldEndTheSessionOfAPrefillerThatPostedMoreThanWasGranted() {
         postAll();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         decoder.messenger.onFrame(Wire.DIALLED_LINK, confirmed(1_000_000));
         assertThat(decoder.transfer.revoked).hasSize(1);
     }

@@ -67,7 +67,7 @@ class FaultTest extends MessengerPair {
         decoder.wire.bugOfDial = new OutOfMemoryError("at its dial");
         assertThatThrownBy(() -> fetch("second", 1, 0)).hasMessage("at its dial");
         assertThat(decoder.told).containsExactly("failed second");
-        assertThat(decoder.messenger.held().clean()).isTrue();
+        assertThat(decoder.cache.held().clean()).isTrue();
 
         decoder = connected;
         fetch("sound", 3, 0);
@@ -90,7 +90,7 @@ class FaultTest extends MessengerPair {
         assertThat(prefiller.told).as("its own limit is not put off").containsExactly("released r");
         end("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         assertThat(prefiller.told).containsExactly("released r", "released r");
-        assertThat(prefiller.messenger.held().clean()).isTrue();
+        assertThat(prefiller.cache.held().clean()).isTrue();
     }
 
     @Test
@@ -102,7 +102,7 @@ class FaultTest extends MessengerPair {
         end(decoder);
 
         assertThat(decoder.told).containsExactly("failed granted");
-        assertThat(decoder.messenger.held().clean()).isTrue();
+        assertThat(decoder.cache.held().clean()).isTrue();
     }
 
     @Test
@@ -136,15 +136,15 @@ class FaultTest extends MessengerPair {
         assertThat(prefiller.transfer.submitted).isNotEmpty();
         end(prefiller);
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(java.util.List.of("r"), fenced));
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(java.util.List.of("r"), fenced));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
 
         assertThat(fenced).isDone();
         assertThat(prefiller.told).containsExactly("released r");
-        assertThat(prefiller.messenger.held().clean()).isTrue();
+        assertThat(prefiller.cache.held().clean()).isTrue();
 
         compute("s", 0);
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("s", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("s", EngineCommand.PrefillOutcome.FINISHED));
         assertThat(prefiller.told).containsExactly("released r", "released s");
     }
 

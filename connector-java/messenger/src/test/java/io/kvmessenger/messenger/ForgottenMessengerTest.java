@@ -32,7 +32,7 @@ class ForgottenMessengerTest extends MessengerPair {
                         "name every messenger of one prefiller's engine, and no other",
                         "TP 2 x PP 1 x DP 1 (1 of 2 ranks)");
         assertThat(decoder.transfer.windowCookies).as("nothing may be written").isEmpty();
-        assertThat(decoder.messenger.held().clean()).isTrue();
+        assertThat(decoder.cache.held().clean()).isTrue();
     }
 
     @Test

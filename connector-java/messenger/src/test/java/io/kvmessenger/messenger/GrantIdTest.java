@@ -27,7 +27,7 @@ class GrantIdTest extends MessengerPair {
         fetch(request, 1, 0);
         carry();
         beginStep(new EngineCommand.Chunk(request, "t-" + request, PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of(request), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of(request), new CompletableFuture<>()));
         carry();
         assertThat(decoder.tally.sum(MessengerMetric.FETCHES_REGRANTED)).isEqualTo(1);
     }
@@ -110,7 +110,7 @@ class GrantIdTest extends MessengerPair {
         fetch("busy", 1, 0);
         carry();
         beginPass("busy");
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("busy"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("busy"), new CompletableFuture<>()));
         fetch("other", 3, 0);
         carry();
         prefiller.messenger.onFrame(
@@ -129,7 +129,7 @@ class GrantIdTest extends MessengerPair {
         fetch("a", 1, 0);
         fetch("b", 3, 0);
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("a"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("a"));
         carry();
         assertThat(decoder.told).containsExactly("failed a");
         compute("b", 0);

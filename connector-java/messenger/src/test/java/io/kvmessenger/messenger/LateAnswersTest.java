@@ -19,7 +19,7 @@ class LateAnswersTest extends MessengerPair {
         carry();
         compute("r", 0);
         completeAllWrites();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
 
         assertThat(decoder.told).containsExactly("failed r");
@@ -38,12 +38,12 @@ class LateAnswersTest extends MessengerPair {
                 .getGrantId();
         frames.forEach(frame -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, frame));
         beginStep(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         carry(); // the decoder has granted again
         cannotDeliver(first, CannotDeliver.Reason.PREFILL_ABORTED);
 
         assertThat(decoder.told).isEmpty();
-        assertThat(decoder.messenger.held().windowsOpen()).isEqualTo(1);
+        assertThat(decoder.cache.held().windowsOpen()).isEqualTo(1);
     }
 
     @Test
@@ -90,9 +90,9 @@ class LateAnswersTest extends MessengerPair {
         decoder.transfer.freeSlots = 0;
         fetch("r", 1, 0);
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         carry();
 
         assertThat(decoder.told).containsExactly("failed r");
@@ -108,9 +108,9 @@ class LateAnswersTest extends MessengerPair {
         decoder.transfer.completions.add(handler -> handler.onWindowFilled(decoder.transfer.windowCookies.getLast()));
         carry();
         assertThat(decoder.told).containsExactly("arrived r");
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         carry();
 
         assertThat(prefiller.told).containsExactly("released r");

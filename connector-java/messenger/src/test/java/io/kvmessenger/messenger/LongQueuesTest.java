@@ -23,19 +23,19 @@ class LongQueuesTest extends MessengerPair {
 
     /** Requests that duty cycles of both sides look at, deadlines and gauges included. */
     private long looksOfCycles() {
-        long before = prefiller.messenger.looks() + decoder.messenger.looks();
+        long before = prefiller.cache.looks() + decoder.cache.looks();
         for (int cycle = 0; cycle < CYCLES; cycle++) {
             doWork(prefiller);
             doWork(decoder);
         }
-        return prefiller.messenger.looks() + decoder.messenger.looks() - before;
+        return prefiller.cache.looks() + decoder.cache.looks() - before;
     }
 
     private static void doWork(Side side) {
         side.messenger.onGarbage(); // counted, and harmless
         side.messenger.doWork();
         side.messenger.nextDeadlineNs();
-        side.messenger.held();
+        side.cache.held();
     }
 
     @Test
@@ -43,8 +43,8 @@ class LongQueuesTest extends MessengerPair {
         decoder.transfer.freeSlots = 4000;
         each(i -> announce("r" + i));
         each(i -> fetch("r" + i, 1, 0));
-        assertThat(prefiller.messenger.held().prefills()).isEqualTo(QUEUED);
-        assertThat(decoder.messenger.held().windowsOpen()).isEqualTo(4000);
+        assertThat(prefiller.cache.held().prefills()).isEqualTo(QUEUED);
+        assertThat(decoder.cache.held().windowsOpen()).isEqualTo(4000);
 
         assertThat(looksOfCycles()).as("the first that waits for a slot").isEqualTo(CYCLES);
 
@@ -80,7 +80,7 @@ class LongQueuesTest extends MessengerPair {
         assertThat(decoder.wire.take())
                 .extracting(frame -> frame.getGrant().getTransferId())
                 .containsExactly("t-r0", "t-r1");
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r2"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r2"));
         decoder.transfer.freeSlots = 1;
         decoder.messenger.doWork();
         assertThat(decoder.wire.take())

@@ -3,6 +3,7 @@ package io.kvmessenger.messenger;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.decode.Decoder;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
@@ -14,6 +15,8 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.messenger.session.PeerWarnings;
+import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.specdecode.ContextKind;
@@ -58,6 +61,7 @@ abstract class MessengerPair {
         final List<String> connected = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
         final List<EngineCommand.Prompt> prompts = new ArrayList<>();
+        final KvCache cache;
         final Messenger messenger;
         final Region region;
         String lastFailure = "";
@@ -79,22 +83,20 @@ abstract class MessengerPair {
         Side(String name, long incarnation, int contextRowCount, ChecksumMode checksumMode, KvGeometry geometry) {
             progress = new CountedSteps(geometry.ranks().getFirst().layers().size());
             region = transfer.register(Memory.host(MemorySegment.ofArray(new byte[1024])));
-            messenger = new Messenger(
-                    new MessengerIdentity(name, incarnation, new byte[0]),
-                    geometry,
-                    List.of(new RankMemory(List.of(region))),
-                    contextRows(transfer, contextRowCount, sending),
+            PeerWarnings warnings = new PeerWarnings(this, () -> nowNs);
+            SplittableRandom random = new SplittableRandom(incarnation);
+            Sessions sessions = new Sessions(
+                    new MessengerIdentity(name, incarnation, new byte[0]), wire, limits, tally, random, warnings);
+            cache = new KvCache(
+                    new Decoder.Cache(
+                            geometry,
+                            List.of(new RankMemory(List.of(region))),
+                            contextRows(transfer, contextRowCount, sending),
+                            checksumMode),
+                    sessions,
                     limits,
-                    checksumMode,
-                    new Messenger.Ports(
-                            transfer,
-                            wire,
-                            this,
-                            this,
-                            progress,
-                            tally,
-                            () -> nowNs,
-                            new SplittableRandom(incarnation)));
+                    new KvCache.Ports(transfer, this, this, progress, tally, () -> nowNs, random));
+            messenger = new Messenger(sessions, cache, new Messenger.Ports(transfer, tally, warnings, () -> nowNs));
         }
 
         @Override
@@ -172,7 +174,7 @@ abstract class MessengerPair {
         prefiller.messenger.onLinkOpened(Wire.DIALLED_LINK, true, "there:1");
         decoder.messenger.onLinkOpened(Wire.DIALLED_LINK, false, "host:7");
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("warm-up"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("warm-up"));
         carry();
         assertThat(decoder.told).containsExactly("failed warm-up");
         decoder.told.clear();
@@ -183,7 +185,7 @@ abstract class MessengerPair {
         prefiller.messenger.onLinkOpened(Wire.DIALLED_LINK, true, "there:1");
         decoder.messenger.onLinkOpened(Wire.DIALLED_LINK, false, "host:7");
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("warm-up"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("warm-up"));
         carry();
         decoder.told.clear();
     }
@@ -220,12 +222,12 @@ abstract class MessengerPair {
     }
 
     void fetch(String request, int firstPage, long limitNs, int[] tokens) {
-        decoder.messenger.onCommand(fetchOf(request, firstPage, limitNs, "", new EngineCommand.Prompt(tokens, "", 0)));
+        decoder.cache.onCommand(fetchOf(request, firstPage, limitNs, "", new EngineCommand.Prompt(tokens, "", 0)));
     }
 
     /** @param pages of the last tokens; those before are there */
     void fetch(String request, int contextSlot, List<String> contextKinds, int... pages) {
-        decoder.messenger.onCommand(new EngineCommand.Fetch(
+        decoder.cache.onCommand(new EngineCommand.Fetch(
                 request,
                 "t-" + request,
                 List.of(new EngineCommand.PrefillerAddress("host", 7, "")),
@@ -240,7 +242,7 @@ abstract class MessengerPair {
     }
 
     void fetch(String request, int firstPage, String promptDigest) {
-        decoder.messenger.onCommand(fetchOf(request, firstPage, 0, promptDigest, EngineCommand.Prompt.NONE));
+        decoder.cache.onCommand(fetchOf(request, firstPage, 0, promptDigest, EngineCommand.Prompt.NONE));
     }
 
     static EngineCommand.Fetch fetchOf(
@@ -269,12 +271,12 @@ abstract class MessengerPair {
 
     /** A forward pass begins where the counter stands. */
     void beginStep(EngineCommand.Chunk... chunks) {
-        prefiller.messenger.onCommand(new EngineCommand.Step(++lastStep, prefiller.progress.count, List.of(chunks)));
+        prefiller.cache.onCommand(new EngineCommand.Step(++lastStep, prefiller.progress.count, List.of(chunks)));
     }
 
     /** It is over, whatever layers were counted. */
     void endStep() {
-        prefiller.messenger.onCommand(new EngineCommand.StepEnded(lastStep, prefiller.progress.count));
+        prefiller.cache.onCommand(new EngineCommand.StepEnded(lastStep, prefiller.progress.count));
     }
 
     /** A forward pass over the whole prompt of which one layer is computed. */
@@ -309,16 +311,16 @@ abstract class MessengerPair {
     }
 
     void announce(String request) {
-        prefiller.messenger.onCommand(new EngineCommand.Announce(request, "t-" + request));
+        prefiller.cache.onCommand(new EngineCommand.Announce(request, "t-" + request));
     }
 
     /** The engine says that tokens up to {@code endToken} are in place, outside of any forward pass. */
     void tellComputed(String request, int promptTokens, int endToken, int firstPage, int... pages) {
-        prefiller.messenger.onCommand(new EngineCommand.Computed(
+        prefiller.cache.onCommand(new EngineCommand.Computed(
                 new EngineCommand.Chunk(request, "t-" + request, promptTokens, 0, 0, endToken, firstPage, pages)));
     }
 
     void end(String request, EngineCommand.PrefillOutcome outcome, int contextSlot) {
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded(request, outcome, contextSlot));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded(request, outcome, contextSlot));
     }
 }

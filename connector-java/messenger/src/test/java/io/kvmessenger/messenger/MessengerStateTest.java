@@ -20,11 +20,11 @@ class MessengerStateTest extends MessengerPair {
     private static final int ROWS_MAX = 10;
 
     private MessengerState ofDecoder() {
-        return decoder.messenger.describe(ROWS_MAX);
+        return decoder.cache.describe(ROWS_MAX);
     }
 
     private MessengerState ofPrefiller() {
-        return prefiller.messenger.describe(ROWS_MAX);
+        return prefiller.cache.describe(ROWS_MAX);
     }
 
     @Test
@@ -66,12 +66,12 @@ class MessengerStateTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
         nowNs += 9;
         assertThat(ofDecoder().failures().getFirst())
                 .isEqualTo(new FailureRow("decoder", "r", "t-r", 9, "abandoned", "the engine gave the request up"));
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         assertThat(ofPrefiller().failures().getFirst().reason()).isEqualTo("unwanted");
         assertThat(ofPrefiller().prefillCount()).isZero();
     }
@@ -137,7 +137,7 @@ class MessengerStateTest extends MessengerPair {
         assertThat(ofDecoder().fetches()).hasSize(ROWS_MAX);
         for (int i = 0; i < 2 * History.FAILURES_KEPT_MAX; i++) {
             fetch("failing-" + i, 1, 0);
-            decoder.messenger.onCommand(new EngineCommand.Abandon("failing-" + i));
+            decoder.cache.onCommand(new EngineCommand.Abandon("failing-" + i));
         }
         assertThat(ofDecoder().failures()).hasSize(History.FAILURES_KEPT_MAX);
         assertThat(ofDecoder().failures().getFirst().request())

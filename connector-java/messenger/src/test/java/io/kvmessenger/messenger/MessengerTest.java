@@ -17,10 +17,10 @@ class MessengerTest extends MessengerPair {
         fetch("r", 1, 0);
         carry();
         compute("r", 0);
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
         assertThat(decoder.told).isEmpty();
-        assertThat(decoder.messenger.held().quarantinedPages()).isEqualTo(2);
+        assertThat(decoder.cache.held().quarantinedPages()).isEqualTo(2);
 
         while (!prefiller.transfer.submitted.isEmpty()) {
             assertThat(decoder.told).isEmpty();
@@ -36,8 +36,8 @@ class MessengerTest extends MessengerPair {
         carry();
         compute("r", 0);
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
         assertThat(decoder.told).isEmpty();
         assertThat(fenced).isNotDone();
@@ -55,9 +55,9 @@ class MessengerTest extends MessengerPair {
         fetch("r", 1, 0);
         carry();
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         CompletableFuture<Void> again = new CompletableFuture<>();
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), again));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), again));
         assertThat(again).isNotDone();
 
         while (!prefiller.transfer.submitted.isEmpty()) {
@@ -85,7 +85,7 @@ class MessengerTest extends MessengerPair {
         nowNs += LIMITS.silenceLimitNs();
         decoder.messenger.doWork();
         assertThat(decoder.told).containsExactly("quarantined r");
-        assertThat(decoder.messenger.held().quarantinedPages()).isEqualTo(2);
+        assertThat(decoder.cache.held().quarantinedPages()).isEqualTo(2);
         decoder.transfer.completions.add(
                 handler -> handler.onAdmissionClosed(decoder.transfer.revoked.getFirst(), "revoked"));
         decoder.messenger.doWork();
@@ -106,7 +106,7 @@ class MessengerTest extends MessengerPair {
         fetch("r", 1, 0, new int[PROMPT_TOKENS]);
         carry();
         beginStep(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         carry();
 
         assertThat(prefiller.enqueued).containsExactly("t-r");
@@ -122,7 +122,7 @@ class MessengerTest extends MessengerPair {
         decoder.transfer.freeSlots = 1;
         fetch("granted", 1, 0);
         fetch("waiting", 3, LIMITS.silenceLimitNs());
-        decoder.messenger.onCommand(new EngineCommand.Abandon("granted"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("granted"));
         nowNs += LIMITS.silenceLimitNs();
         decoder.messenger.doWork();
 
@@ -134,8 +134,8 @@ class MessengerTest extends MessengerPair {
         fetch("r", 1, 0);
         carry();
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
         while (!prefiller.transfer.submitted.isEmpty()) {
             completeOneWrite();
@@ -143,7 +143,7 @@ class MessengerTest extends MessengerPair {
         carry();
 
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         assertThat(prefiller.told).containsExactly("released r");
     }
 
@@ -152,15 +152,15 @@ class MessengerTest extends MessengerPair {
         fetch("r", 1, 0);
         carry();
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         while (!prefiller.transfer.submitted.isEmpty()) {
             completeOneWrite(); // its word is on the wire when the cancel leaves
         }
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         compute("r", 0);
         carry();
 
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         assertThat(prefiller.told).containsExactly("released r");
         assertThat(decoder.told).containsExactly("failed r");
     }
@@ -171,9 +171,9 @@ class MessengerTest extends MessengerPair {
         carry();
         prefiller.transfer.backPressured = 1000;
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
         carry();
 
         assertThat(fenced).isDone();
@@ -185,8 +185,8 @@ class MessengerTest extends MessengerPair {
     @Test
     void shouldAnswerAGrantAtOnceForAPromptThatItsEngineHasEndedAndTaken() {
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         fetch("r", 1, 0);
         carry();
 
@@ -224,7 +224,7 @@ class MessengerTest extends MessengerPair {
         tellComputed("r", PROMPT_TOKENS, Geometries.PAGE_TOKENS, 0, 5);
         int firstPage = prefiller.transfer.submitted.size();
         tellComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 1, 6);
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
 
         assertThat(firstPage).isPositive();
         assertThat(prefiller.transfer.submitted).hasSize(2 * firstPage);
@@ -240,12 +240,12 @@ class MessengerTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.ABORTED));
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.ABORTED));
         carry();
 
         assertThat(decoder.told).containsExactly("failed r");
         assertThat(prefiller.told).endsWith("released r");
-        assertThat(prefiller.messenger.held().prefills()).isZero();
+        assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
     @Test
@@ -253,7 +253,7 @@ class MessengerTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
 
         assertThat(prefiller.told).endsWith("stopped r");
@@ -278,7 +278,7 @@ class MessengerTest extends MessengerPair {
         fetch("r", 1, 0);
         carry();
         compute("r", 0);
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         nowNs += LIMITS.fenceLimitNs() - 1;
         prefiller.messenger.doWork();
         assertThat(prefiller.transfer.disconnected).isEmpty();

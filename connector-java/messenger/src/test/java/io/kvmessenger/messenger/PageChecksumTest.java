@@ -47,7 +47,7 @@ class PageChecksumTest extends ComparingPair {
         decoder.messenger.doWork();
         assertThat(decoder.told).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("t-r", "arrived damaged", "prefiller at host:7");
-        assertThat(decoder.messenger.held().clean()).isTrue();
+        assertThat(decoder.cache.held().clean()).isTrue();
     }
 
     @Test
@@ -93,7 +93,7 @@ class PageChecksumTest extends ComparingPair {
         fetch("r", 1, 0);
         carry();
         compute("r", 0);
-        prefiller.messenger.onCommand(
+        prefiller.cache.onCommand(
                 new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT));
         List.copyOf(prefiller.transfer.submitted)
                 .forEach(cookie -> prefiller.transfer.completions.add(handler -> handler.onWriteCompleted(cookie)));
@@ -112,7 +112,7 @@ class PageChecksumTest extends ComparingPair {
         endStep();
         decoder.messenger.onFrame(Wire.DIALLED_LINK, checksumsOfSubmitted(FIRST_GRANT));
         completeAllWrites();
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         carry(); // the decoder has granted again
         prefiller.transfer.requests.clear();
         sendGranted("r");

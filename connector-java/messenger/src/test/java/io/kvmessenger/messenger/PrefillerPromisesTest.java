@@ -114,7 +114,7 @@ class PrefillerPromisesTest extends MessengerPair {
         compute("r", 0);
         completeAllWrites();
         lastTokenAgain("r");
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
 
         assertThat(prefiller.messenger.watching())
                 .as("its layers are another attempt's")
@@ -130,7 +130,7 @@ class PrefillerPromisesTest extends MessengerPair {
         lastTokenAgain("r");
         long first = lastStep;
         lastTokenAgain("r");
-        prefiller.messenger.onCommand(new EngineCommand.StepFailed(first));
+        prefiller.cache.onCommand(new EngineCommand.StepFailed(first));
 
         assertThat(prefiller.messenger.watching())
                 .as("nothing of it is sent any more")
@@ -140,15 +140,15 @@ class PrefillerPromisesTest extends MessengerPair {
     @Test
     void shouldCostNothingWhileAPromptWhosePassFailedWaitsForItsEngine() {
         beginPass("r");
-        prefiller.messenger.onCommand(new EngineCommand.StepFailed(lastStep));
+        prefiller.cache.onCommand(new EngineCommand.StepFailed(lastStep));
         carry();
         carry();
-        long before = prefiller.messenger.looks();
+        long before = prefiller.cache.looks();
         for (int cycle = 0; cycle < 100; cycle++) {
             assertThat(prefiller.messenger.doWork()).isZero();
         }
 
-        assertThat(prefiller.messenger.looks()).isEqualTo(before);
+        assertThat(prefiller.cache.looks()).isEqualTo(before);
     }
 
     @Test
@@ -158,9 +158,9 @@ class PrefillerPromisesTest extends MessengerPair {
         announce("granted");
         carry();
         carry();
-        long before = prefiller.messenger.looks();
+        long before = prefiller.cache.looks();
         assertThat(prefiller.messenger.doWork()).as("a messenger that spins").isZero();
-        assertThat(prefiller.messenger.looks()).isEqualTo(before);
+        assertThat(prefiller.cache.looks()).isEqualTo(before);
         assertThat(prefiller.messenger.watching()).isFalse();
     }
 
@@ -182,7 +182,7 @@ class PrefillerPromisesTest extends MessengerPair {
     void shouldEnqueueAPromptAgainThatTheEngineRefusedOnce() {
         fetch("r", 1, LONG_NS, TOKENS);
         carry();
-        prefiller.messenger.onEnqueueFailed(TRANSFER, "full");
+        prefiller.cache.onEnqueueFailed(TRANSFER, "full");
         carry();
         assertThat(decoder.lastFailure).contains("full");
         fetch("r", 1, LONG_NS, TOKENS);
@@ -226,7 +226,7 @@ class PrefillerPromisesTest extends MessengerPair {
     // ---- limits and reasons
 
     private void reject() {
-        decoder.messenger.onCommand(new EngineCommand.Reject("t-r", PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Reject("t-r", PREFILLER));
         carry();
     }
 
@@ -262,7 +262,7 @@ class PrefillerPromisesTest extends MessengerPair {
 
     @Test
     void shouldNotShortenTheWaitOfAPromptThatADecoderExpectsOrHasAnswered() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         finish("r");
         reject();
@@ -273,7 +273,7 @@ class PrefillerPromisesTest extends MessengerPair {
     @Test
     void shouldWaitAsEverForAPromptThatADecoderAsksForAfterARejection() {
         reject();
-        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         decoder.messenger.onLinkClosed(Wire.DIALLED_LINK, "reset");
         prefiller.messenger.onLinkClosed(Wire.DIALLED_LINK, "reset");
@@ -292,8 +292,8 @@ class PrefillerPromisesTest extends MessengerPair {
     @Test
     void shouldSayOfAPromptThatWasGivenUpByALimitThatItHasExpired() {
         TransferKey another = new TransferKey("t-d", "bb");
-        prefiller.messenger.onCommand(new EngineCommand.Announce("p", another.id(), another.digest()));
-        decoder.messenger.onCommand(fetchOf("d", 1, LONG_NS, "aa", EngineCommand.Prompt.NONE));
+        prefiller.cache.onCommand(new EngineCommand.Announce("p", another.id(), another.digest()));
+        decoder.cache.onCommand(fetchOf("d", 1, LONG_NS, "aa", EngineCommand.Prompt.NONE));
         pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
         assertThat(prefiller.told).containsExactly("stopped p");
         assertThat(decoder.told).containsExactly("failed d");
@@ -311,11 +311,10 @@ class PrefillerPromisesTest extends MessengerPair {
         limits = new ProtocolLimits(1000, 4000, LONG_NS, LONG_NS, 5 * LONG_NS, 400, 0);
         List<Runnable> waits = List.of(
                 () -> fetch("unheard", 1, LONG_NS),
-                () -> decoder.messenger.onCommand(
-                        new EngineCommand.Expect(new TransferKey("t-expected", ""), PREFILLER)),
+                () -> decoder.cache.onCommand(new EngineCommand.Expect(new TransferKey("t-expected", ""), PREFILLER)),
                 () -> finish("expires"),
                 () -> {
-                    prefiller.messenger.onCommand(new EngineCommand.Announce("p", "t-contradicts", "bb"));
+                    prefiller.cache.onCommand(new EngineCommand.Announce("p", "t-contradicts", "bb"));
                     fetch("contradicts", 1, "aa");
                 });
         List<Long> limitsNs = List.of(400L, 400L, 1000L, 400L);

@@ -58,9 +58,9 @@ class ReconnectTest extends MessengerPair {
     }
 
     private void sayOfEach() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(new TransferKey("expected", ""), PREFILLER));
-        decoder.messenger.onCommand(new EngineCommand.Decline(new TransferKey("declined", ""), PREFILLER));
-        decoder.messenger.onCommand(new EngineCommand.Reject("rejected", PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(new TransferKey("expected", ""), PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(new TransferKey("declined", ""), PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Reject("rejected", PREFILLER));
     }
 
     /** Carries all frames; returns how many of the decoder's were about transfers without a grant. */

@@ -17,14 +17,14 @@ class RegrantTest extends ComparingPair {
     void shouldNotGrantPagesOfARequestThatIsGone() {
         fetch("r", 1, 0);
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         assertThat(decoder.wire.take()).anyMatch(ControlFrame::hasCancel); // it crosses the word of the preemption
         cannotDeliver(FIRST_GRANT, CannotDeliver.Reason.PREEMPTED);
         decoder.messenger.doWork();
 
         assertThat(decoder.wire.take()).noneMatch(ControlFrame::hasGrant);
         assertThat(decoder.told).containsExactly("failed r");
-        assertThat(decoder.messenger.held().clean()).isTrue();
+        assertThat(decoder.cache.held().clean()).isTrue();
     }
 
     @Test
@@ -33,7 +33,7 @@ class RegrantTest extends ComparingPair {
         fetch("first", 1, 0);
         fetch("gone", 3, 0);
         fetch("next", 5, 0);
-        decoder.messenger.onCommand(new EngineCommand.Abandon("gone"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("gone"));
         decoder.wire.take();
         cannotDeliver(FIRST_GRANT, CannotDeliver.Reason.PREFILL_ABORTED);
         decoder.messenger.doWork();
@@ -100,7 +100,7 @@ class RegrantTest extends ComparingPair {
         carry();
         nowNs += LIMITS.heartbeatNs() / 3;
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         decoder.wire.take();
         long dueNs = nowNs + LIMITS.silenceLimitNs();
         for (nowNs += LIMITS.heartbeatNs(); nowNs - dueNs < 0; nowNs += LIMITS.heartbeatNs() / 3) {
@@ -113,7 +113,7 @@ class RegrantTest extends ComparingPair {
     }
 
     private void preempted() {
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         decoder.messenger.onFrame(
                 Wire.DIALLED_LINK,
                 ControlFrame.newBuilder()

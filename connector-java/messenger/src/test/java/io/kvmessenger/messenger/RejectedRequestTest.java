@@ -32,7 +32,7 @@ class RejectedRequestTest extends MessengerPair {
     }
 
     private void reject(String transferId) {
-        decoder.messenger.onCommand(new EngineCommand.Reject(transferId, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Reject(transferId, PREFILLER));
         carry();
     }
 
@@ -99,7 +99,7 @@ class RejectedRequestTest extends MessengerPair {
                     PROMPT_TOKENS,
                     List.of(new EngineCommand.ChunkPages(0, new int[] {5, 6})),
                     "digest of " + id);
-            prefiller.messenger.onCommand(new EngineCommand.Computed(all));
+            prefiller.cache.onCommand(new EngineCommand.Computed(all));
             end(id, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         }
         reject("t");
@@ -112,7 +112,7 @@ class RejectedRequestTest extends MessengerPair {
 
     @Test
     void shouldSayThatNoGrantCameForWhatWasExpectedWhenItWasRejected() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         finish("r");
         reject("t-r");
         prefiller.messenger.onLinkClosed(Wire.DIALLED_LINK, "reset");
@@ -128,7 +128,7 @@ class RejectedRequestTest extends MessengerPair {
     void shouldServeARequestThatIsSentAgain() {
         finish("r");
         reject("t-r");
-        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         pass(3 * SHORT_NS);
         fetch("r", 1, 0);
@@ -145,13 +145,13 @@ class RejectedRequestTest extends MessengerPair {
 
     @Test
     void shouldWaitAsEverForARequestThatWasSentAgainAndIsCancelledLate() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         finish("r");
         reject("t-r"); // of another request with the same id
         pass(3 * SHORT_NS);
         assertThat(prefiller.told).isEmpty();
-        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
 
         assertThat(prefiller.told).containsExactly("released r");

@@ -98,7 +98,7 @@ class RequestedRowsTest extends MessengerPair {
         compute("r", 0);
         completeAll();
         assertThat(rowsSent()).isEmpty();
-        assertThat(prefiller.messenger.held().writesInFlight()).isZero();
+        assertThat(prefiller.cache.held().writesInFlight()).isZero();
         end("r", PrefillOutcome.FINISHED, NO_SLOT);
         assertThat(prefiller.told).endsWith("released r");
     }
@@ -188,7 +188,7 @@ class RequestedRowsTest extends MessengerPair {
         carry();
         compute("r", 0);
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
         assertThat(fenced).isNotCompleted();
         completeAll();
         assertThat(fenced).isCompleted();

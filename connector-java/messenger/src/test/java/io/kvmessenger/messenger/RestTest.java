@@ -50,8 +50,7 @@ class RestTest extends ComparingPair {
             }
             case A_GRANT -> {
                 compute("r", 0);
-                prefiller.messenger.onCommand(
-                        new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+                prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
                 carry();
             }
             case COMPLETIONS -> {
@@ -67,7 +66,7 @@ class RestTest extends ComparingPair {
             }
             case A_CONFIRMATION -> {
                 bring(Wait.COMPLETIONS);
-                decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+                decoder.cache.onCommand(new EngineCommand.Abandon("r"));
                 carry();
             }
             case A_VERDICT -> {
@@ -77,7 +76,7 @@ class RestTest extends ComparingPair {
             }
             case A_PROOF -> {
                 bring(Wait.A_VERDICT);
-                decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+                decoder.cache.onCommand(new EngineCommand.Abandon("r"));
             }
         }
     }

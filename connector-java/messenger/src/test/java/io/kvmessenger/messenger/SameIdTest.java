@@ -37,7 +37,7 @@ class SameIdTest extends MessengerPair {
     }
 
     private void fetch(String request, TransferKey transfer, int firstPage, EngineCommand.Prompt prompt) {
-        decoder.messenger.onCommand(new EngineCommand.Fetch(
+        decoder.cache.onCommand(new EngineCommand.Fetch(
                 request,
                 transfer.id(),
                 PREFILLER,
@@ -53,12 +53,12 @@ class SameIdTest extends MessengerPair {
     }
 
     private void announce(String request, TransferKey transfer) {
-        prefiller.messenger.onCommand(new EngineCommand.Announce(request, transfer.id(), transfer.digest()));
+        prefiller.cache.onCommand(new EngineCommand.Announce(request, transfer.id(), transfer.digest()));
         carry();
     }
 
     private void compute(String request, TransferKey transfer, int... pages) {
-        prefiller.messenger.onCommand(new EngineCommand.Computed(new Chunk(
+        prefiller.cache.onCommand(new EngineCommand.Computed(new Chunk(
                 request,
                 transfer.id(),
                 PROMPT_TOKENS,
@@ -130,14 +130,14 @@ class SameIdTest extends MessengerPair {
         assertThat(pagesSent()).containsExactlyInAnyOrder("5>1", "6>2", "7>3", "2>4");
         assertThat(decoder.told).isEmpty();
         assertThat(prefiller.told).contains("released p1", "released p2").noneMatch(word -> word.startsWith("stopped"));
-        assertThat(prefiller.messenger.held().prefills()).isZero();
+        assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
     @Test
     void shouldNotEndOnePromptByTheDeclineOfTheOther() {
         announce("p1", FIRST);
         announce("p2", SECOND);
-        decoder.messenger.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
         carry();
         assertThat(prefiller.told).containsExactly("stopped p1");
         compute("p2", SECOND, SECOND_PAGES);
@@ -152,7 +152,7 @@ class SameIdTest extends MessengerPair {
 
     @Test
     void shouldRememberADeclineForItsOwnPromptOnly() {
-        decoder.messenger.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
         carry();
         compute("p2", SECOND, SECOND_PAGES);
         finish("p2");
@@ -167,7 +167,7 @@ class SameIdTest extends MessengerPair {
     void shouldCancelOnePromptOnly() {
         fetch("d1", FIRST, 1);
         fetch("d2", SECOND, 3);
-        decoder.messenger.onCommand(new EngineCommand.Abandon("d1"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("d1"));
         carry();
         compute("p2", SECOND, SECOND_PAGES);
         finish("p2");
@@ -198,7 +198,7 @@ class SameIdTest extends MessengerPair {
 
     @Test
     void shouldKeepThePromptThatIsExpectedAndNotTheOther() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
         carry();
         compute("p1", FIRST, FIRST_PAGES);
         compute("p2", SECOND, SECOND_PAGES);
@@ -211,8 +211,8 @@ class SameIdTest extends MessengerPair {
 
     @Test
     void shouldSayWhichOfTheExpectedPromptsIsComputed() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(FIRST, PREFILLER));
-        decoder.messenger.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(FIRST, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
         announce("p1", FIRST);
         compute("p2", SECOND, SECOND_PAGES);
         finish("p2");
@@ -246,9 +246,9 @@ class SameIdTest extends MessengerPair {
         assertThat(decoder.told).containsExactly("failed d1");
         assertThat(decoder.lastFailure).contains("name different prompts", "same tokens and adapter");
         assertThat(prefiller.told).contains("stopped p2");
-        assertThat(prefiller.messenger.held().grantsWaiting()).isZero();
+        assertThat(prefiller.cache.held().grantsWaiting()).isZero();
         end("p2", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
-        assertThat(prefiller.messenger.held().prefills()).isZero();
+        assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
     @Test
@@ -285,7 +285,7 @@ class SameIdTest extends MessengerPair {
 
         assertThat(decoder.told).isEmpty();
         assertThat(prefiller.told).noneMatch(word -> word.startsWith("stopped"));
-        assertThat(prefiller.messenger.held().grantsWaiting()).isZero();
+        assertThat(prefiller.cache.held().grantsWaiting()).isZero();
     }
 
     @Test
@@ -303,7 +303,7 @@ class SameIdTest extends MessengerPair {
 
     @Test
     void shouldKeepAnAnnouncedPromptThatIsExpectedBesideAnother() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
         carry();
         announce("p2", SECOND);
         fetch("d1", FIRST, 1);
@@ -335,12 +335,12 @@ class SameIdTest extends MessengerPair {
         fetch("d1", FIRST, 1, new EngineCommand.Prompt(new int[] {1}, "", 0));
         fetch("d2", SECOND, 3, new EngineCommand.Prompt(new int[] {2}, "", 0));
         assertThat(prefiller.enqueued).containsExactly(ID, ID);
-        prefiller.messenger.onEnqueueFailed(FIRST, "the engine is full");
+        prefiller.cache.onEnqueueFailed(FIRST, "the engine is full");
         carry();
 
         assertThat(decoder.told).containsExactly("failed d1");
         assertThat(decoder.lastFailure).contains("the engine is full");
-        assertThat(prefiller.messenger.held().grantsWaiting()).isEqualTo(1);
+        assertThat(prefiller.cache.held().grantsWaiting()).isEqualTo(1);
     }
 
     // ---- one prompt
@@ -370,8 +370,8 @@ class SameIdTest extends MessengerPair {
 
     @Test
     void shouldKeepOnePrefillForEachRequestThatIsExpected() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(FIRST, PREFILLER));
-        decoder.messenger.onCommand(new EngineCommand.Expect(FIRST, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(FIRST, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(FIRST, PREFILLER));
         carry();
         compute("p1", FIRST, FIRST_PAGES);
         compute("p2", FIRST, SECOND_PAGES);
@@ -381,7 +381,7 @@ class SameIdTest extends MessengerPair {
         completeAllWrites();
         pass(3 * LIMITS.grantWaitNs());
         assertThat(prefiller.told).containsExactly("released p1");
-        decoder.messenger.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
         carry();
 
         assertThat(prefiller.told).containsExactly("released p1", "released p2");
@@ -392,7 +392,7 @@ class SameIdTest extends MessengerPair {
         compute("p1", FIRST, FIRST_PAGES);
         finish("p1");
         fetch("d1", FIRST, 1);
-        decoder.messenger.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
         carry();
         compute("p2", FIRST, SECOND_PAGES);
         finish("p2");
@@ -410,7 +410,7 @@ class SameIdTest extends MessengerPair {
         completeAllWrites();
         compute("p2", FIRST, SECOND_PAGES);
         finish("p2");
-        decoder.messenger.onCommand(new EngineCommand.Abandon("d1")); // all has left, and not arrived yet
+        decoder.cache.onCommand(new EngineCommand.Abandon("d1")); // all has left, and not arrived yet
         carry();
         assertThat(decoder.told).containsExactly("failed d1");
         assertThat(prefiller.told).containsExactly("released p1");
@@ -427,7 +427,7 @@ class SameIdTest extends MessengerPair {
         announce("p2", FIRST);
         fetch("d1", FIRST, 1);
         compute("p1", FIRST, FIRST_PAGES);
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("p1"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("p1"), new CompletableFuture<>()));
         completeAllWrites();
         fetch("d2", FIRST, 3);
         compute("p2", FIRST, SECOND_PAGES);
@@ -439,7 +439,7 @@ class SameIdTest extends MessengerPair {
         assertThat(decoder.told).as("all of it had been posted, and landed").containsExactly("arrived d1");
         assertThat(prefiller.told).as("either serves the second").contains("released p1", "released p2");
         assertThat(pagesSent().stream().map(page -> page.substring(2))).contains("1", "2", "3", "4");
-        assertThat(prefiller.messenger.held().prefills()).isZero();
+        assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
     @Test

@@ -69,7 +69,7 @@ class SessionEndVerdictTest extends MessengerPair {
         }
 
         assertThat(decoder.told).containsExactly("arrived r");
-        assertThat(decoder.messenger.held().clean()).isTrue();
+        assertThat(decoder.cache.held().clean()).isTrue();
     }
 
     @ParameterizedTest
@@ -84,7 +84,7 @@ class SessionEndVerdictTest extends MessengerPair {
         }
 
         assertThat(decoder.told).containsExactly("failed r");
-        assertThat(decoder.messenger.held().clean()).isTrue();
+        assertThat(decoder.cache.held().clean()).isTrue();
     }
 
     /** That is what an operator can do something about. */
@@ -138,7 +138,7 @@ class SessionEndVerdictTest extends MessengerPair {
         nowNs += 1;
         decoder.messenger.doWork();
         assertThat(decoder.told).containsExactly("quarantined r");
-        assertThat(decoder.messenger.held().quarantinedPages()).isEqualTo(2);
+        assertThat(decoder.cache.held().quarantinedPages()).isEqualTo(2);
         assertThat(decoder.transfer.revoked).hasSize(1);
         landAll();
         closeAdmission();
@@ -166,7 +166,7 @@ class SessionEndVerdictTest extends MessengerPair {
     void shouldQuarantineAtOnceWhatTheEngineGivesUpMeanwhile() {
         postAll("r", 1);
         end(End.LINK_CLOSED);
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         assertThat(decoder.told).containsExactly("quarantined r");
         assertThat(decoder.transfer.revoked).hasSize(1);
         landAll();
@@ -231,7 +231,7 @@ class SessionEndVerdictTest extends MessengerPair {
         decoder.failsAtReportOf = "";
         closeAdmission();
         assertThat(decoder.told).containsExactly("quarantined s", "failed r", "failed s");
-        assertThat(decoder.messenger.held().clean()).isTrue();
+        assertThat(decoder.cache.held().clean()).isTrue();
     }
 
     @Test
@@ -255,7 +255,7 @@ class SessionEndVerdictTest extends MessengerPair {
             completeOneWrite();
         }
         assertThat(prefiller.told).doesNotContain("stopped r").endsWith("released r");
-        assertThat(prefiller.messenger.held().clean()).isTrue();
+        assertThat(prefiller.cache.held().clean()).isTrue();
     }
 
     @Test
@@ -268,7 +268,7 @@ class SessionEndVerdictTest extends MessengerPair {
         }
         prefiller.messenger.doWork();
         assertThat(prefiller.told).containsSubsequence("stopped r", "released r");
-        assertThat(prefiller.messenger.held().clean()).isTrue();
+        assertThat(prefiller.cache.held().clean()).isTrue();
     }
 
     private void postAnnounced() {

@@ -16,15 +16,15 @@ class StepsInFlightTest extends MessengerPair {
     private static final int LAYERS = 2;
 
     private void begin(long step, long counterStart, Chunk... chunks) {
-        prefiller.messenger.onCommand(new EngineCommand.Step(step, counterStart, List.of(chunks)));
+        prefiller.cache.onCommand(new EngineCommand.Step(step, counterStart, List.of(chunks)));
     }
 
     private void end(long step, long counterEnd) {
-        prefiller.messenger.onCommand(new EngineCommand.StepEnded(step, counterEnd));
+        prefiller.cache.onCommand(new EngineCommand.StepEnded(step, counterEnd));
     }
 
     private void fail(long step) {
-        prefiller.messenger.onCommand(new EngineCommand.StepFailed(step));
+        prefiller.cache.onCommand(new EngineCommand.StepFailed(step));
     }
 
     private void count(long count) {
@@ -65,7 +65,7 @@ class StepsInFlightTest extends MessengerPair {
         }
         carry();
         assertThat(prefiller.told).contains("released " + request);
-        assertThat(prefiller.messenger.held().prefills()).isZero();
+        assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
     @Test
@@ -265,7 +265,7 @@ class StepsInFlightTest extends MessengerPair {
         count(1);
         assertThat(submitted()).isEqualTo(1);
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
         assertThat(fenced).as("a write reads its first page").isNotDone();
         completeOneWrite();
         assertThat(fenced).isDone();

@@ -84,7 +84,7 @@ class TransferAttemptsTest extends MessengerPair {
         announce("r");
         fetch("r", 1, LONG_NS);
         carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
         fetch(
                 "r", 1,
@@ -108,12 +108,12 @@ class TransferAttemptsTest extends MessengerPair {
 
         assertThat(decoder.told).isEmpty();
         assertThat(prefiller.told).endsWith("released r");
-        assertThat(prefiller.messenger.held().prefills()).isZero();
+        assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
     @Test
     void shouldKeepAFinishedPrefillThatADecoderExpectsBeyondItsLimit() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         finish("r");
         pass(3 * LIMITS.grantWaitNs());
@@ -127,7 +127,7 @@ class TransferAttemptsTest extends MessengerPair {
     }
 
     private void expect(String request) {
-        decoder.messenger.onCommand(new EngineCommand.Expect(new TransferKey("t-" + request, ""), PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(new TransferKey("t-" + request, ""), PREFILLER));
         carry();
     }
 
@@ -168,7 +168,7 @@ class TransferAttemptsTest extends MessengerPair {
         expect("queued");
         announce("queued");
         expect("declined");
-        decoder.messenger.onCommand(new EngineCommand.Decline(new TransferKey("t-declined", ""), PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(new TransferKey("t-declined", ""), PREFILLER));
         pass(LIMITS.grantWaitNs() - 1);
         assertThat(decoder.told).isEmpty();
         pass(1);
@@ -186,7 +186,7 @@ class TransferAttemptsTest extends MessengerPair {
     void shouldTellADecoderOfTheEndOfAPrefillerOnceForEachTransferThatItExpects() {
         expect("r");
         expect("declined");
-        decoder.messenger.onCommand(new EngineCommand.Decline(new TransferKey("t-declined", ""), PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(new TransferKey("t-declined", ""), PREFILLER));
         expect("fetched");
         fetch("fetched", 1, LONG_NS);
         carry();
@@ -200,10 +200,10 @@ class TransferAttemptsTest extends MessengerPair {
 
     @Test
     void shouldReleaseAnExpectedPrefillThatIsDeclined() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         finish("r");
-        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
 
         assertThat(prefiller.told).containsExactly("released r");
@@ -211,7 +211,7 @@ class TransferAttemptsTest extends MessengerPair {
 
     @Test
     void shouldKeepAnExpectedPrefillForOneLimitMoreWhenTheSessionEnds() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         finish("r");
         pass(3 * LIMITS.grantWaitNs());
@@ -237,7 +237,7 @@ class TransferAttemptsTest extends MessengerPair {
 
     @Test
     void shouldForgetADeclineWhenItsTimeIsOver() {
-        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
         finish("r");
         assertThat(prefiller.told).isEmpty();
@@ -253,7 +253,7 @@ class TransferAttemptsTest extends MessengerPair {
         finish("r");
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
         assertThat(prefiller.told).containsExactly("released r");
-        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
         finish("r");
         assertThat(prefiller.told).containsExactly("released r");
@@ -267,7 +267,7 @@ class TransferAttemptsTest extends MessengerPair {
     @Test
     void shouldTakeADeclineForTheNextLifeWhenTheLastHadItsWord() {
         transferOnce("r");
-        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
         finish("r");
 
@@ -276,7 +276,7 @@ class TransferAttemptsTest extends MessengerPair {
 
     @Test
     void shouldServeAGrantThatFollowsADecline() {
-        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
         compute("r", 0);
         fetch("r", 1, LONG_NS);
@@ -308,7 +308,7 @@ class TransferAttemptsTest extends MessengerPair {
         fetch("r", 1, LONG_NS);
         carry();
         beginPass("r");
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         completeAllWrites();
         pass(2 * LIMITS.grantWaitNs());
         assertThat(decoder.told).isEmpty();
@@ -318,13 +318,13 @@ class TransferAttemptsTest extends MessengerPair {
 
         assertThat(decoder.told).containsExactly("failed r");
         assertThat(prefiller.told).endsWith("stopped r", "released r");
-        assertThat(prefiller.messenger.held().prefills()).isZero();
+        assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
     @Test
     void shouldStopAnAnnouncedRequestWhoseIdIsTaken() {
         announce("r");
-        prefiller.messenger.onCommand(new EngineCommand.Announce("second", "t-r"));
+        prefiller.cache.onCommand(new EngineCommand.Announce("second", "t-r"));
 
         assertThat(prefiller.told).containsExactly("stopped second");
     }
@@ -352,7 +352,7 @@ class TransferAttemptsTest extends MessengerPair {
         fetch("r", 1, LONG_NS);
         carry();
         beginStep(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
-        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
 

@@ -162,11 +162,11 @@ abstract class TransferStory extends MessengerPair {
             }
             case ABORTED -> endPrefill(PrefillOutcome.ABORTED);
             case PREEMPTED -> preempt();
-            case EXPECTED -> decoder.messenger.onCommand(new EngineCommand.Expect(decodersName(), PREFILLER));
+            case EXPECTED -> decoder.cache.onCommand(new EngineCommand.Expect(decodersName(), PREFILLER));
             case GRANTED -> fetch();
-            case DECLINED -> decoder.messenger.onCommand(new EngineCommand.Decline(decodersName(), PREFILLER));
-            case CANCELLED -> decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
-            case REJECTED -> decoder.messenger.onCommand(new EngineCommand.Reject("t-r", PREFILLER));
+            case DECLINED -> decoder.cache.onCommand(new EngineCommand.Decline(decodersName(), PREFILLER));
+            case CANCELLED -> decoder.cache.onCommand(new EngineCommand.Abandon("r"));
+            case REJECTED -> decoder.cache.onCommand(new EngineCommand.Reject("t-r", PREFILLER));
             case PREFILL_EXPIRED -> pass(APART.grantWaitNs() + APART.heartbeatNs());
             case UNHEARD -> pass(APART.unheardLimitNs() + APART.heartbeatNs());
             case FETCH_EXPIRED -> pass(APART.fetchLimitNs() + APART.heartbeatNs());
@@ -192,7 +192,7 @@ abstract class TransferStory extends MessengerPair {
         announced = true;
         announcedNs = nowNs;
         if (engines.announces) {
-            prefiller.messenger.onCommand(new EngineCommand.Announce("r", "t-r", prefillerDigest));
+            prefiller.cache.onCommand(new EngineCommand.Announce("r", "t-r", prefillerDigest));
         }
     }
 
@@ -247,7 +247,7 @@ abstract class TransferStory extends MessengerPair {
     private void preempt() {
         if (!dropped) {
             fenced = new CompletableFuture<>();
-            prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+            prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
             endPass();
         }
     }
@@ -256,7 +256,7 @@ abstract class TransferStory extends MessengerPair {
 
     private void fetch() {
         fetched = true;
-        decoder.messenger.onCommand(new EngineCommand.Fetch(
+        decoder.cache.onCommand(new EngineCommand.Fetch(
                 "r",
                 "t-r",
                 PREFILLER,
@@ -365,7 +365,7 @@ abstract class TransferStory extends MessengerPair {
     private Map<String, Integer> held() {
         Map<String, Integer> held = new TreeMap<>();
         for (Side side : List.of(prefiller, decoder)) {
-            HeldCounts counts = side.messenger.held();
+            HeldCounts counts = side.cache.held();
             held.merge("prefills", counts.prefills(), Integer::sum);
             held.merge("fetches", counts.fetches(), Integer::sum);
             held.merge("grants", counts.grantsWaiting(), Integer::sum);

@@ -71,7 +71,7 @@ class UnheardPromptTest extends MessengerPair {
 
         assertThat(decoder.told).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("(unheard_limit_seconds)");
-        assertThat(prefiller.messenger.held().grantsWaiting()).isZero();
+        assertThat(prefiller.cache.held().grantsWaiting()).isZero();
     }
 
     @Test
@@ -212,7 +212,7 @@ class UnheardPromptTest extends MessengerPair {
 
     @Test
     void shouldAdmitAnExpectedPromptThatIsUnheardOfAfterTheShortLimit() {
-        decoder.messenger.onCommand(new EngineCommand.Expect(new TransferKey("t-r", ""), PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Expect(new TransferKey("t-r", ""), PREFILLER));
         carry();
         pass(UNHEARD_NS - 1);
         assertThat(decoder.told).isEmpty();
@@ -233,7 +233,7 @@ class UnheardPromptTest extends MessengerPair {
 
     @Test
     void shouldEndALegAtOnceThatComesAfterItsDecoderHasDeclined() {
-        decoder.messenger.onCommand(new EngineCommand.Decline(new TransferKey("t-r", ""), PREFILLER));
+        decoder.cache.onCommand(new EngineCommand.Decline(new TransferKey("t-r", ""), PREFILLER));
         carry();
         announce("r");
         end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);

@@ -8,6 +8,7 @@ import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
@@ -105,7 +106,7 @@ public final class Decoder {
         tally.add(MessengerMetric.FETCHES_STARTED, 1);
         if (fetches.of(ask.request()) != null) {
             engine.log(
-                    EngineEvents.Level.ERROR,
+                    EngineLog.Level.ERROR,
                     "fetch for request " + ask.request() + " was asked for twice; the second is ignored");
             return;
         }
@@ -241,7 +242,7 @@ public final class Decoder {
 
     public void onWriteRefused(Admission admission, String detail) {
         tally.add(MessengerMetric.WRITES_REFUSED, 1);
-        engine.log(EngineEvents.Level.ERROR, "refused a write from " + admission.peerName() + ": " + detail);
+        engine.log(EngineLog.Level.ERROR, "refused a write from " + admission.peerName() + ": " + detail);
     }
 
     public int tick(long nowNs) {

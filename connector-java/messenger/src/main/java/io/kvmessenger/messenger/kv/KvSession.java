@@ -4,6 +4,7 @@ import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.Mismatch;
 import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.PeerTally;
 import io.kvmessenger.messenger.port.Tally;
@@ -67,7 +68,7 @@ public abstract class KvSession extends Session {
     protected void onReady() {
         figures = own.tally().ofPeer(peerEngineId, writtenTo());
         for (String excused : peerCache.excusedSettings(inbound)) {
-            own.engine().log(EngineEvents.Level.WARNING, peerName() + ": " + PeerText.oneLine(excused));
+            own.engine().log(EngineLog.Level.WARNING, peerName() + ": " + PeerText.oneLine(excused));
         }
     }
 

@@ -3,7 +3,7 @@ package io.kvmessenger.messenger.port;
 import java.util.List;
 
 /** Port: the events that the engine receives. Called on the messenger's thread; implementations enqueue and return. */
-public interface EngineEvents {
+public interface EngineEvents extends EngineLog {
     /** Prefiller: nothing reads the request's pages any more. Sent once for each {@link EngineCommand.PrefillEnded}. */
     void released(String request);
 
@@ -49,13 +49,4 @@ public interface EngineEvents {
 
     /** When a fetch was granted and arrived; reported after its last immediate. */
     void timeline(FetchTimeline timeline);
-
-    void log(Level level, String message);
-
-    /** How much a log line matters to an operator. */
-    enum Level {
-        INFO,
-        WARNING,
-        ERROR
-    }
 }

@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Deadlines;
@@ -90,7 +91,7 @@ final class Contradictions {
         String sentence = "the two legs of transfer " + id + " name different prompts (their digests differ): send"
                 + " both the same tokens and adapter, to engines with the same tokenizer, adapters, weights and"
                 + " connector version";
-        engine.log(EngineEvents.Level.WARNING, sentence);
+        engine.log(EngineLog.Level.WARNING, sentence);
         grants.forEach(grant -> waiting.decline(grant, sentence, nowNs));
         unasked.forEach(prefill -> stop.accept(prefill, sentence));
     }

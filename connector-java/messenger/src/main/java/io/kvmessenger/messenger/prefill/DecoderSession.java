@@ -8,16 +8,16 @@ import java.util.Optional;
 
 /** A prefiller's session with a decoder, which has dialled. State only, owned by the messenger's thread. */
 final class DecoderSession extends KvSession {
-    private final Prefiller prefiller;
+    private final AttachedDecoders decoders;
     /** The decoder as a target of this side's writes; null before it attached and after its data paths ended. */
     Peer peer;
 
     boolean peerReady;
     private long lastGrantId;
 
-    DecoderSession(Side own, long link, String peerAddress, Prefiller prefiller) {
+    DecoderSession(Side own, long link, String peerAddress, AttachedDecoders decoders) {
         super(own, link, true, peerAddress);
-        this.prefiller = prefiller;
+        this.decoders = decoders;
     }
 
     /** Whether this grant id is new in the session; it is recorded as used. */
@@ -31,7 +31,7 @@ final class DecoderSession extends KvSession {
 
     @Override
     protected void attached(Attach attach) {
-        prefiller.onAttached(this, attach);
+        decoders.onAttached(this, attach);
     }
 
     @Override
@@ -41,16 +41,16 @@ final class DecoderSession extends KvSession {
 
     @Override
     protected void onFrame(ControlFrame frame) {
-        prefiller.onFrame(this, frame);
+        decoders.onFrame(this, frame);
     }
 
     @Override
     protected boolean survivesBroken(ControlFrame frame, String why) {
-        return prefiller.survivesBroken(this, frame, why);
+        return decoders.survivesBroken(this, frame, why);
     }
 
     @Override
     protected void endTransfers(String reason) {
-        prefiller.onEnded(this, reason);
+        decoders.onEnded(this, reason);
     }
 }

@@ -3,12 +3,12 @@ package io.kvmessenger.messenger.prefill;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.messenger.kv.Isolation;
-import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.kv.KvSession;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.MessengerMetric;
@@ -20,18 +20,11 @@ import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
-import io.kvmessenger.messenger.wire.Attach;
-import io.kvmessenger.messenger.wire.AttachWire;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
-import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.messenger.wire.Grant;
-import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.random.RandomGenerator;
 
 /**
@@ -45,10 +38,6 @@ import java.util.random.RandomGenerator;
  * <p>Owned by the messenger's thread.
  */
 public final class Prefiller {
-    /** Sent to the decoder too: data paths are dialled by the prefiller, to the address that the decoder gives. */
-    private static final String UNREACHABLE_REMEDY =
-            "; look at the decoder's listen_host, advertise_host and data_port, and at the firewall between: the"
-                    + " prefiller dials the decoder";
 
     private final TransferEngine transfer;
     private final Sessions sessions;
@@ -63,7 +52,6 @@ public final class Prefiller {
     private final List<KvGroup> groups;
 
     private final Prefills prefills;
-    private final Map<Peer, DecoderSession> byPeer = new HashMap<>();
     private final StepsInFlight steps;
 
     private final Fences fences;
@@ -71,7 +59,7 @@ public final class Prefiller {
     private final EndedTransfers ended;
     private final Contradictions contradictions;
     private final NanoClock clock;
-    private final KvSession.Side own;
+    private final AttachedDecoders decoders;
 
     /** The ports that the sending side uses. */
     public record Ports(
@@ -96,13 +84,18 @@ public final class Prefiller {
         this.history = ports.history();
         this.replies = new Replies(sessions, tally);
         this.clock = ports.clock();
-        this.own = new KvSession.Side(geometry, engine, tally);
         this.ended = new EndedTransfers(limits);
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
         this.contradictions = new Contradictions(prefills, waiting, engine, limits);
         this.deliveries = new Deliveries(writer, sessions, replies, ports, limits, this::settle);
         this.words = new DecoderFrames(
                 prefills, waiting, ended, fences, deliveries, replies, writer, ports, limits, this::settle);
+        this.decoders = new AttachedDecoders(
+                new KvSession.Side(geometry, engine, tally),
+                new AttachedDecoders.Parts(words, contradictions, prefills, deliveries, writer),
+                sessions,
+                transfer,
+                clock);
         this.limits = limits;
         this.groups = geometry.groups();
     }
@@ -180,7 +173,7 @@ public final class Prefiller {
         }
         String misfit = steps.misfitEnd(step, ended.counterEnd());
         if (!misfit.isEmpty()) {
-            engine.log(EngineEvents.Level.ERROR, misfit);
+            engine.log(EngineLog.Level.ERROR, misfit);
             abandon(step, misfit);
             return;
         }
@@ -281,97 +274,15 @@ public final class Prefiller {
 
     /** A decoder has opened a link. */
     public Session accept(long link, String peerAddress) {
-        return new DecoderSession(own, link, peerAddress, this);
-    }
-
-    void onAttached(DecoderSession session, Attach attach) {
-        try {
-            KvPeer decoder = session.peerCache();
-            decoder.attached(AttachWire.regionsByRank(attach, decoder.geometry()), PeerContextRow.decode(attach));
-        } catch (IllegalArgumentException e) {
-            tally.add(MessengerMetric.FRAMES_INVALID, 1);
-            sessions.end(session, session.peerName() + " attached with " + e.getMessage());
-            return;
-        }
-        session.peer = transfer.connect(
-                AttachWire.address(attach),
-                session.concealed(attach.getAdmissionKey()).toByteArray(),
-                session.peerName());
-        byPeer.put(session.peer, session);
-    }
-
-    void onFrame(DecoderSession session, ControlFrame frame) {
-        long nowNs = clock.nowNs();
-        switch (frame.getBodyCase()) {
-            case GRANT -> onGrant(session, frame.getGrant(), nowNs);
-            case CANCEL -> words.onCancel(session, frame.getCancel());
-            case DECLINE -> words.onDecline(session, frame.getDecline());
-            case EXPECT -> words.onExpect(session, frame.getExpect());
-            case REJECTED -> words.onRejected(frame.getRejected());
-            default -> {
-                tally.add(MessengerMetric.FRAMES_INVALID, 1);
-                sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
-            }
-        }
-    }
-
-    /** Answers a frame of one transfer that breaks a rule; false if it concerns more than one transfer. */
-    boolean survivesBroken(DecoderSession session, ControlFrame frame, String why) {
-        if (!InvalidFrames.concernsOneTransfer(frame)) {
-            return false;
-        }
-        InvalidFrames.answer(frame, why).ifPresent(answer -> sessions.send(session, answer));
-        return true;
-    }
-
-    /** Ends the session if the grant's id is not new: answers to two grants of one id would be ambiguous. */
-    private void onGrant(DecoderSession session, Grant grant, long nowNs) {
-        if (session.takesGrant(grant.getGrantId())) {
-            words.onGrant(session, grant, nowNs);
-            contradictions.note(grant.getTransferId(), nowNs);
-        } else {
-            tally.add(MessengerMetric.FRAMES_INVALID, 1);
-            sessions.end(
-                    session,
-                    session.peerName() + " sent a grant with id " + grant.getGrantId()
-                            + ", which is not above that of the one before");
-        }
+        return decoders.accept(link, peerAddress);
     }
 
     public void onPeerReady(Peer peer) {
-        DecoderSession session = byPeer.get(peer);
-        if (session != null) {
-            session.peerReady = true;
-            for (Delivery delivery : prefills.deliveriesTo(session)) {
-                prefills.touch(delivery.prefill);
-                deliveries.advance(delivery);
-            }
-        }
+        decoders.onPeerReady(peer);
     }
 
     public void onPeerLost(Peer peer, TransferFault fault, String detail) {
-        DecoderSession session = byPeer.remove(peer);
-        if (session == null) {
-            return;
-        }
-        session.peer = null;
-        session.peerReady = false;
-        String sentence = "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail
-                + (fault == TransferFault.UNREACHABLE ? UNREACHABLE_REMEDY : "");
-        stopAll(session, sentence);
-        sessions.end(session, sentence);
-    }
-
-    void onEnded(DecoderSession session, String reason) {
-        stopAll(session, reason);
-        words.onEnded(session, reason);
-        writer.forget(session);
-        if (session.peer != null) {
-            byPeer.remove(session.peer);
-            transfer.disconnect(session.peer);
-            session.peer = null;
-            session.peerReady = false;
-        }
+        decoders.onPeerLost(peer, fault, detail);
     }
 
     public void onEnqueueFailed(TransferKey transfer, String reason) {
@@ -507,7 +418,7 @@ public final class Prefiller {
 
     /** The engine's data about a prompt is inconsistent: its decoders are told, and nothing more of it is sent. */
     private void refuse(Prefill prefill, String sentence) {
-        engine.log(EngineEvents.Level.ERROR, sentence);
+        engine.log(EngineLog.Level.ERROR, sentence);
         stop(prefill, Reason.PREFILL_ABORTED, sentence);
     }
 
@@ -526,7 +437,7 @@ public final class Prefiller {
         Prefill rival = prefills.rivalOf(request, transfer);
         if (rival != null) {
             engine.log(
-                    EngineEvents.Level.WARNING,
+                    EngineLog.Level.WARNING,
                     "request " + request + " names transfer " + transfer.id() + ", which request " + rival.request
                             + " is sending; it is not sent twice");
             return null;
@@ -536,15 +447,6 @@ public final class Prefiller {
         prefill.rejected = words.rejected(transfer);
         prefills.add(prefill);
         return prefill;
-    }
-
-    private void stopAll(DecoderSession session, String sentence) {
-        for (Delivery delivery : prefills.deliveriesTo(session)) {
-            if (!delivery.sent && !delivery.awaitsOnlyCompletions()) {
-                deliveries.stop(delivery, Reason.PATH_LOST, sentence);
-                deliveries.settle(delivery);
-            }
-        }
     }
 
     /** Ends sending this prompt to any decoder. */
@@ -572,11 +474,11 @@ public final class Prefiller {
         String sentence = "no grant for transfer " + prefill.transfer().id() + within;
         if (prefill.rejected) {
             sentence += "after its decoder rejected the request, or the request's client went away";
-            engine.log(EngineEvents.Level.INFO, sentence);
+            engine.log(EngineLog.Level.INFO, sentence);
         } else {
             tally.add(MessengerMetric.PREFILLS_EXPIRED, 1);
             sentence += "of the end of its prefill (grant_wait_seconds), which has heard of " + prefill.answeredBy();
-            engine.log(EngineEvents.Level.WARNING, sentence);
+            engine.log(EngineLog.Level.WARNING, sentence);
         }
         close(prefill, Reason.EXPIRED, sentence);
         settle(prefill);

@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.port.Capacities;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.BoundedMap;
@@ -106,7 +107,7 @@ final class WaitingGrants {
             return; // an engine that shuts down begins no prompt; its other messengers decline the grants for it
         }
         if (!intake.available()) {
-            engine.log(EngineEvents.Level.ERROR, "transfer " + transfer.id() + ": " + NO_INTAKE);
+            engine.log(EngineLog.Level.ERROR, "transfer " + transfer.id() + ": " + NO_INTAKE);
         } else if (brought.add(transfer, bringer, prefills.mayBeSeveral(transfer))) {
             intake.enqueue(transfer, prompt);
         }

@@ -1,6 +1,6 @@
 package io.kvmessenger.messenger.session;
 
-import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.NanoClock;
 import java.util.Map;
 
@@ -16,7 +16,7 @@ public final class PeerWarnings {
 
     private static final int KINDS_MAX = 256;
 
-    private final EngineEvents engine;
+    private final EngineLog log;
     private final NanoClock clock;
     /** When each kind of warning was last logged. */
     private final Map<String, Long> loggedNs = new BoundedMap<>(KINDS_MAX);
@@ -24,8 +24,8 @@ public final class PeerWarnings {
     private long periodNs;
     private int linesInPeriod;
 
-    public PeerWarnings(EngineEvents engine, NanoClock clock) {
-        this.engine = engine;
+    public PeerWarnings(EngineLog log, NanoClock clock) {
+        this.log = log;
         this.clock = clock;
         periodNs = clock.nowNs();
     }
@@ -41,7 +41,7 @@ public final class PeerWarnings {
         if ((last == null || nowNs - last >= REPEAT_NS) && linesInPeriod < LINES_MAX) {
             loggedNs.put(kind, nowNs);
             linesInPeriod++;
-            engine.log(EngineEvents.Level.WARNING, "the connection with " + peerAddress + " ended: " + reason);
+            log.log(EngineLog.Level.WARNING, "the connection with " + peerAddress + " ended: " + reason);
         }
     }
 

@@ -45,7 +45,6 @@ public final class Sessions {
     }
 
     private final MessengerIdentity identity;
-    private final Subject subject;
     private final ControlNetwork network;
     private final ProtocolLimits limits;
     private final Tally tally;
@@ -62,24 +61,32 @@ public final class Sessions {
     private final EarliestDue due = new EarliestDue();
     /** Number of sessions that ticks visited. The cost of a duty cycle must not grow with the number of peers. */
     private long looks;
+    /** Set once, before any link. */
+    private Subject subject;
     /** Sent to every peer from {@link #sayGoodbye} on; null before. */
     private ControlFrame.Builder goodbye;
 
     public Sessions(
             MessengerIdentity identity,
-            Subject subject,
             ControlNetwork network,
             ProtocolLimits limits,
             Tally tally,
             RandomGenerator random,
             PeerWarnings warnings) {
         this.identity = identity;
-        this.subject = subject;
         this.network = network;
         this.limits = limits;
         this.tally = tally;
         this.random = random;
         this.warnings = warnings;
+    }
+
+    /** Carries this subject from now on. Called once, before any link is opened. */
+    public void carry(Subject carried) {
+        if (subject != null) {
+            throw new AssertionError("a messenger carries one subject");
+        }
+        subject = carried;
     }
 
     /** Dials a peer; the session may be used at once, and is ready later. */

@@ -29,7 +29,6 @@ class ContradictionsTest {
 
     private final Sessions sessions = new Sessions(
             new MessengerIdentity("p", 1, new byte[0]),
-            null,
             new Wire(),
             LIMITS,
             new SilentTally(),

@@ -53,7 +53,6 @@ class DeliveriesTest {
     private final Wire wire = new Wire();
     private final Sessions sessions = new Sessions(
             new MessengerIdentity("p", 1, new byte[0]),
-            null,
             wire,
             new ProtocolLimits(1000, 1000, 500, 100, 300),
             new SilentTally(),

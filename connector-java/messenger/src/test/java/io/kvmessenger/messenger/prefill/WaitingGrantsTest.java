@@ -29,7 +29,6 @@ class WaitingGrantsTest {
     private final Wire wire = new Wire();
     private final Sessions sessions = new Sessions(
             new MessengerIdentity("p", 1, new byte[0]),
-            null,
             wire,
             LIMITS,
             new SilentTally(),

@@ -71,12 +71,12 @@ class SessionsTest {
             this.maker = maker;
             sessions = new Sessions(
                     identity,
-                    this,
                     wire,
                     LIMITS,
                     new SilentTally(),
                     new SplittableRandom(identity.incarnation()),
                     new PeerWarnings(new SilentEngine(), () -> 0));
+            sessions.carry(this);
         }
 
         Session dial(long nowNs) {

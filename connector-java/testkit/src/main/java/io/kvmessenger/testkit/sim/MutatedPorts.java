@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.Messenger;
+import io.kvmessenger.messenger.KvCache;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.LayerProgress;
@@ -37,7 +37,7 @@ final class MutatedPorts {
         this.failing = new MutatedEvents.FailWithLink(events);
     }
 
-    Messenger.Ports wrap(Messenger.Ports ports, ComputedLayers layers) {
+    KvCache.Ports wrap(KvCache.Ports ports, ComputedLayers layers) {
         TransferEngine transfer = switch (mutation) {
             case EXPECTATION_OFF_BY_ONE -> new ExpectingLess(ports.transfer(), 1);
             case CONTEXT_NOT_EXPECTED -> new ExpectingLess(ports.transfer(), context.size());
@@ -51,9 +51,8 @@ final class MutatedPorts {
             case ALLOWANCE_UNCHECKED -> new WritingOn(ports.transfer());
             default -> ports.transfer();
         };
-        return new Messenger.Ports(
+        return new KvCache.Ports(
                 transfer,
-                ports.network(),
                 switch (mutation) {
                     case FREE_ON_CANCEL -> events;
                     case VERDICT_BEFORE_PROOF -> failing;

@@ -178,7 +178,7 @@ final class PythonEngine implements NodeEngine, EngineIntake {
             }
             if (fails) {
                 world.listener().promptRefused(node.process(), transferId);
-                node.input(m -> m.onEnqueueFailed(transfer, "the engine's API refused it"));
+                node.input(m -> node.cache().onEnqueueFailed(transfer, "the engine's API refused it"));
             } else {
                 prefill(transferId, prompt.tokenIds().length);
             }

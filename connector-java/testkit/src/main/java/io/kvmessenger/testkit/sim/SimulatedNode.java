@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.hooks.WatchPeriod;
+import io.kvmessenger.messenger.KvCache;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.EngineCommand;
 import java.util.ArrayDeque;
@@ -28,6 +29,7 @@ final class SimulatedNode {
     private final WatchPeriod watchPeriod;
     private final List<Runnable> whenRunning = new ArrayList<>();
     private Messenger messenger;
+    private KvCache cache;
     private UnaryOperator<EngineCommand> heard = UnaryOperator.identity();
     private LongConsumer onAccepted = id -> {};
     private boolean alive = true;
@@ -50,8 +52,9 @@ final class SimulatedNode {
         thread = new SimulatedThread(clock, random, this, this::doWork);
     }
 
-    void start(Messenger messenger) {
+    void start(Messenger messenger, KvCache cache) {
         this.messenger = messenger;
+        this.cache = cache;
         wake();
     }
 
@@ -75,6 +78,10 @@ final class SimulatedNode {
 
     Messenger messenger() {
         return messenger;
+    }
+
+    KvCache cache() {
+        return cache;
     }
 
     /** The process's own monotonic clock, with an origin of its own. */
@@ -130,7 +137,7 @@ final class SimulatedNode {
         input(m -> {
             EngineCommand taken = heard.apply(command);
             if (taken != null) {
-                m.onCommand(taken);
+                cache.onCommand(taken);
             }
         });
     }

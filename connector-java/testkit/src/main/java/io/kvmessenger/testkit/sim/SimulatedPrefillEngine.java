@@ -166,7 +166,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             }
             if (fails) {
                 listener.promptRefused(node.process(), name);
-                node.input(m -> m.onEnqueueFailed(transfer, "the engine's API refused it"));
+                node.input(m -> node.cache().onEnqueueFailed(transfer, "the engine's API refused it"));
             } else {
                 intake.enqueue(transfer, prompt.tokenIds().length);
             }

@@ -1,9 +1,13 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.KvCache;
 import io.kvmessenger.messenger.Messenger;
+import io.kvmessenger.messenger.decode.Decoder;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.messenger.session.PeerWarnings;
+import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
@@ -20,6 +24,7 @@ final class SimulatedProcess {
     final SimulatedTransport transport;
     final WatchedTransferEngine transfer;
     final NodeEngine engine;
+    final KvCache cache;
     final Messenger messenger;
 
     SimulatedProcess(Simulation world, SimulatedNode node, KvGeometry geometry, SplittableRandom random) {
@@ -55,27 +60,39 @@ final class SimulatedProcess {
         MutatedPorts mutated =
                 new MutatedPorts(world.mutation(), engine.events(), transport, contextRegions, context.kinds());
         node.hearCommandsAs(mutated::heard);
-        Messenger.Ports ports = new Messenger.Ports(
+        KvCache.Ports ports = new KvCache.Ports(
                 transfer,
-                world.network().portOf(node),
                 engine.events(),
                 engine.intake(),
                 engine.progress(),
                 new SilentTally(),
                 node::nowNs,
                 random.split());
-        String secret = world.mutation().changesFrames() ? "" : scenario.secret();
-        messenger = new Messenger(
-                new MessengerIdentity(node.name(), node.incarnation(), secret.getBytes(StandardCharsets.UTF_8)),
-                geometry,
-                memories,
-                pool.context().describe(contextRegions),
+        KvCache.Ports faulty = mutated.wrap(ports, ComputedLayers.of(geometry));
+        PeerWarnings warnings = new PeerWarnings(faulty.engine(), faulty.clock());
+        Sessions sessions = sessions(world, node, faulty, warnings);
+        cache = new KvCache(
+                new Decoder.Cache(geometry, memories, pool.context().describe(contextRegions), scenario.checksumMode()),
+                sessions,
                 world.mutation().limits(scenario.limits()),
-                scenario.checksumMode(),
-                mutated.wrap(ports, ComputedLayers.of(geometry)));
+                faulty);
+        messenger = new Messenger(
+                sessions, cache, new Messenger.Ports(faulty.transfer(), faulty.tally(), warnings, faulty.clock()));
         world.fabric().started(transport);
         world.network().started(node);
-        node.start(messenger);
+        node.start(messenger, cache);
+    }
+
+    private static Sessions sessions(Simulation world, SimulatedNode node, KvCache.Ports ports, PeerWarnings warnings) {
+        Scenario scenario = world.scenario();
+        String secret = world.mutation().changesFrames() ? "" : scenario.secret();
+        return new Sessions(
+                new MessengerIdentity(node.name(), node.incarnation(), secret.getBytes(StandardCharsets.UTF_8)),
+                world.network().portOf(node),
+                world.mutation().limits(scenario.limits()),
+                ports.tally(),
+                ports.random(),
+                warnings);
     }
 
     private List<Region> register(List<MemorySegment> all, SimulatedCopies copies) {

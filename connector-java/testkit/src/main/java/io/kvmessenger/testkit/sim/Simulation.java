@@ -214,15 +214,15 @@ public final class Simulation {
     private void checkAtRest() {
         for (SimulatedProcess process : alive()) {
             process.engine.checkAtRest();
-            if (process.messenger.fetchEntryCount() > 0) {
+            if (process.cache.fetchEntryCount() > 0) {
                 throw new Violation(
                         "Memory",
-                        process.node.process() + " keeps " + process.messenger.fetchEntryCount()
+                        process.node.process() + " keeps " + process.cache.fetchEntryCount()
                                 + " entries about fetches and lost prefillers, and there are none");
             }
             listener.processAtRest(
                     process.node.process(),
-                    process.messenger.held(),
+                    process.cache.held(),
                     process.pool.freeCount(),
                     process.pool.pageCount(),
                     process.transfer.holdings(network.openLinks(process.node)));
@@ -255,7 +255,7 @@ public final class Simulation {
         for (SimulatedProcess process : alive()) {
             if (process.engine.unendedCount() > 0) {
                 found.add(process.node.process() + " " + process.engine.describeUnended() + " held "
-                        + process.messenger.held());
+                        + process.cache.held());
             }
         }
         return String.join("; ", found);
