@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from kv_connector.row_limits import LIMITS
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.last_token_proof import LastTokenProof, proof_layers
 from kv_connector.vllm.proof_messages import Proof
-from kv_connector.vllm.row_limits import LIMITS
 
 HEADS, PAGE_TOKENS, HEAD_DIM, PAGES, TURNS = 8, 128, 128, 16, 200
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kv_connector.row_limits import Limits, Part, RowDifference, compared, first_finding, limits_of, worst_of
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.proof_messages import Proof, Proved
-from kv_connector.vllm.row_limits import Limits, Part, RowDifference, compared, first_finding, limits_of, worst_of
 
 _FP8_FORMATS = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 

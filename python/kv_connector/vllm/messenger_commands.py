@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from kv_connector._facade import Command
+from kv_connector.comparison_counts import compared_command, refuted_command
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.metadata import Chunk, Decline, Expect, Fetch, PlacedBlocks
 from kv_connector.vllm.proof_messages import ProofTally
-
-DIFFERENCE_MAX = 1e6
-"""What an infinite difference is counted as; no difference between right engines is near it."""
 
 
 def describe(chunk: Chunk, groups: Sequence[GroupPages]) -> Command:
@@ -54,16 +52,11 @@ def fetch_command(
     return command
 
 
-def comparison_command(tally: ProofTally) -> dict[str, Any]:
+def comparison_command(tally: ProofTally) -> Command:
     """What a comparison of last tokens came to, or a fetch that was refused because of one."""
     if tally.outcome == "refused":
-        return {"do": "refuted", "fetches": 1}
-    return {
-        "do": "compared",
-        "outcome": tally.outcome,
-        "differenceMillionths": round(min(tally.worst, DIFFERENCE_MAX) * 1e6),
-        "prefillers": named([tally.prefiller]),
-    }
+        return refuted_command(1)
+    return compared_command(tally.outcome, tally.worst, named([tally.prefiller])[0])
 
 
 def worded(of: Decline | Expect) -> dict[str, Any]:

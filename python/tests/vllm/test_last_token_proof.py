@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from kv_connector.row_limits import LIMITS
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.last_token_proof import LastTokenProof, ProofLayer, StepProofs, proof_layers
 from kv_connector.vllm.proof_messages import Proof
-from kv_connector.vllm.row_limits import LIMITS
 
 torch = pytest.importorskip("torch", reason="torch comes with the engine: see the suite that has vLLM")
 

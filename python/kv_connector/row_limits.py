@@ -1,8 +1,9 @@
 """When two computations of one token's KV differ so much that the engines cannot compute the same. Pure.
 
-Both sides of a transfer compute the KV of the last prompt token. Equal engines differ by rounding, which grows with
-depth and depends on the number format; the limits here lie well above it, so that only gross differences are found. A
-finding says in which layer the difference begins and what that hints at; it cannot say which side is wrong.
+Both sides of a transfer compute the KV of the same tokens: of the last prompt token with vLLM, of a prompt's beginning
+with SGLang. Equal engines differ by rounding, which grows with depth and depends on the number format; the limits here
+lie well above it, so that only gross differences are found. A finding says in which layer the difference begins and
+what that hints at; it cannot say which side is wrong.
 """
 
 from __future__ import annotations
@@ -74,8 +75,21 @@ LIMITS = {
     "fp8": _EIGHT_BITS,
     "fp8_e4m3": _EIGHT_BITS,
     "fp8_e5m2": _EIGHT_BITS,
+    "float8_e4m3fn": _EIGHT_BITS,
+    "float8_e5m2": _EIGHT_BITS,
 }
-"""Limits by the format of the numbers in the pages, in vLLM's words."""
+"""Limits by the format of the numbers in the pages, in the words of vLLM and of torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingNames:
+    """What an engine calls the settings that a hint names."""
+
+    overrides: str = "--hf-overrides"
+    length: str = "--max-model-len"
+
+
+VLLM_NAMES = SettingNames()
 
 
 def limits_of(number_format: str) -> Limits | None:
@@ -109,7 +123,9 @@ def worst_of(differences: Sequence[RowDifference]) -> float:
     return max((math.inf if math.isnan(each.relative) else each.relative for each in differences), default=0.0)
 
 
-def first_finding(differences: Sequence[RowDifference], limits: Limits) -> Finding | None:
+def first_finding(
+    differences: Sequence[RowDifference], limits: Limits, names: SettingNames = VLLM_NAMES
+) -> Finding | None:
     """The finding in the lowest layer; None if all differences are within the limits."""
     beyond = [each for each in differences if _exceeded(each, limits)]
     if not beyond:
@@ -118,7 +134,7 @@ def first_finding(differences: Sequence[RowDifference], limits: Limits) -> Findi
     first = next(each for each in beyond if each.depth == depth)
     parts = {each.part for each in beyond if each.depth == depth}
     lowest = min(each.depth for each in differences)
-    hint = _hint(parts, first, at_start=depth == lowest == 0)
+    hint = _hint(parts, first, names, at_start=depth == lowest == 0)
     return Finding(first.layer, first.part, f"{_exceeded(first, limits)}; {hint}")
 
 
@@ -136,18 +152,18 @@ def _exceeded(seen: RowDifference, limits: Limits) -> str:
     return ""
 
 
-def _hint(parts: set[Part], first: RowDifference, *, at_start: bool) -> str:
+def _hint(parts: set[Part], first: RowDifference, names: SettingNames, *, at_start: bool) -> str:
     if first.cosine > 0.99 and not 0.8 < first.length_ratio < 1.25:
         return "lengths alone differ, which hints at scales: compare the scales of K and V, and of embeddings"
     if not at_start:
         return (
             "the layers before it agree, which hints at attention scales, experts for each token, quantised or other"
-            " weights: compare --hf-overrides, quantisation and weights of both sides"
+            f" weights: compare {names.overrides}, quantisation and weights of both sides"
         )
     if parts == {"K"}:
         return (
-            "K alone in the first layer hints at positions: compare rope parameters, --hf-overrides and --max-model-len"
-            " of both sides"
+            f"K alone in the first layer hints at positions: compare rope parameters, {names.overrides} and"
+            f" {names.length} of both sides"
         )
     return (
         "a difference in the first layer hints at weights, embeddings, an adapter or the scales of K and V: compare the"
