@@ -309,9 +309,10 @@ class Options:
         choices=GPU,
     )
     last_token_check: str = _choice(
-        "What a decoder does when a prefiller's KV of a prompt's last token is not what it computes itself, by far more"
-        " than rounding explains: nothing; a warning; or it fails the request and refuses that prefiller's KV. vLLM"
-        " only, and not for models with state.",
+        "What a decoder does when a prefiller's KV is not what it computes itself, by far more than rounding explains:"
+        " nothing; a warning; or it fails the request and refuses that prefiller's KV. With vLLM the KV of each"
+        " prompt's last token is compared, but not for models with state; with SGLang the KV and state of the first"
+        " prompt from each prefiller.",
         "",
         choices=LAST_TOKEN_CHECKS,
         default_said="fail; warn with latent KV on a CPU",

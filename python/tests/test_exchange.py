@@ -10,6 +10,7 @@ import pytest
 
 from kv_connector import (
     Arrived,
+    Connected,
     Event,
     Failed,
     Granted,
@@ -95,6 +96,38 @@ def messenger() -> ScriptedMessenger:
 @pytest.fixture
 def exchange(messenger: ScriptedMessenger) -> Exchange:
     return Exchange(messenger, logging.getLogger("exchange"), Clock(), exit_when_lost=False)
+
+
+def test_an_arrival_knows_how_many_sessions_were_opened_before_it(
+    messenger: ScriptedMessenger, exchange: Exchange
+) -> None:
+    """Both orders in one poll: what arrives before a prefiller is another process did not come from that one."""
+    heard: list[tuple[PrefillerAddress, str, int]] = []
+    exchange.on_connected = lambda *said: heard.append(said)
+    before, after = fetch(exchange, 5), fetch(exchange, 6)
+    messenger.events = [
+        Connected("there", 7, "a"),
+        Arrived(before.request, 2),
+        Connected("there", 7, "b"),
+        Arrived(after.request, 2),
+    ]
+    exchange.drain()
+    assert (before.sessions, after.sessions) == (1, 2)
+    assert heard == [(THERE, "a", 1), (THERE, "b", 2)]
+
+
+def test_comparisons_are_counted_by_the_messenger(messenger: ScriptedMessenger, exchange: Exchange) -> None:
+    exchange.count_compared("different", 1.5, [THERE, PrefillerAddress("there", 8)])
+    exchange.count_refuted()
+    assert messenger.told == [
+        {
+            "do": "compared",
+            "outcome": "different",
+            "differenceMillionths": 1_500_000,
+            "prefillers": [{"host": "there", "port": 7, "engineId": ""}],
+        },
+        {"do": "refuted", "fetches": 1},
+    ]
 
 
 def fetch(exchange: Exchange, room: int = 5) -> Any:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kv_connector import OptionError
-from kv_connector.sglang.engine_facts import OPTIONS_VARIABLE, modes, read_options
+from kv_connector.sglang.engine_facts import OPTIONS_VARIABLE, check_of, modes, read_options
 
 RANK = SimpleNamespace(system_dp_rank=None, pp_rank=0, engine_rank=1)
 
@@ -77,3 +77,20 @@ def test_should_wait_for_the_other_leg_as_long_as_sglang_is_told_to(mode: str, v
 )
 def test_should_leave_the_limit_of_the_other_role_alone(mode: str, other: str) -> None:
     assert read_options(mode, RANK, {other: "600"}).unheard_limit_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "latent", "on_cpu", "expected"),
+    [
+        ("", False, True, "fail"),
+        ("", True, False, "fail"),
+        ("", True, True, "warn"),
+        ("fail", True, True, "fail"),
+        ("warn", False, False, "warn"),
+        ("off", False, True, "off"),
+    ],
+)
+def test_should_compare_received_kv_unless_told_otherwise(
+    asked: str, latent: bool, on_cpu: bool, expected: str
+) -> None:
+    assert check_of(asked, latent=latent, on_cpu=on_cpu) == expected

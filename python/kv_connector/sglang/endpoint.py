@@ -18,13 +18,15 @@ from kv_connector.exceptions import KvConnectorError, MessengerError
 from kv_connector.first_pass import FirstPass
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options
-from kv_connector.sglang import engine_facts, geometry
+from kv_connector.sglang import engine_facts, geometry, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
 from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
+from kv_connector.sglang.pair_check import PairCheck
+from kv_connector.sglang.pair_states import Check, PairStates
 from kv_connector.sglang.prefillers import Prefillers, RankPlace, register_room
 from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
@@ -66,6 +68,8 @@ class TransferEndpoint(CommonEndpoint):
         self.steps: LayerwiseSteps | None = None
         """A prefiller's forward passes; None if chunks are sent after their pass."""
         self.prefillers = Prefillers()
+        self.pair_check: PairCheck | None = None
+        """A decoder's, of the KV that it receives."""
         self.next_prompt_digest = NO_DIGEST
         self.next_prompt_tokens = 0
         self._kind_beside = ""
@@ -73,6 +77,7 @@ class TransferEndpoint(CommonEndpoint):
         self._window_tokens = 0
         self._server_args = server_args
         self._exit_when_lost = True
+        self._last_token_check: Check = "off"
         self._latent = bool(is_mla_backend or getattr(args, "is_hybrid_mla_backend", False))
         self._kv_head_counts: tuple[int, ...] = ()
         """The KV heads of each pool over all ranks; 1 for latent KV."""
@@ -109,6 +114,15 @@ class TransferEndpoint(CommonEndpoint):
             self.metrics_page.start()
         if self._mode == "prefill":
             self._watch_layers(messenger, layer_names)
+        else:
+            self._watch_pairs()
+
+    def _watch_pairs(self) -> None:
+        pairs = PairStates(self._last_token_check, weights=weight_changes.name, logger=logger)
+        self.exchange.on_connected = pairs.connected
+        self.pair_check = PairCheck(
+            pairs, self.exchange, self._server_args, window_tokens=self._window_tokens, logger=logger
+        )
 
     def _watch_layers(self, messenger: MessengerPort, layer_names: Sequence[str]) -> None:
         if self._kind_beside in (engine_facts.WINDOWED, engine_facts.STATE):
@@ -159,6 +173,9 @@ class TransferEndpoint(CommonEndpoint):
         WEIGHTS.started_with(facts.loaded_digest)
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
         self._exit_when_lost = facts.options.on_messenger_lost == "exit"
+        self._last_token_check = engine_facts.check_of(
+            facts.options.last_token_check, latent=self._latent, on_cpu=self._device is None
+        )
         messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata, ALLOCATIONS))
         if self._device is not None:
             logger.warning(

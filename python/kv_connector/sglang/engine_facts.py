@@ -17,6 +17,7 @@ from kv_connector.model_fingerprint import fingerprint
 from kv_connector.option_variables import variable_of
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 from kv_connector.sglang import kv_settings
+from kv_connector.sglang.pair_states import Check
 from kv_connector.weights_digest import digest_of_weights
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
@@ -152,6 +153,16 @@ def _parse(said: dict[str, Any], mode: str, engine_id: str, environment: Mapping
         return parse_options(said, role=_ROLES[mode], engine_id=engine_id, kv_port=0, environment=environment)
     except OptionError as refused:
         raise OptionError(str(refused).replace(VLLM_OPTIONS_PLACE, OPTIONS_VARIABLE)) from None
+
+
+def check_of(asked: str, *, latent: bool, on_cpu: bool) -> Check:
+    """What ``last_token_check`` means here: the option, or the strictest where right pairs are known to be equal.
+
+    Whether latent KV is computed alike on a CPU is not known: SGLang's kernels for it were not run there.
+    """
+    if asked in ("off", "warn", "fail"):
+        return asked  # type: ignore[return-value]
+    return "warn" if latent and on_cpu else "fail"
 
 
 def refuse_device(device: str, gpu: str) -> None:

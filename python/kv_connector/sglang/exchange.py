@@ -17,6 +17,7 @@ from typing import Any
 from kv_connector._facade import (
     Arrived,
     Command,
+    Connected,
     Event,
     Failed,
     Granted,
@@ -29,6 +30,7 @@ from kv_connector._facade import (
     Timeline,
     write_to_log,
 )
+from kv_connector.comparison_counts import Outcome, compared_command, refuted_command
 from kv_connector.sglang.page_list import Pages
 
 DRAIN_INTERVAL_SECONDS = 0.0002
@@ -81,6 +83,8 @@ class Incoming:
     """The messenger has ended it before, or its events do not come."""
     arrived: bool = False
     failure: str = ""
+    sessions: int = 0
+    """How many sessions with messengers had been opened when it arrived."""
 
     @property
     def ended(self) -> bool:
@@ -139,6 +143,9 @@ class Exchange:
         self._exit_when_lost = exit_when_lost
         self._dead = ""
         """Why the messenger was given up; "" while it works."""
+        self._sessions = 0
+        self.on_connected: Callable[[PrefillerAddress, str, int], None] | None = None
+        """Called with a messenger's address, its incarnation and the number of sessions opened so far."""
 
     # ---- prefiller
 
@@ -267,6 +274,14 @@ class Exchange:
         named = {"transfer": str(room), "promptDigest": prompt_digest, "prefillers": _named(prefillers)}
         self._submit([{"do": "decline", **named}])
 
+    def count_compared(self, outcome: Outcome, worst: float, prefillers: Sequence[PrefillerAddress]) -> None:
+        """Counts a comparison of received with own KV; see ``comparison_counts``."""
+        self._submit([compared_command(outcome, worst, _named(prefillers[:1])[0])])
+
+    def count_refuted(self) -> None:
+        """Counts a fetch that was not begun, because its prefiller computes another KV."""
+        self._submit([refuted_command(1)])
+
     def is_quiet(self, room: int) -> bool:
         """Whether nothing writes to this room's pages any more."""
         self.drain()
@@ -350,10 +365,14 @@ class Exchange:
                     out.released = True
             case Arrived(request):
                 if (incoming := self._incoming.pop(request, None)) is not None:
-                    incoming.arrived = True
+                    incoming.arrived, incoming.sessions = True, self._sessions
             case Failed(request, reason):
                 if (incoming := self._incoming.pop(request, None)) is not None:
                     incoming.failure = reason or "the transfer failed"
+            case Connected(host, port, incarnation):
+                self._sessions += 1
+                if self.on_connected is not None:
+                    self.on_connected(PrefillerAddress(host, port), incarnation, self._sessions)
             case Quarantined(request):
                 if (incoming := self._incoming.get(request)) is not None:
                     incoming.deadline_seconds = math.inf  # it ends with the proof, which has no limit

@@ -11,6 +11,7 @@ from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
 from kv_connector.sglang import weight_changes
 from kv_connector.sglang.client_fields import NO_ROOM, room_fault
 from kv_connector.sglang.loaded_adapters import ADAPTERS
+from kv_connector.sglang.pair_check import bind
 
 NO_DIGEST = ""
 """Stands for the digest of a request that has none yet."""
@@ -95,6 +96,8 @@ def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None
     if isinstance(waiting.kv_receiver, Receiver):
         waiting.kv_receiver.prompt_digest = _digest_in(queue.scheduler, waiting.req)
         waiting.kv_receiver.prompt_tokens = length_of(waiting.req)
+        waiting.kv_receiver.arrival.adapter = _adapter(queue.scheduler, waiting.req.lora_id)
+        bind(waiting.req, waiting.kv_receiver.arrival)
 
 
 def _digest_in(scheduler: Any, request: Any) -> str:

@@ -11,6 +11,7 @@ from kv_connector.sglang.client_fields import NO_ROOM, address_fault, dp_rank_fa
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Incoming, PrefillerAddress
 from kv_connector.sglang.page_list import Pages
+from kv_connector.sglang.pair_states import Arrival
 from kv_connector.sglang.prefillers import Lookup, RankPlace
 from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import BaseKVReceiver, KVPoll, KVTransferError
@@ -34,6 +35,8 @@ class Receiver(BaseKVReceiver):
         self.prompt_digest = NO_DIGEST
         self.prompt_tokens = 0
         """Used only if the model has sliding windows; otherwise whole pages are counted."""
+        self.arrival = Arrival()
+        """Shared with SGLang's request, for the comparison with what this decoder computes."""
         self.abort_notified = False
         """Whether pages of the failed request may still be written to; SGLang then keeps them."""
         self.bootstrap_infos: Sequence[PrefillerAddress] = ()
@@ -133,7 +136,18 @@ class Receiver(BaseKVReceiver):
     def _fetch(self) -> None:
         if self._ask is None:
             raise AssertionError("a fetch before its metadata")
+        if refusal := self._pair_refusal():
+            self._fail(refusal)
+            return
         self._incoming = self.kv_mgr.exchange.fetch(self.bootstrap_room, self.bootstrap_infos, **self._ask)
+
+    def _pair_refusal(self) -> str:
+        """Why nothing is fetched from this prefiller: it was found to compute another KV; "" if it was not."""
+        check = self.kv_mgr.pair_check
+        refusal = check.pairs.fetching(self.arrival, tuple(self.bootstrap_infos)) if check is not None else ""
+        if refusal:
+            self.kv_mgr.exchange.count_refuted()
+        return refusal
 
     def poll(self) -> int:
         """The state of the transfer, a KVPoll; Success means that everything has arrived, including the metadata."""
@@ -146,6 +160,7 @@ class Receiver(BaseKVReceiver):
         if incoming is None:
             return self._poll_lookup()
         if incoming.arrived:
+            self.arrival.sessions = incoming.sessions
             self.conclude_state = KVPoll.Success
             return KVPoll.Success
         return self._poll_retry(incoming.failure) if incoming.failure else KVPoll.Transferring
@@ -174,7 +189,7 @@ class Receiver(BaseKVReceiver):
             return self._fail(failure)
         self.bootstrap_infos = self._lookup.addresses
         self._fetch()
-        return KVPoll.Transferring
+        return KVPoll.Transferring if self.conclude_state is None else self.conclude_state
 
     def _places_again(self) -> list[RankPlace] | str:
         """The prefiller's ranks in its latest topology, or an error message."""

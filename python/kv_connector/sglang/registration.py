@@ -17,6 +17,7 @@ from kv_connector.sglang import (
     BACKEND_NAME,
     layerwise,
     loaded_adapters,
+    pair_check,
     prompt_name,
     stages,
     state_tensors,
@@ -31,6 +32,7 @@ _ALLOCATE_METADATA = "sglang.srt.disaggregation.utils.MetadataBuffers.__init__"
 _DESCRIBE_STATE = "sglang.srt.mem_cache.memory_pool.MambaPool.get_contiguous_buf_infos"
 _TRANSFER_QUEUE = "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__"
 _PREFILL_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
+_RECEIVED = "sglang.srt.disaggregation.decode.SchedulerDisaggregationDecodeMixin._verify_kv_checksums"
 _DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
@@ -71,6 +73,7 @@ def hook_scheduler() -> None:
         f"{_PREFILL_QUEUE}.release_memory_occupation": (abort_queued, HookType.BEFORE),
         f"{_DECODE_QUEUE}._create_receiver_and_enqueue": (prompt_name.name_new_receiver, HookType.AFTER),
         f"{_DECODE_QUEUE}._send_kv_metadata": (prompt_name.name_receiver, HookType.BEFORE),
+        _RECEIVED: (pair_check.compare_received, HookType.AROUND),
         **dict.fromkeys(weight_changes.SOURCES, (weight_changes.note_update, HookType.AROUND)),
         weight_changes.END_OF_UPDATE: (weight_changes.note_end, HookType.AROUND),
     }

@@ -141,6 +141,7 @@ _SIGNATURES = (
         f"{_DISAGGREGATION}.decode.DecodePreallocQueue._send_kv_metadata",
         "self, decode_req, kv_indices, page_size, state_indices, metadata_kwargs",
     ),
+    (f"{_DISAGGREGATION}.decode.SchedulerDisaggregationDecodeMixin._verify_kv_checksums", "self, batch"),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self, batch, pp_proxy_tensors"),
     *((source, "self, recv_req") for source in (*weight_changes.SOURCES, weight_changes.END_OF_UPDATE)),
     (loaded_adapters.FROM_FILES, "self, lora_ref"),
