@@ -200,6 +200,12 @@ class Kind:
     """The prefiller's passes overlap with its scheduling."""
     recorded: bool = False
     """What SGLang asks of the backend is written down, see plugins/recorder.py, and rows of drafts are compared."""
+    uncompared: bool = False
+    """Settings and weights are not compared, see plugins/uncompared_settings.py."""
+    other_weights: bool = False
+    """Computes with others than its files have, see plugins/other_weights.py."""
+    arguments: tuple[str, ...] = ()
+    """Further arguments of the server."""
     warm_up: bool = False
     switches: bool = False
     """Both sides may change their roles."""
@@ -250,13 +256,19 @@ class Ground:
             environment=environment,
             warm_up=kind.warm_up,
             switches=kind.switches,
+            arguments=kind.arguments,
         )
         server = engine(name, options, self.folder, port, kind.started_by)
         return Side(server, metrics_ports)
 
     def plugged(self, kind: Kind) -> dict[str, str]:
         """The plug-ins of this folder that SGLang is to load beside ours."""
-        chosen = [*(["events_on_cpu"] if kind.overlap else []), *(["recorder", "draft_rows"] if kind.recorded else [])]
+        chosen = [
+            *(["events_on_cpu"] if kind.overlap else []),
+            *(["recorder", "draft_rows"] if kind.recorded else []),
+            *(["uncompared_settings"] if kind.uncompared else []),
+            *(["other_weights"] if kind.other_weights else []),
+        ]
         if not chosen:
             return {}
         self.recording.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,7 @@ NOTICED_LIMIT_SECONDS = 90.0
 """Bounds a test that fails; the limits of the engines that would end any request are 300 s."""
 TWO_RANKS = Kind(tp_size=2, holdable=True, tokenizer_workers=2)
 TWO_STAGES = Kind(pp_size=2, tokenizer_workers=2)
+REFUSED = "kv_messenger_fetches_refuted_total"
 CHUNK_ENDS = [*range(CHUNK_TOKENS, OVERLAPPED_TOKENS, CHUNK_TOKENS), OVERLAPPED_TOKENS]
 
 
@@ -143,6 +144,28 @@ def test_tokens_differ_when_the_bytes_are_dropped(
         assert words is not None
         assert words[0] == by_sglang.to(prompt)[0]
         assert words[1:] != by_sglang.to(prompt)[1:]
+
+
+def test_no_wrong_token_comes_of_kv_that_the_decoder_computes_otherwise(
+    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
+) -> None:
+    """A prefiller with other weights, of which its settings and its files say nothing."""
+    port = free_port()
+    wrong = ground.side("prefill", Kind(other_weights=True), port, name="other-weights-prefill")
+    start(stack, [wrong.server])
+    deceived = replace(pair, prefiller=wrong, bootstrap_port=port)
+    refused = pair.decoder.metric(REFUSED)
+    outcomes = [
+        deceived.attempt_both_sides(prompt, ANSWER_TOKENS, f"deceived-{uuid.uuid4()}")
+        for prompt in reversed(TOKENS.prompts())  # the longest first: a short one would be answered
+    ]
+    assert all(outcome.failed for outcome in outcomes), outcomes
+    assert "K of layer 1 differs" in outcomes[0].said
+    assert all("compute different KV" in outcome.said for outcome in outcomes)
+    assert pair.decoder.metric(REFUSED) == refused + len(outcomes) - 1, "only the first one was fetched"
+    assert not differing(pair, TOKENS, by_sglang), "the right prefiller serves the same decoder"
+    assert "compute the same KV" in pair.decoder.server.log()
+    pair.wait_at_rest()
 
 
 def test_prefiller_of_one_rank_fills_a_decoder_of_two(
