@@ -181,6 +181,7 @@ class Asker:
                 seen.right += 1
             else:
                 seen.unlike.append(len(prompt.split()))
+                print(f"   {len(prompt.split())} tokens: {outcome.words}, alone: {self.expected(prompt)}", flush=True)
 
         first, rest = prompts(count)
         for prompt in first:
