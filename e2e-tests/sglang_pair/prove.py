@@ -29,9 +29,6 @@ sys.path.extend(str(ROOT / folder) for folder in FOLDERS)
 
 from make_model import (  # noqa: E402
     TinyGemma,
-    TinyGptOss,
-    TinyLatentModel,
-    TinyLfm2,
     TinyMistral,
     TinyModel,
     TinyQwen3Moe,
@@ -125,18 +122,12 @@ CASES = (
     *(of_ranks(name, 1, 2) for name in ("float32", "bfloat16")),
     Case("decoder-cache-float32", TinyModel(), (RIGHT,), ("--disaggregation-decode-enable-radix-cache",)),
     Case(
-        "latent-float32", TinyLatentModel(), (RIGHT, Prefiller("other-weights", False, model=TinyLatentModel(seed=21)))
-    ),
-    Case("latent-bfloat16", TinyLatentModel(), (RIGHT,), dtype("bfloat16")),
-    Case(
         "windows-float32",
         TinyGemma(),
         (RIGHT, Prefiller("other-weights", False, model=TinyGemma(seed=21))),
         SHARED_WINDOWS,
     ),
     Case("window-bfloat16", TinyMistral(), (RIGHT,), dtype("bfloat16")),
-    Case("sinks-bfloat16", TinyGptOss(), (RIGHT,), dtype("bfloat16")),
-    Case("states-float32", TinyLfm2(), (RIGHT,), page_tokens=1, environment={"TRITON_INTERPRET": "1"}),
 )
 
 

@@ -268,6 +268,7 @@ def _comparable_tokens(request: Any) -> int:
         and not request.input_embeds
         and request.positional_embed_overrides is None
         and request.token_type_ids is None
+        and request.session is None
     )
     if not plain:
         return 0

@@ -118,6 +118,7 @@ class World:
             input_embeds=None,
             positional_embed_overrides=None,
             token_type_ids=None,
+            session=None,
             return_logprob=False,
             origin_input_ids=array("q", range(tokens)),
             output_ids=array("q", [7]),
@@ -261,6 +262,7 @@ def test_what_a_neighbour_finds_fails_the_request_here(world: World) -> None:
         {"input_embeds": [[1.0]]},
         {"positional_embed_overrides": object()},
         {"token_type_ids": [0]},
+        {"session": object()},
         # 512 are computed, and all but 31 of them are the decoder's own.
         {"tokens": 600, "kv": SimpleNamespace(cache_protected_len=481, req_pool_idx=1)},
     ],
