@@ -66,17 +66,25 @@ class OwnPass:
 
 @contextlib.contextmanager
 def on_stream(scheduler: Any) -> Iterator[None]:
-    """Work inside is queued behind all passes before it; leaving waits until the device has done it."""
+    """Work inside runs on the stream of forward passes, alone: before and after it the host waits for the device.
+
+    So buffers that passes share, also pinned ones from which a device still copies, are free.
+    """
     if not scheduler.enable_overlap:
         yield
         return
+    _wait_for(scheduler.forward_stream)
     with scheduler.forward_stream_ctx:
         scheduler.forward_stream.wait_stream(scheduler.schedule_stream)
         try:
             yield
         finally:
-            if hasattr(scheduler.forward_stream, "synchronize"):  # that of a CPU has nothing to wait for
-                scheduler.forward_stream.synchronize()
+            _wait_for(scheduler.forward_stream)
+
+
+def _wait_for(stream: Any) -> None:
+    if hasattr(stream, "synchronize"):  # that of a CPU has nothing to wait for
+        stream.synchronize()
 
 
 def unsafe(scheduler: Any, server_args: Any) -> str:

@@ -279,3 +279,28 @@ def test_a_request_that_comes_back_is_not_compared_again(world: World) -> None:
     request.origin_input_ids += array("q", range(31))
     assert world.batch(request) == ["a"], "SGLang has resumed it; its KV is this engine's own by now"
     assert "take" not in world.passes
+
+
+def test_a_pass_runs_alone_on_the_stream_of_passes(sglang_plugins: None) -> None:
+    from contextlib import contextmanager
+
+    from kv_connector.sglang.own_pass import on_stream
+
+    assert sglang_plugins is None
+    seen: list[str] = []
+
+    @contextmanager
+    def entered() -> Any:
+        seen.append("enter")
+        yield
+        seen.append("leave")
+
+    stream = SimpleNamespace(
+        synchronize=lambda: seen.append("wait"), wait_stream=lambda other: seen.append(f"behind {other}")
+    )
+    scheduler = SimpleNamespace(
+        enable_overlap=True, forward_stream=stream, schedule_stream="schedule", forward_stream_ctx=entered()
+    )
+    with on_stream(scheduler):
+        seen.append("pass")
+    assert seen == ["wait", "enter", "behind schedule", "pass", "wait", "leave"]
