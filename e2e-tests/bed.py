@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from server_process import LOOPBACK, Server, complete, free_port, metric_sum, start_all, wait_until
+from prompts import random_prompt
+from server_process import LOOPBACK, Server, complete, free_port, metric_sum, start_all, wait_until, words_of
 from servers import EngineOptions, engine
 from warm_starts import WarmServer
 
@@ -23,6 +24,7 @@ default (docs/testing.md). Tests of silence set their own."""
 UNHEARD_LIMIT_SECONDS = 120.0
 """A server here may get no core for longer than a prompt that never comes is waited for elsewhere. Prefillers only: a
 decoder that asks for nothing waits as long as its prefiller does, and the larger of two limits would count."""
+PROVING_TOKENS: Final = 40
 HELD_GAUGES = (
     "kv_messenger_fetches_open",
     "kv_messenger_prefills_open",
@@ -225,6 +227,23 @@ def together(
         answer = send_decode(decoder, prompt, tokens, decode_leg(prefiller, request), request)
         prefill.result()
         return answer
+
+
+def prove(prefiller: Messenger, decoder: Messenger) -> None:
+    """Has the decoder compare one prompt with what it computes itself, so that it fetches all others.
+
+    With several KV cache groups, or with state, it computes prompts itself until then. What it found is on the page
+    after one more step.
+    """
+    compared = "kv_messenger_last_tokens_compared_total"
+    before = decoder.metric(compared, reason="equal")
+    words_of(serial(prefiller, decoder, random_prompt(PROVING_TOKENS, 9000), 1))
+
+    def is_proven() -> bool:
+        words_of(complete(decoder.server, random_prompt(1, 9001), 1))
+        return decoder.metric(compared, reason="equal") > before
+
+    wait_until(is_proven, REST_LIMIT_SECONDS, f"{decoder.server.name} has proven {prefiller.server.name}")
 
 
 WAYS: Final = (serial, decoder_waits, together)

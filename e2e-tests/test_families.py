@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from bed import Messenger, decoder, messenger, prefiller, serial, start_messengers, together, way_of
+from bed import Messenger, decoder, messenger, prefiller, prove, serial, start_messengers, together, way_of
 from make_model import TinyGemma, TinyGemma4, TinyGptOss, TinyLlama4, TinyMistral, TinyQwen3Moe, cached_model
 from prompts import cache_home, random_prompt
 from server_process import greedy_completion, words_of
@@ -102,6 +102,7 @@ def pair(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[Pair]:
         source = messenger(prefiller(f"prefiller-{family}", options=options), model, run_folder)
         target = messenger(decoder(f"decoder-{family}", options=options), model, run_folder)
         start_messengers(stack, [source, target])
+        prove(source, target)
         yield Pair(family, source, target, str(uuid.uuid4()))
 
 

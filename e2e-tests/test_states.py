@@ -13,15 +13,17 @@ such differences.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
-from bed import Messenger, decoder, messenger, prefiller, serial, start_messengers, together, way_of
+from bed import Messenger, decode_leg, decoder, messenger, prefiller, prove, serial, start_messengers, together, way_of
+from faults import body_of, dropped_payload, leave
 from make_model import TinyFalconH1, TinyLfm2, cached_model
 from prompts import cache_home, random_prompt
 from server_process import complete, words_of
@@ -29,6 +31,11 @@ from traffic import sharing_beginning
 
 PAGE_TOKENS: Final = 128
 CHUNK_TOKENS: Final = 512
+OPTIONS: Final[Mapping[str, Any]] = {
+    "page_tokens": PAGE_TOKENS,
+    "prefix_caching": False,
+    "arguments": ("--max-num-batched-tokens", str(CHUNK_TOKENS)),
+}
 ANSWER_TOKENS: Final = 8
 BEGINNING: Final = 60
 ENDINGS: Final = (1, 20, 60, 90)
@@ -65,12 +72,13 @@ def family_of(model: Model) -> str:
 def pair(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[Pair]:
     shape, lengths = request.param
     family, model = shape.family, cached_model(cache_home(), shape)
-    arguments = ("--max-num-batched-tokens", str(CHUNK_TOKENS))
-    options = {"page_tokens": PAGE_TOKENS, "prefix_caching": False, "arguments": arguments}
+    options = OPTIONS
     with ExitStack() as stack:
         source = messenger(prefiller(f"prefiller-{family}", options=options), model, run_folder)
         target = messenger(decoder(f"decoder-{family}", options=options), model, run_folder)
         start_messengers(stack, [source, target])
+        if request.param == FALCON_H1:  # an LFM2 on a CPU is not compared
+            prove(source, target)
         yield Pair(source, target, lengths)
 
 
@@ -103,6 +111,34 @@ def test_state_is_sent_once_whatever_the_length(pair: Pair) -> None:
     assert sent[0] == sent[1]
     assert state > 0
     assert math.isclose(bytes_for(pair, 1000), 8 * page + state)
+
+
+@pytest.mark.parametrize("pair", [FALCON_H1], indirect=True, ids=family_of)
+def test_no_wrong_token_comes_of_a_prefiller_of_which_nothing_is_known(pair: Pair, run_folder: Path) -> None:
+    """One sends no byte of its KV. The other one is killed while it owes what its first requests are compared with."""
+    target, model = pair.decoder, cached_model(cache_home(), FALCON_H1[0])
+    faulty = prefiller("prefiller-dropping", options=OPTIONS, extra={"jvm_options": dropped_payload()})
+    with ExitStack() as stack:
+        dropping = messenger(faulty, model, run_folder)
+        killed = messenger(prefiller("prefiller-killed", options=OPTIONS), model, run_folder)
+        start_messengers(stack, [dropping, killed])
+        right = random_prompt(300, 510)
+        assert words_of(serial(dropping, target, right, ANSWER_TOKENS)) == pair.alone(right)
+        for seed in (511, 512):
+            answer = serial(dropping, target, random_prompt(300, seed), ANSWER_TOKENS)
+            assert "choices" not in answer or answer["choices"][0]["finish_reason"] == "error", "wrong KV became tokens"
+        assert target.metric("kv_messenger_last_tokens_compared_total", reason="different") == 1
+        assert target.metric("kv_messenger_fetches_refuted_total") > 0
+        for request in ("leaves", "stays"):
+            prompt, leg = random_prompt(1700, 513), decode_leg(killed, request)
+            if request == "leaves":
+                leave(target.server, body_of(prompt, 512, leg, stream=False), request, lambda: time.sleep(0.1))
+            else:
+                answer = complete(target.server, prompt, ANSWER_TOKENS, leg, {"X-Request-Id": request})
+                assert words_of(answer) == pair.alone(prompt), "computed here, although no prefill was asked for"
+        killed.server.kill()
+        target.wait_at_rest()
+    pair.is_at_rest()
 
 
 def bytes_for(pair: Pair, length: int) -> float:

@@ -22,6 +22,7 @@ from bed import (
     decoder,
     messenger,
     prefiller,
+    prove,
     serial,
     start_messengers,
     way_of,
@@ -95,7 +96,9 @@ def pair(run_folder: Path) -> Iterator[Pair]:
     across = [prompt for rank_count in (1, 2) for prompt in across_ranks(rank_count)]
     reference = asked(model, [*own_prompts().values(), *sharing, *across])
     with ExitStack() as stack:
-        yield Pair(*started(stack, model, run_folder, 1), reference)
+        source, target = started(stack, model, run_folder, 1)
+        prove(source, target)
+        yield Pair(source, target, reference)
 
 
 @pytest.mark.parametrize("lengths", [BEFORE_WINDOW, CROSSING, LONG], ids=["shorter", "crossing", "long"])
@@ -180,6 +183,7 @@ def test_tokens_are_those_of_a_single_vllm_where_one_side_has_two_ranks(pair: Pa
     with ExitStack() as stack:
         source, target = started(stack, model, run_folder, 2)
         for decoder_ranks, way in ((1, Pair(source, pair.decoder, pair.reference)), (2, replace(pair, decoder=target))):
+            prove(way.prefiller, way.decoder)
             before = way.arrived()
             for index, prompt in enumerate(across_ranks(decoder_ranks)):
                 answer = way_of(index)(way.prefiller, way.decoder, prompt, ANSWER_TOKENS)

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from make_model import (
+    TinyFalconH1,
     TinyGemma,
     TinyGptOss,
     TinyGrouped,
     TinyLatentModel,
+    TinyLfm2,
     TinyMistral,
     TinyModel,
     TinyQwen3Moe,
@@ -75,8 +77,10 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=dict)
     warns: bool = False
     """The default is ``warn``: equal engines differ."""
-    cannot_stop: bool = False
-    """vLLM cannot end the request that refutes a pair: it answers with wrong tokens, and no other does."""
+    recomputes: bool = False
+    """``kv_load_failure_policy``: what is refused is computed by the decoder, not failed."""
+    state: bool = False
+    """Whether the model keeps a state, so that prefix caching has to be off."""
 
 
 def overrides(**fields: Any) -> tuple[str, ...]:
@@ -84,6 +88,7 @@ def overrides(**fields: Any) -> tuple[str, ...]:
 
 
 OTHER_BASE = overrides(rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
+OTHER_STATES = overrides(ssm_out_multiplier=1.5)
 FP8 = ("--kv-cache-dtype", "fp8")
 NGRAM = ("--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}))
 
@@ -119,6 +124,22 @@ def of_ranks(name: str, prefiller: int, decoder: int, dtype: str) -> Case:
     return Case(f"{name}-{dtype}", TinyModel(), (right,), dtype=dtype, tp_size=decoder)
 
 
+def of_recompute(dtype: str) -> Case:
+    """As with asynchronous scheduling, which vLLM has on GPUs only."""
+    of = (RIGHT, wrong("other-weights", model=TinyModel(seed=21)))
+    return Case(
+        f"recompute-{dtype}", TinyModel(), of, dtype=dtype, environment={"PROOF_CANNOT_STOP": "1"}, recomputes=True
+    )
+
+
+def of_windows(dtype: str) -> Case:
+    return Case(f"windows-{dtype}", TinyGemma(), (RIGHT, wrong("other-weights", model=TinyGemma(seed=21))), dtype=dtype)
+
+
+def of_states(name: str, model: Any, other: Any, dtype: str, *more: Prefiller) -> Case:
+    return Case(f"{name}-{dtype}", model, (RIGHT, wrong("other-weights", model=other), *more), dtype=dtype, state=True)
+
+
 CASES = (
     *(of_rope(dtype) for dtype in ("float32", "bfloat16")),
     *(of_weights(dtype) for dtype in ("float32", "bfloat16", "float16")),
@@ -126,7 +147,12 @@ CASES = (
     *(of_scales(dtype) for dtype in ("bfloat16",)),
     *(of_ranks("two-to-one", 2, 1, dtype) for dtype in ("float32", "bfloat16")),
     *(of_ranks("one-to-two", 1, 2, dtype) for dtype in ("float32", "bfloat16")),
-    Case("windows-float32", TinyGemma(), (RIGHT, wrong("other-weights", model=TinyGemma(seed=21))), cannot_stop=True),
+    of_recompute("float32"),
+    of_windows("float32"),
+    of_windows("bfloat16"),
+    of_states("states", TinyFalconH1(), TinyFalconH1(seed=21), "float32", wrong("other-scale", *OTHER_STATES)),
+    of_states("states", TinyFalconH1(), TinyFalconH1(seed=21), "bfloat16"),
+    Case("convolutions-float32", TinyLfm2(), (RIGHT,), warns=True, state=True),
     Case("window-bfloat16", TinyMistral(), (RIGHT,), dtype="bfloat16"),
     Case("sinks-bfloat16", TinyGptOss(), (RIGHT,), dtype="bfloat16"),
     Case("drafts-bfloat16", TinyModel(), (RIGHT,), NGRAM, dtype="bfloat16"),

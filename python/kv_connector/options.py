@@ -311,11 +311,12 @@ class Options:
     last_token_check: str = _choice(
         "What a decoder does when a prefiller's KV is not what it computes itself, by far more than rounding explains:"
         " nothing; a warning; or it fails the request and refuses that prefiller's KV. With vLLM the KV of each"
-        " prompt's last token is compared, but not for models with state; with SGLang the KV and state of the first"
-        " prompt from each prefiller.",
+        " prompt's last token is compared, and for models with state or several KV cache groups, where only fail"
+        " compares before an answer, that of one prompt first; with SGLang the KV and state of the first prompt from"
+        " each prefiller (docs/operations.md).",
         "",
         choices=LAST_TOKEN_CHECKS,
-        default_said="fail; warn with latent KV on a CPU",
+        default_said="fail; warn with latent KV or short convolutions on a CPU",
     )
     model_id: str = _text(
         "Name that is compared instead of the model's own name and instead of its weights; must be the same on both"

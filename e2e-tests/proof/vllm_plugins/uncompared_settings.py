@@ -1,7 +1,8 @@
 """Switches the comparison of settings and weights off, so that only the comparison of computed KV is left.
 
 vLLM loads it as a plugin in each of its processes. ``PROOF_KV_SCALE`` sets the scales of K and V, as a checkpoint does
-that brings its own.
+that brings its own. With ``PROOF_EACH`` no pair stays proven, so that each request goes first. With
+``PROOF_CANNOT_STOP`` a running request counts as one that cannot be stopped.
 """
 
 from __future__ import annotations
@@ -22,6 +23,25 @@ def register() -> None:
     compared.compared = lambda *_, **__: {}
     if scale := os.environ.get("PROOF_KV_SCALE"):
         _set_scales(float(scale))
+    if os.environ.get("PROOF_CANNOT_STOP"):
+        connector: Any = importlib.import_module("kv_connector.vllm.connector")
+        assert hasattr(connector, "can_stop"), "the connector asks otherwise which requests can be stopped"
+        connector.can_stop = lambda *_: False
+    if os.environ.get("PROOF_EACH"):
+        _prove_each()
+
+
+def _prove_each() -> None:
+    found: Any = importlib.import_module("kv_connector.vllm.pair_proofs")
+    original = found.PairProofs._conclude
+
+    def conclude(proofs: Any, request: str, judged: Any, *args: Any, **more: Any) -> None:
+        original(proofs, request, judged, *args, **more)
+        record = proofs._record(judged.pair)
+        if record.state is found.PairState.PROVEN:
+            proofs._start_anew(record)
+
+    found.PairProofs._conclude = conclude
 
 
 def _set_scales(scale: float) -> None:

@@ -319,9 +319,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def build_connector_worker_meta(self) -> WorkerNews | None:
         """News that the scheduler's object needs before it frees the blocks of the requests just reported."""
         news = self._worker.take_news() if self._worker is not None else None
-        if proved := self._part.proofs.take():
+        proved, shadows_proved = self._part.proofs.take()
+        if proved or shadows_proved:
             news = news or WorkerNews()
             news.proved.extend(proved)
+            news.shadows_proved.extend(shadows_proved)
         return news
 
     # ---- scheduler

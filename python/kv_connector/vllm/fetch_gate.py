@@ -48,11 +48,11 @@ class FetchGate:
         self._wait_limit_seconds = wait_limit_seconds
         self._now_seconds = now_seconds
         self._pool_blocks = 0
-        self._queued: dict[str, _Queued] = {}
+        self._queued: dict[Hashable, _Queued] = {}
         """Requests without pages."""
-        self._of_transfer: dict[Hashable, set[str]] = {}
+        self._of_transfer: dict[Hashable, set[Hashable]] = {}
         """The queued requests of each transfer, waiting for the news that it is computed; several may share one."""
-        self._held: dict[str, int] = {}
+        self._held: dict[Hashable, int] = {}
         """Blocks of requests that got them before their prompts were computed, until the KV has arrived."""
         self._held_count = 0
         self._any_came_to_both = False
@@ -95,13 +95,13 @@ class FetchGate:
             return False
         return self._now_seconds() - queued.since_seconds < self._wait_limit_seconds
 
-    def begun(self, request: str) -> None:
-        """The request has its pages and is being fetched."""
+    def begun(self, request: str, held_as: Hashable = None) -> None:
+        """The request has its pages and is being fetched; ``gone`` is called with ``held_as``, if that is given."""
         queued = self._take(request)
         if queued is None:
             return
         if not queued.computed:
-            self._held[request] = queued.needed_blocks
+            self._held[held_as or request] = queued.needed_blocks
             self._held_count += queued.needed_blocks
         self.computed([queued.transfer])  # the one report of a transfer goes to this request: do not wait for it
 
@@ -111,7 +111,7 @@ class FetchGate:
             for request in self._of_transfer.pop(transfer, ()):
                 self._queued[request].computed = True
 
-    def gone(self, request: str) -> None:
+    def gone(self, request: Hashable) -> None:
         """The request has its KV, or will not be fetched any more."""
         self._take(request)
         self._held_count -= self._held.pop(request, 0)
@@ -120,7 +120,7 @@ class FetchGate:
         """Whether nothing is remembered; for leak checks at rest."""
         return not (self._queued or self._of_transfer or self._held or self._held_count)
 
-    def _take(self, request: str) -> _Queued | None:
+    def _take(self, request: Hashable) -> _Queued | None:
         queued = self._queued.pop(request, None)
         if queued is not None and (others := self._of_transfer.get(queued.transfer)) is not None:
             others.discard(request)

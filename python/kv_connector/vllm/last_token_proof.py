@@ -1,7 +1,8 @@
-"""Compares the received KV of each prompt's last token with what this engine computes for it, on one rank.
+"""Compares received KV with what this engine computes for the same tokens, on one rank.
 
 A decoder computes the last prompt token again, into the place where the prefiller's KV of that token lies. The received
-rows are copied before the pass overwrites them, and compared after it. Used by the worker's main thread only; moves no
+rows are copied before the pass overwrites them, and compared after it. Of a shadow fetch several tokens are compared,
+which lie in blocks of their own. Used by the worker's main thread only; moves no
 page and changes none. It decides about one request; ``PairProofs`` decides about the pair of engines.
 """
 
@@ -10,13 +11,14 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.row_limits import Limits, Part, RowDifference, compared, first_finding, limits_of, worst_of
 from kv_connector.vllm.kv_groups import KvGroup
-from kv_connector.vllm.proof_messages import Proof, Proved
+from kv_connector.vllm.proof_messages import ComparedToken, Place, Proof, Proved, ShadowProof
 
 _FP8_FORMATS = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 
@@ -82,7 +84,7 @@ class LastTokenProof:
         for proof in proofs:
             rows: list[_Rows] = []
             try:
-                rows = self._rows(proof)
+                rows = self._rows(proof.places, alike_around=proof.alone)
             except Exception:
                 self._logger.exception("the last token of request %s is not compared", proof.request)
             self._kept[proof.request] = proof, rows
@@ -94,7 +96,7 @@ class LastTokenProof:
 
     def _judged(self, proof: Proof, received: Sequence[_Rows]) -> Proved:
         try:
-            differences = self._differences(received, self._rows(proof)) if received else []
+            differences = self._compared_again(proof, received) if received else []
         except Exception:
             self._logger.exception("the last token of request %s could not be compared", proof.request)
             differences = []
@@ -102,6 +104,25 @@ class LastTokenProof:
             return Proved(proof.request, judged=False)
         finding = first_finding(differences, self._limits)
         return Proved(proof.request, True, worst_of(differences), finding.sentence if finding else "")
+
+    def _compared_again(self, proof: Proof, received: Sequence[_Rows]) -> list[RowDifference]:
+        return self._differences(received, self._rows(proof.places, alike_around=proof.alone))
+
+    def compare(self, shadow: ShadowProof) -> Proved:
+        """Compares the tokens of a shadow fetch; called when both sides' KV of them is there.
+
+        Most of them have to differ: right engines may send a single token to different experts.
+        """
+        seen = [differences for token in shadow.tokens if (differences := self._of_token(token))]
+        if not seen:
+            return Proved(shadow.request, judged=False)
+        findings = [found for differences in seen if (found := first_finding(differences, self._limits))]
+        sentence = findings[-1].sentence if 2 * len(findings) > len(seen) else ""
+        return Proved(shadow.request, True, statistics.median_low(map(worst_of, seen)), sentence)
+
+    def _of_token(self, token: ComparedToken) -> list[RowDifference]:
+        own = self._rows(token.own, alike_around=token.alike_around)
+        return self._differences(self._rows(token.received, alike_around=token.alike_around), own)
 
     def _differences(self, received: Sequence[_Rows], own: Sequence[_Rows]) -> list[RowDifference]:
         """Empty if one of this engine's own numbers is NaN: then a comparison proves nothing."""
@@ -133,30 +154,35 @@ class LastTokenProof:
 
     # ---- where a token lies
 
-    def _rows(self, proof: Proof) -> list[_Rows]:
+    def _rows(self, places: Sequence[Place | None], *, alike_around: bool) -> list[_Rows]:
         """Layers with the same slot are copied together: a layer at a time would cost as many calls as there are."""
-        alike: dict[int, tuple[_Slot, list[ProofLayer]]] = {}
+        alike: dict[int, tuple[_Slot, list[ProofLayer], list[int]]] = {}
         for layer in self._layers:
-            slot = self._slot(layer, proof)
-            alike.setdefault(id(slot), (slot, []))[1].append(layer)
-            if slot.whole_page and not proof.alone:
-                return []  # what the pass writes behind the token differs
+            if (place := places[layer.table]) is None:
+                continue
+            page, offset = self._place(layer, place)
+            slot = self._slot(layer, offset)
+            _, layers, pages = alike.setdefault(id(slot), (slot, [], []))
+            layers.append(layer)
+            pages.append(page)
+            if slot.whole_page and not alike_around:
+                return []  # other tokens of the page differ
         rows = []
-        for slot, layers in alike.values():
-            pages = ((layer.tensor[self._place(layer, proof)[0]]) for layer in layers)
-            numbers = self._torch.stack([page.reshape(-1).index_select(0, slot.elements) for page in pages])
+        for slot, layers, pages in alike.values():
+            held = (layer.tensor[page].reshape(-1) for layer, page in zip(layers, pages, strict=True))
+            numbers = self._torch.stack([page.index_select(0, slot.elements) for page in held])
             rows.append(_Rows(layers, slot, numbers))
         return rows
 
     @staticmethod
-    def _place(layer: ProofLayer, proof: Proof) -> tuple[int, int]:
-        """(page, slot in it) of the last token."""
+    def _place(layer: ProofLayer, place: Place) -> Place:
+        """(page, slot in it) of a token."""
         page_tokens = int(layer.tensor.shape[2])
-        block, offset = proof.places[layer.table]
+        block, offset = place
         return block * (layer.group.block_tokens // page_tokens) + offset // page_tokens, offset % page_tokens
 
-    def _slot(self, layer: ProofLayer, proof: Proof) -> _Slot:
-        tensor, (_, offset) = layer.tensor, self._place(layer, proof)
+    def _slot(self, layer: ProofLayer, offset: int) -> _Slot:
+        tensor = layer.tensor
         key = (tuple(tensor.shape[1:]), tuple(tensor.stride()[1:]), str(tensor.dtype), layer.group.latent, offset)
         if (known := self._slots.get(key)) is None:
             known = self._slots[key] = self._latent(layer, offset) if layer.group.latent else self._learn(layer, offset)
@@ -209,10 +235,13 @@ class LastTokenProof:
 class StepProofs:
     """A rank's comparisons in each step: what they find, and which blocks the engine must not use. May be unable."""
 
-    def __init__(self, judge: LastTokenProof | None = None) -> None:
+    def __init__(self, judge: LastTokenProof | None = None, logger: logging.Logger | None = None) -> None:
         self._judge = judge
+        self._logger = logger or logging.getLogger(__name__)
         self._due: dict[str, Proof] = {}
+        self._shadows_due: list[ShadowProof] = []
         self._proved: list[Proved] = []
+        self._shadows_proved: list[Proved] = []
 
     @classmethod
     def over(cls, layers: Sequence[ProofLayer], vllm_config: Any, logger: logging.Logger) -> StepProofs:
@@ -227,7 +256,8 @@ class StepProofs:
             return cls()
         model_dtype = vllm_config.model_config.dtype
         return cls(
-            LastTokenProof(layers, cache_dtype=cache_dtype, model_dtype=model_dtype, limits=limits, logger=logger)
+            LastTokenProof(layers, cache_dtype=cache_dtype, model_dtype=model_dtype, limits=limits, logger=logger),
+            logger,
         )
 
     @property
@@ -235,15 +265,18 @@ class StepProofs:
         """Whether rows can be compared."""
         return self._judge is not None
 
-    def begin(self, proofs: Sequence[Proof]) -> None:
-        """Keeps the received rows, before the pass."""
+    def begin(self, proofs: Sequence[Proof], shadows: Sequence[ShadowProof] = ()) -> None:
+        """Keeps the received rows, before the pass. Those of shadow fetches stay where they are."""
         self._due = {proof.request: proof for proof in proofs}
+        self._shadows_due += shadows
         if self._judge is not None:
             self._judge.keep(proofs)
 
     def end(self) -> set[int]:
         """Compares after the pass; returns the blocks whose KV must not be used. A second call finds nothing."""
         due, self._due = self._due, {}
+        shadows, self._shadows_due = self._shadows_due, []
+        self._shadows_proved += map(self._compared, shadows)
         if self._judge is None:
             self._proved += [Proved(request, judged=False) for request in due]
             return set()
@@ -254,10 +287,18 @@ class StepProofs:
                 blocks.update(due[proved.request].blocks)
         return blocks
 
-    def take(self) -> list[Proved]:
-        """What was found since the last call."""
-        proved, self._proved = self._proved, []
-        return proved
+    def _compared(self, shadow: ShadowProof) -> Proved:
+        if self._judge is not None:
+            try:
+                return self._judge.compare(shadow)
+            except Exception:
+                self._logger.exception("the tokens of shadow fetch %s could not be compared", shadow.request)
+        return Proved(shadow.request, judged=False)
+
+    def take(self) -> tuple[list[Proved], list[Proved]]:
+        """What was found since the last call: of requests, and of shadow fetches."""
+        (proved, shadows), self._proved, self._shadows_proved = (self._proved, self._shadows_proved), [], []
+        return proved, shadows
 
 
 def proof_layers(

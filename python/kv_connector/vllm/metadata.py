@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from kv_connector.vllm.messenger_addresses import Address, Messengers
-from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved
+from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved, ShadowProof
 from kv_connector.vllm.vllm_api import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
@@ -95,6 +95,9 @@ class Fetch:
     cache_salt: str = ""
     """Used, like the priority, by a prefiller that has to enqueue the prompt."""
     priority: int = 0
+    shadow: bool = False
+    """Whether the engine knows nothing of it: its blocks are the connector's own, and it is not reported to the engine.
+    """
 
     @property
     def blocks(self) -> list[int]:
@@ -151,6 +154,7 @@ class StepMetadata(KVConnectorMetadata):
     declines: list[Decline] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
+    shadow_proofs: list[ShadowProof] = field(default_factory=list)
     tallies: list[ProofTally] = field(default_factory=list)
 
 
@@ -173,6 +177,9 @@ class WorkerNews(KVConnectorWorkerMetadata):
     moved: dict[str, Messengers] = field(default_factory=dict)
     """Requests whose KV is asked of another prefiller than the fetch named first."""
     proved: list[Proved] = field(default_factory=list)
+    shadows_failed: list[str] = field(default_factory=list)
+    """Shadow fetches whose KV will not come; those in ``taken_in`` may still be written to."""
+    shadows_proved: list[Proved] = field(default_factory=list)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:
         """Merges the news of several messengers."""
@@ -186,6 +193,8 @@ class WorkerNews(KVConnectorWorkerMetadata):
             self.connected | other.connected,
             self.moved | other.moved,
             self.proved + other.proved,
+            self.shadows_failed + other.shadows_failed,
+            self.shadows_proved + other.shadows_proved,
         )
 
 

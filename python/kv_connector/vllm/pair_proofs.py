@@ -6,6 +6,9 @@ engine computes again, and the workers compare the two (``LastTokenProof``). A p
 fetches are refused before their pass. A messenger that restarted, changed weights or another adapter make another pair,
 or the pair unproven again.
 
+Where that one request could not be stopped, or no token is common to both sides because the model has state, it is
+computed here instead, and its KV is fetched besides for the comparison: a shadow fetch (``ShadowFetches``).
+
 Used by the engine core's thread only. It reads no KV, and does not know what a difference means.
 """
 
@@ -38,6 +41,8 @@ DIFFERENT_MAX = 1
 """Of the last ``JUDGED_KEPT`` requests of a proven pair; one may be due to damaged pages."""
 UNJUDGED_MAX = 3
 """After this many consecutive requests that could not be compared, requests no longer wait for a verdict."""
+SHADOW_TOKENS_MAX = 8192
+"""Longer prompts of an unproven pair are not computed here only to prove it: that is the prefiller's work."""
 PAIRS_MAX = 1024
 
 
@@ -47,6 +52,15 @@ class PairState(enum.Enum):
     UNPROVEN = "unproven"
     PROVEN = "proven"
     REFUTED = "refuted"
+
+
+class Way(enum.Enum):
+    """Where a request gets the KV of its prompt."""
+
+    FETCH = "fetched"
+    WAIT = "not known yet"
+    HERE = "computed here"
+    SHADOW = "computed here, and fetched besides to compare both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +83,13 @@ class _Record:
     """The request for whose verdict the others wait; "" if none."""
     probe_since_seconds: float = 0.0
     unjudged: int = 0
+    unjudged_at_seconds: float = 0.0
     different: deque[bool] = field(default_factory=lambda: deque(maxlen=JUDGED_KEPT))
 
 
 @dataclass(slots=True)
-class _Fetched:
-    """A request whose last token will be compared."""
+class Judged:
+    """A request of which one token or several will be compared."""
 
     pair: Pair
     epoch: int
@@ -102,8 +117,11 @@ class PairProofs:
     ) -> None:
         """``can_stop``: whether the engine can end a running request whose loaded KV is wrong."""
         self._groups = groups
-        self._check: Check = "off" if has_state(groups) else check
+        self._check = check
         self._can_stop = can_stop
+        self._last_is_common = not has_state(groups)
+        """Whether both sides compute the last token."""
+        self._shadows_possible = False
         self._weights = weights
         self._adapter_of = adapter_of
         self._logger = logger
@@ -114,8 +132,8 @@ class PairProofs:
         """By address, as last connected."""
         self._held_back: dict[str, float] = {}
         """When each request that waits was first held back: one after the other may go first and end unjudged."""
-        self._fetched: dict[str, _Fetched] = {}
-        self._judging: dict[str, _Fetched] = {}
+        self._fetched: dict[str, Judged] = {}
+        self._judging: dict[str, Judged] = {}
         """Requests whose comparison runs."""
         self._evict: Callable[[set[int]], None] | None = None
         self._tallies: list[ProofTally] = []
@@ -129,16 +147,78 @@ class PairProofs:
     def bind(self, block_pool: Any) -> None:
         """Sets the engine's block pool, from whose prefix cache wrong KV is removed."""
         self._evict = getattr(block_pool, "evict_blocks", None)
+        self._shadows_possible = hasattr(block_pool, "get_new_blocks")
 
     @property
-    def _active(self) -> bool:
+    def _compares(self) -> bool:
         return self._check != "off" and self._messenger_count > 0
 
     @property
+    def _active(self) -> bool:
+        return self._last_is_common and self._compares
+
+    @property
     def _decides(self) -> bool:
-        return self._check == "fail" and self._active
+        return self._check == "fail" and (self._active or self.by_shadows)
+
+    @property
+    def by_shadows(self) -> bool:
+        """Whether an unproven pair is proven by shadow fetches."""
+        needed = self._check == "fail" and not (self._last_is_common and self._can_stop)
+        return needed and self._compares and self._shadows_possible
 
     # ---- before a fetch
+
+    def way(self, request: Any, ask: Receive, has_room: Callable[[], bool]) -> Way:
+        """Where the request gets its KV; it may be asked any number of times, and changes no pair.
+
+        ``has_room``: whether a shadow fetch of the prompt finds blocks; without them an unproven pair's KV is used.
+        """
+        if not self.by_shadows:
+            return Way.WAIT if self.holds_back(request, ask) else Way.FETCH
+        record = self._records.get(self._pair(request, self._first_left(request, ask))) or _Record()
+        tokens, now_seconds = int(request.num_prompt_tokens), self._now_seconds()
+        here = Way.HERE if tokens <= SHADOW_TOKENS_MAX else Way.FETCH
+        probes = PROBE_TOKENS_MIN <= tokens <= SHADOW_TOKENS_MAX
+        if record.state is PairState.REFUTED:
+            due = now_seconds - record.refuted_at_seconds >= REFUTED_SECONDS
+            return Way.SHADOW if due and probes and has_room() else Way.FETCH  # and is refused then
+        given_up = record.unjudged >= UNJUDGED_MAX and now_seconds - record.unjudged_at_seconds < REFUTED_SECONDS
+        if record.state is PairState.PROVEN or given_up:
+            return Way.FETCH
+        if record.probe:
+            return Way.WAIT if self._waits_for(record, request) else here
+        if probes:
+            return Way.SHADOW if has_room() else Way.FETCH
+        return here
+
+    def _first_left(self, request: Any, ask: Receive) -> Messengers:
+        """The first prefiller that is not refuted; the first one if all are."""
+        named = (ask.messengers, *ask.other_prefillers)
+        return next((each for each in named if not self._finding(self._pair(request, each))), ask.messengers)
+
+    def shadowed(self, request: Any, ask: Receive, number: str) -> tuple[Judged, Messengers]:
+        """The request is computed here, and fetched besides under this number; others of the pair wait for it.
+
+        Returns what ``shadow_judged`` takes, and the prefiller to fetch from.
+        """
+        self._held_back.pop(request.request_id, None)
+        messengers = self._first_left(request, ask)
+        pair = self._pair(request, messengers)
+        record = self._record(pair)
+        if record.state is PairState.REFUTED:
+            self._start_anew(record)
+        record.probe, record.probe_since_seconds = _probe_of_shadow(number), self._now_seconds()
+        tokens = int(request.num_prompt_tokens)
+        return Judged(pair, record.epoch, tokens, tokens, 0, ()), messengers
+
+    def shadow_judged(self, number: str, judged: Judged, ranks: Sequence[Proved]) -> None:
+        """What all ranks found."""
+        self._conclude(_probe_of_shadow(number), judged, ranks, answered=False)
+
+    def shadow_dropped(self, number: str, judged: Judged) -> None:
+        """The request ended before it was computed: another one goes first."""
+        self._end_probe(judged.pair, _probe_of_shadow(number))
 
     def holds_back(self, request: Any, ask: Receive) -> bool:
         """Whether the request waits for the verdict about another one of its pair; it may be asked any number of times.
@@ -148,6 +228,9 @@ class PairProofs:
         record = self._records.get(self._pair(request, ask.messengers)) if self._decides else None
         if record is None or record.state is not PairState.UNPROVEN or record.probe in ("", request.request_id):
             return False
+        return self._waits_for(record, request)
+
+    def _waits_for(self, record: _Record, request: Any) -> bool:
         now_seconds = self._now_seconds()
         since_seconds = self._held_back.setdefault(request.request_id, now_seconds)
         return now_seconds - min(since_seconds, record.probe_since_seconds) < PROBE_LIMIT_SECONDS
@@ -179,9 +262,7 @@ class PairProofs:
         pair = self._pair(request, ask.messengers)
         record = self._record(pair)
         tokens = int(request.num_prompt_tokens)
-        self._fetched[request.request_id] = _Fetched(
-            pair, record.epoch, tokens, transferred_tokens, first_token, blocks
-        )
+        self._fetched[request.request_id] = Judged(pair, record.epoch, tokens, transferred_tokens, first_token, blocks)
         waiting = record.state is PairState.UNPROVEN and record.unjudged < UNJUDGED_MAX
         if waiting and tokens >= PROBE_TOKENS_MIN and not record.probe:  # one that is late makes none wait any more
             record.probe, record.probe_since_seconds = request.request_id, self._now_seconds()
@@ -297,7 +378,8 @@ class PairProofs:
         record = self._records.get(pair)
         if record is None or record.state is not PairState.REFUTED:
             return ""
-        if self._can_stop and self._now_seconds() - record.refuted_at_seconds >= REFUTED_SECONDS:
+        is_due = self._now_seconds() - record.refuted_at_seconds >= REFUTED_SECONDS
+        if is_due and self._can_stop and not self.by_shadows:
             self._start_anew(record)
             return ""
         return record.finding
@@ -323,7 +405,8 @@ class PairProofs:
         if record is not None and record.probe == request_id:
             record.probe = ""
 
-    def _conclude(self, request_id: str, judged: _Fetched, ranks: Sequence[Proved]) -> None:
+    def _conclude(self, request_id: str, judged: Judged, ranks: Sequence[Proved], *, answered: bool = True) -> None:
+        """``answered``: whether the request continues from the KV that was compared."""
         self._end_probe(judged.pair, request_id)
         record = self._record(judged.pair)
         finding = next((rank.finding for rank in ranks if rank.finding), "")
@@ -331,7 +414,8 @@ class PairProofs:
         where = judged.pair.messengers
         if finding:
             self._tally("different", worst, where)
-            self._on_different(request_id, judged, finding)
+            if answered:
+                self._on_different(request_id, judged, finding)
         elif all(rank.judged for rank in ranks):
             self._tally("equal", worst, where)
         else:
@@ -340,6 +424,7 @@ class PairProofs:
             return
         if not finding and not all(rank.judged for rank in ranks):
             record.unjudged += 1
+            record.unjudged_at_seconds = self._now_seconds()
             return
         record.unjudged = 0
         record.different.append(bool(finding))
@@ -362,7 +447,7 @@ class PairProofs:
                 *(pair.messengers[0], finding),
             )
 
-    def _on_different(self, request_id: str, judged: _Fetched, finding: str) -> None:
+    def _on_different(self, request_id: str, judged: Judged, finding: str) -> None:
         if self._check != "fail":
             return
         if self._evict is not None:
@@ -378,21 +463,28 @@ class PairProofs:
         self._tallies.append(ProofTally(outcome, worst, where[0]))
 
 
-def check_of(asked: str, *, latent: bool, device_type: str) -> Check:
+def _probe_of_shadow(number: str) -> str:
+    return f"shadow fetch {number}"
+
+
+def check_of(asked: str, *, latent: bool, device_type: str, convolutions: bool = False) -> Check:
     """What ``last_token_check`` means here: the option, or the strictest that gave no false alarm on right pairs.
 
     Latent KV on a CPU: equal engines differ in layer 0 themselves, because vLLM's kernels for norms and positions read
-    several rows of a slice from the wrong places, and one row from the right one.
+    several rows of a slice from the wrong places, and one row from the right one. Short convolutions (LFM2) on a CPU:
+    the K that vLLM computes depends on how a prompt is cut into passes, by as much as K itself.
     """
     if asked in ("off", "warn", "fail"):
         return asked  # type: ignore[return-value]
-    return "warn" if latent and device_type == "cpu" else "fail"
+    return "warn" if (latent or convolutions) and device_type == "cpu" else "fail"
 
 
 def check_of_engine(vllm_config: Any, facts: EngineFacts) -> Check:
     """``check_of`` for an engine; equal in all of its processes."""
     latent = any(group.latent for group in facts.kv_groups if not group.state)
-    return check_of(facts.options.last_token_check, latent=latent, device_type=vllm_config.device_config.device_type)
+    convolutions = any(group.state_format.startswith("SHORT_CONV") for group in facts.kv_groups)
+    device_type = str(vllm_config.device_config.device_type)
+    return check_of(facts.options.last_token_check, latent=latent, device_type=device_type, convolutions=convolutions)
 
 
 def can_stop(vllm_config: Any, groups: Sequence[KvGroup], load_failure_policy: str) -> bool:

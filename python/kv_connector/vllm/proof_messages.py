@@ -1,4 +1,4 @@
-"""What the two halves of the connector tell each other about comparisons of last tokens: plain values."""
+"""What the two halves of the connector tell each other about comparisons of computed KV: plain values."""
 
 from __future__ import annotations
 
@@ -24,11 +24,36 @@ class Proof:
     """Whether a difference fails the request; otherwise it is reported only."""
 
 
+Place = tuple[int, int]
+"""A block and the offset of a token in it."""
+
+
 @dataclass(frozen=True, slots=True)
-class Proved:
-    """How one rank found a request's last prompt token."""
+class ComparedToken:
+    """A token that both sides have computed, with the places of its KV in each KV cache group."""
+
+    own: Sequence[Place | None]
+    """None in groups that do not keep the token or have no KV of single tokens."""
+    received: Sequence[Place | None]
+    alike_around: bool
+    """Whether the blocks of both places hold nothing but tokens that both sides have computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowProof:
+    """A prompt that was computed here, and whose KV was fetched into other blocks: some of its tokens are compared."""
 
     request: str
+    """The number of the shadow fetch."""
+    tokens: Sequence[ComparedToken]
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """How one rank found the tokens of a request that were to be compared."""
+
+    request: str
+    """The engine's id, or the number of a shadow fetch."""
     judged: bool
     """Whether it could be compared."""
     worst: float = 0.0

@@ -30,6 +30,7 @@ from kv_connector.vllm.engine_facts import EngineFacts, digest_of_model, options
 from kv_connector.vllm.head_counts import HeadCounts
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.last_token_proof import StepProofs, proof_layers
+from kv_connector.vllm.messenger_limits import Limits
 from kv_connector.vllm.metadata import StepMetadata
 from kv_connector.vllm.pair_proofs import check_of_engine
 from kv_connector.vllm.rank_groups import RankGroup
@@ -37,7 +38,7 @@ from kv_connector.vllm.reports import Reports
 from kv_connector.vllm.request_numbers import RequestNames
 from kv_connector.vllm.told_steps import ToldSteps
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
-from kv_connector.vllm.worker_half import Limits, WorkerHalf
+from kv_connector.vllm.worker_half import WorkerHalf
 
 
 class OpenMessenger(Protocol):
@@ -74,7 +75,7 @@ class OwnPart:
 
     def begin(self, meta: StepMetadata) -> None:
         """Passes on the step's metadata, before the forward pass."""
-        self.proofs.begin(meta.proofs)
+        self.proofs.begin(meta.proofs, meta.shadow_proofs)
         if self.worker is not None:
             if self.counts_proofs:
                 self.worker.count(meta.tallies)

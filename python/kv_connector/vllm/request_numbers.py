@@ -41,6 +41,10 @@ class RequestNumbers:
             self._names[number] = self._new[number] = request_id
         return number
 
+    def nameless(self) -> str:
+        """A number for something that is no request of the engine; neither end remembers it."""
+        return str(next(self._count))
+
     def name(self, number: str) -> str:
         """The request of this number; "" if it is forgotten."""
         return self._names.get(number, "")

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import (
     NULL_BLOCK,
     KvGroup,
-    has_state,
     last_token_rule,
     loaded_tokens,
     transferred_blocks,
@@ -36,12 +35,14 @@ from kv_connector.vllm.metadata import (
     Transfer,
     WorkerNews,
 )
-from kv_connector.vllm.pair_proofs import PairProofs
+from kv_connector.vllm.misfits import misfit
+from kv_connector.vllm.pair_proofs import PairProofs, Way
 from kv_connector.vllm.prompts import leave_out_last_token
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import or_of_prompt, read_name
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
-from kv_connector.vllm.scheduled import placed, scheduled, unfit_to_be_enqueued
+from kv_connector.vllm.scheduled import placed, scheduled
+from kv_connector.vllm.shadow_fetches import ShadowFetches
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
 from kv_connector.vllm.window_blocks import WindowBlocks
 
@@ -97,6 +98,7 @@ class SchedulerHalf:
     ) -> None:
         self._side = side
         self._proofs = proofs
+        self._shadows = ShadowFetches(groups, proofs, logger)
         self._digest_of = digest_of
         """The digest of a request's prompt and of the weights with which the engine computes it."""
         self._gate = gate
@@ -126,12 +128,14 @@ class SchedulerHalf:
         """Takes the addresses of all messengers; responses list them in the order of the ranks."""
         self._messengers = [m for _, m in sorted(addresses.items()) if isinstance(m, MessengerAddress)]
         self._proofs.begin([messenger.compares_last_tokens for messenger in self._messengers])
+        self._shadows.begin(len(self._messengers))
 
     def bind(self, block_pool: Any) -> None:
         """Sets the engine's block pool; called before any request."""
         self._quarantine.bind(block_pool)
         self._window_blocks.bind(block_pool)
         self._proofs.bind(block_pool)
+        self._shadows.bind(block_pool)
         self._gate.size(len(block_pool.blocks) - 1)  # one block, the null block, is reserved by vLLM
 
     # ---- a request comes
@@ -181,7 +185,8 @@ class SchedulerHalf:
         The number is None while the request has to wait. A request that will be refused is admitted like one that will
         be served, because only a failed load ends it with an error. A further choice of ``n`` waits until the first
         one's KV is in the prefix cache, and computes whatever is missing there. A prompt that is not computed yet may
-        have to wait until the pool has room (``FetchGate``).
+        have to wait until the pool has room (``FetchGate``), and one of an unproven pair for a verdict; or it is
+        computed here (``ShadowFetches``).
         """
         ask = read(request.kv_transfer_params, request.request_id, self._side)
         if isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first:
@@ -193,9 +198,10 @@ class SchedulerHalf:
         if self._gate.holds_back(request.request_id):
             return None, False
         missing = loaded_tokens(self._groups, request.num_prompt_tokens) - computed_tokens
-        if missing > 0 and isinstance(ask, Receive) and self._proofs.holds_back(request, ask):
+        way = self._shadows.way(request, ask) if missing > 0 and isinstance(ask, Receive) else Way.FETCH
+        if way is Way.WAIT:
             return None, False
-        return (missing, True) if missing > 0 else (0, False)
+        return (missing, True) if missing > 0 and way is Way.FETCH else (0, False)
 
     def allocated(self, request: Any, block_ids: tuple[list[int], ...], external_tokens: int) -> None:
         """The scheduler has allocated the request's blocks; called again, with 0 tokens, once they are filled."""
@@ -219,6 +225,8 @@ class SchedulerHalf:
         if tokens <= 0:  # all is cached, another connector loads it, or the engine wants it computed here
             if isinstance(ask, Refused):
                 self._logger.warning("request %s is computed here: %s", shown(request.request_id), ask.reason)
+            elif self._begins_shadow(request, ask):
+                return
             elif self._gate.computes_here(request.request_id):
                 self._logger.info(
                     "request %s is computed here: beside its %d tokens the KV cache has no room for a request of"
@@ -238,9 +246,9 @@ class SchedulerHalf:
             if isinstance(chosen, Refused):  # also when decoder first: a prefiller that restarted is found by dialling
                 self._pending.declines.append(Decline(self._transfer(request, ask), ask.messengers))
                 ask = chosen
-            elif (misfit := self._misfit(request, chosen, first_token, groups)) is not None:
+            elif (unfit := misfit(request, chosen, self._groups, first_token, groups)) is not None:
                 self._decline(request, ask)
-                ask = misfit
+                ask = unfit
             else:
                 ask = chosen
         if isinstance(ask, Refused):
@@ -251,24 +259,48 @@ class SchedulerHalf:
         if isinstance(ask, Refused):
             self._pending.refusals.append(Refusal(self._numbers.of(request.request_id), blocks))
             return
-        transfer = self._transfer(request, ask)
+        fetch = self._fetch_of(request, ask, self._numbers.of(request.request_id), first_token, groups)
         self._proofs.fetching(request, ask, self._transferred(request), first_token, blocks)
-        self._pending.fetches.append(
-            Fetch(
-                request=self._numbers.of(request.request_id),
-                transfer=transfer.id,
-                messengers=ask.messengers,
-                prefiller_engine_id=ask.engine_id,
-                prompt_tokens=self._transferred(request),
-                first_token=first_token,
-                groups=groups,
-                prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
-                other_prefillers=ask.other_prefillers,
-                prompt_digest=transfer.prompt_digest,
-                cache_salt=getattr(request, "cache_salt", None) or "",
-                priority=getattr(request, "priority", 0),
-            )
+        self._pending.fetches.append(fetch)
+
+    def _fetch_of(
+        self, request: Any, ask: Receive, number: str, first_token: int, groups: Sequence[Sequence[int]]
+    ) -> Fetch:
+        transfer = self._transfer(request, ask)
+        return Fetch(
+            request=number,
+            transfer=transfer.id,
+            messengers=ask.messengers,
+            prefiller_engine_id=ask.engine_id,
+            prompt_tokens=self._transferred(request),
+            first_token=first_token,
+            groups=groups,
+            prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
+            other_prefillers=ask.other_prefillers,
+            prompt_digest=transfer.prompt_digest,
+            cache_salt=getattr(request, "cache_salt", None) or "",
+            priority=getattr(request, "priority", 0),
         )
+
+    def _begins_shadow(self, request: Any, ask: Receive | Refused) -> bool:
+        """Whether the request, which is computed here, is fetched besides to compare both; no fault harms it."""
+        if isinstance(ask, Refused) or request.skip_reading_prefix_cache or _stands_for_rejected(request):
+            return False
+        number = self._numbers.nameless()
+        try:
+            started = self._shadows.start(request, ask, number)
+            if started is None:
+                return False
+            messengers, groups = started
+            asked = replace(ask, messengers=messengers, other_prefillers=())
+            fetch = replace(self._fetch_of(request, asked, number, 0, groups), shadow=True)
+        except Exception:
+            self._logger.exception("request %s is computed here and not compared", shown(request.request_id))
+            self._shadows.drop(number)
+            return False
+        self._gate.begun(request.request_id, held_as=_held_as(number))
+        self._pending.fetches.append(fetch)
+        return True
 
     def _decline(self, request: Any, ask: object) -> None:
         """Tells the prefiller that no fetch will come; otherwise it would keep the pages until its time limit."""
@@ -293,28 +325,6 @@ class SchedulerHalf:
             self._pending.expects.pop(request_id, None)
             self._awaited[request_id] = []
             self._pending.refusals.append(Refusal(number, []))
-
-    def _misfit(self, request: Any, ask: Receive, first_token: int, groups: Sequence[Sequence[int]]) -> Refused | None:
-        for index, (group, blocks) in enumerate(zip(self._groups, groups, strict=True)):
-            if first_token % group.block_tokens:
-                return Refused(
-                    f"{first_token} tokens are computed already, expected whole blocks of {group.block_tokens}: start"
-                    " this engine with prefix caching of whole blocks"
-                )
-            needed = group.needed(first_token, self._transferred(request))
-            if len(blocks) != needed.stop - needed.start or (group.kind != "full" and NULL_BLOCK in blocks):
-                return Refused(
-                    f"the engine gave the request blocks {blocks} in KV cache group {index}, expected"
-                    f" {needed.stop - needed.start} that hold KV: report this with the engine's version"
-                )
-        if ask.decoder_first and has_state(self._groups):
-            return Refused(
-                "kv_transfer_params.prefiller is set and the model keeps a state of all tokens, of which the prefiller"
-                " must leave the last one out, expected a request to both sides: send it to the prefiller too"
-            )
-        if ask.decoder_first and (unfit := unfit_to_be_enqueued(request)):
-            return Refused(unfit)
-        return None
 
     # ---- a step
 
@@ -352,20 +362,21 @@ class SchedulerHalf:
             for request_id in scheduler_output.num_scheduled_tokens:
                 if (prefill := self._prefills.get(request_id)) is not None and not prefill.given_up:
                     self._give_up(request_id, prefill, meta)
+        meta.shadow_proofs, meta.abandoned = self._shadows.due(), meta.abandoned + self._shadows.take_abandoned()
         meta.names = self._numbers.take_new()
         return meta
 
     def _plan_chunks(self, scheduler_output: Any, meta: StepMetadata) -> None:
         for request_id, group_blocks, whole_table, first_token in scheduled(scheduler_output):
+            count = scheduler_output.num_scheduled_tokens[request_id]
+            self._shadows.scheduled(request_id, group_blocks, whole_table, first_token, count)
             if whole_table:
-                count = scheduler_output.num_scheduled_tokens[request_id]
                 meta.proofs += self._proofs.planned(request_id, group_blocks, first_token, count)
             prefill = self._prefills.get(request_id)
             if prefill is None or prefill.given_up:
                 continue
             try:
-                end_token = first_token + scheduler_output.num_scheduled_tokens[request_id]
-                chunk = self._chunk(request_id, prefill, group_blocks, whole_table, first_token, end_token)
+                chunk = self._chunk(request_id, prefill, group_blocks, whole_table, first_token, first_token + count)
             except Exception:
                 self._logger.exception("request %s is not sent: its chunk could not be planned", shown(request_id))
                 self._give_up(request_id, prefill, meta)
@@ -376,6 +387,7 @@ class SchedulerHalf:
     def _preempt(self, request_id: str, meta: StepMetadata) -> None:
         """Handles a preemption: the request's blocks are overwritten next, but it stays announced."""
         self._window_blocks.let_go(request_id)  # reallocated in the next step at the earliest, after this one's fence
+        self._shadows.gone(request_id)
         prefill = self._prefills.get(request_id)
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
             self._restart(prefill)
@@ -458,6 +470,9 @@ class SchedulerHalf:
         request_id = request.request_id
         self._loading_first.discard(request_id)
         self._proofs.gone(request_id)
+        self._shadows.gone(request_id)
+        if request.status.name == "FINISHED_ABORTED":
+            self._shadows.aborted(request_id)
         prefill = self._prefills.pop(request_id, None)
         if prefill is not None:
             return self._finished_prefill(request, prefill)
@@ -511,11 +526,9 @@ class SchedulerHalf:
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
         """Takes the requests that all workers have reported; the engine frees their blocks when this returns."""
         if isinstance(news, WorkerNews):
-            for number in news.let_go:
-                self._quarantine.let_go(number)
-            for number in news.taken_in:
-                name = self._numbers.name(number)
-                self._quarantine.take_in(number, name, self._awaited[name])
+            self._keep_out_of_use(news)
+            for number in self._shadows.reported(news.arrived, news.shadows_failed, news.shadows_proved):
+                self._gate.gone(_held_as(number))
             self._gate.computed(news.computed)
             self._counted_right += news.counted_right
             self._proofs.reported(
@@ -536,18 +549,32 @@ class SchedulerHalf:
             if request_id not in self._prefills and request_id not in self._held:
                 self._numbers.forget(request_id)  # another connector's load of a prompt that is sent on is no end
 
+    def _keep_out_of_use(self, news: WorkerNews) -> None:
+        for number in news.let_go:
+            if not self._shadows.let_go(number):
+                self._quarantine.let_go(number)
+        for number in news.taken_in:
+            if not self._shadows.may_be_written(number):
+                name = self._numbers.name(number)
+                self._quarantine.take_in(number, name, self._awaited[name])
+
     def has_work(self) -> bool:
         """Whether the engine must go on stepping even if it has no request left."""
         pending = self._pending
         told = pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines or pending.rejections
-        return bool(self._held or told)
+        return bool(self._held or told or self._shadows.has_work())
 
     def is_idle(self) -> bool:
         """Whether no state is left; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
         remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
-        kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._numbers)
+        kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._shadows, self._numbers)
         return not (remembered or self.has_work()) and all(each.is_empty() for each in kept)
+
+
+def _held_as(number: str) -> tuple[str, str]:
+    """What the gate knows a shadow fetch as: no request has such an id."""
+    return "shadow", number
 
 
 def _stands_for_rejected(request: Any) -> bool:

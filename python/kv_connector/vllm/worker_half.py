@@ -31,6 +31,7 @@ from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.messenger_commands import comparison_command, describe, fetch_command, named, worded
+from kv_connector.vllm.messenger_limits import Limits
 from kv_connector.vllm.metadata import (
     Announce,
     Chunk,
@@ -63,19 +64,6 @@ POLL_FAILURES_MAX = 3
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The messenger's own limits, which bound how long an end may take."""
-
-    fetch_seconds: float
-    silence_seconds: float
-
-    @property
-    def unheard_seconds(self) -> float:
-        """Time after which the messenger has ended every fetch, by its limit or by the loss of its peer."""
-        return self.fetch_seconds + 2 * self.silence_seconds
-
-
 @dataclass(slots=True)
 class _Ended:
     """The state of a prefill that the engine has ended and holds."""
@@ -99,6 +87,11 @@ class _Fetching:
     """Why its pages need quarantine if no proof comes until ``proof_deadline_seconds``; "" if they do not."""
     proof_deadline_seconds: float = 0.0
     logged_as: int = logging.ERROR  # the level at which a failure is logged
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether the engine does not know of it."""
+        return self.fetch is not None and self.fetch.shadow
 
 
 class WorkerHalf:
@@ -270,7 +263,9 @@ class WorkerHalf:
 
     def _fetch(self, fetch: Fetch) -> None:
         deadline_seconds = self._now_seconds() + self._limits.fetch_seconds
-        self._fetching[fetch.request] = _Fetching(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
+        waiting = _Fetching(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
+        waiting.logged_as = logging.WARNING if fetch.shadow else logging.ERROR
+        self._fetching[fetch.request] = waiting
         self._expected.discard(Transfer(fetch.transfer, fetch.prompt_digest))
         if not self._ask(fetch, fetch.messengers, limit_seconds=0):
             self._fail(fetch.request, "the messenger did not take the fetch")
@@ -301,7 +296,8 @@ class WorkerHalf:
         self._fail(refusal.request, "")
 
     def _fail_broken(self, item: Refusal | Fetch) -> None:
-        self._fetching.setdefault(item.request, _Fetching(item.blocks))
+        fetch = item if isinstance(item, Fetch) else None
+        self._fetching.setdefault(item.request, _Fetching(item.blocks, fetch))
         self._fail(item.request, "its fetch could not be told to the messenger")
 
     def _end_prefill(self, end: PrefillEnd) -> None:
@@ -392,7 +388,9 @@ class WorkerHalf:
                 self._on(event)
             except Exception:  # it harms its own request, whose deadline then ends it
                 self._logger.exception("an event could not be handled: %.200s", event)
-        return bool(self._reports.sent or self._reports.received or self._news.let_go or self._news.computed)
+        news = self._news
+        of_engine = self._reports.sent or self._reports.received
+        return bool(of_engine or news.let_go or news.computed or news.arrived or news.shadows_failed)
 
     def _end_waits_for_proof(self) -> None:
         now_seconds = self._now_seconds()
@@ -491,13 +489,8 @@ class WorkerHalf:
             case Arrived(request):
                 if request in self._quarantined:
                     self._let_go(request)
-                elif self._fetching.pop(request, None) is None:
-                    self._logger.warning(
-                        "KV arrived for request %s, which does not wait for any", self.names.shown(request)
-                    )
                 else:
-                    self._reports.received.add(request)
-                    self._news.arrived.append(request)
+                    self._on_arrived(request)
             case Connected(host, port, incarnation):
                 self._news.connected[str(Address(host, port))] = incarnation
             case Quarantined(request, reason):
@@ -513,6 +506,15 @@ class WorkerHalf:
                 write_to_log(self.names.in_timeline(event), self._logger)
             case Log():
                 write_to_log(event, self._logger)
+
+    def _on_arrived(self, request: str) -> None:
+        waiting = self._fetching.pop(request, None)
+        if waiting is None:
+            self._logger.warning("KV arrived for request %s, which does not wait for any", self.names.shown(request))
+            return
+        if not waiting.is_shadow:
+            self._reports.received.add(request)
+        self._news.arrived.append(request)
 
     def _on_released(self, request: str) -> None:
         if request in self._ended:
@@ -551,6 +553,9 @@ class WorkerHalf:
         if reason:
             said = self.names.shown(request)
             self._logger.log(waiting.logged_as, "the KV of request %s did not come: %s", said, reason)
+        if waiting.is_shadow:
+            self._news.shadows_failed.append(request)
+            return
         self._reports.received.add(request)
         self._reports.failed[request] = waiting.blocks
 

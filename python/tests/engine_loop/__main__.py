@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import itertools
 import logging
@@ -10,7 +11,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 MUTANTS_PATIENCE_SECONDS = 3.0
@@ -37,6 +39,7 @@ def main() -> int:
     parser.add_argument(
         "--mutants", action="store_true", help="run the connector broken on purpose instead: all must be found"
     )
+    parser.add_argument("--shadows", action="store_true", help="prove each pair again and again, by shadow fetches")
     parser.add_argument("--log", action="store_true", help="print what the connector and the messengers log")
     said = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="engine-loop-") as folder:
@@ -47,8 +50,7 @@ def main() -> int:
 
 def _run(said: argparse.Namespace) -> int:
     vllm_release.choose(said.release)
-    from engine_loop.loop import PATIENCE_SECONDS, World
-    from engine_loop.traffic import KINDS, Traffic
+    from engine_loop.traffic import KINDS
 
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     log = logging.getLogger("vllm.kv_messenger")
@@ -65,6 +67,20 @@ def _run(said: argparse.Namespace) -> int:
         if said.worlds
         else _in_turn(list(KINDS) if said.kind == "all" else said.kind.split(","), said.seed)
     )
+    with contextlib.ExitStack() as stack:
+        return _worlds(said, worlds, _shadows(stack) if said.shadows else Counter())
+
+
+def _shadows(stack: contextlib.ExitStack) -> Counter[str]:
+    from engine_loop import shadows
+
+    return stack.enter_context(shadows.everywhere())
+
+
+def _worlds(said: argparse.Namespace, worlds: Iterable[tuple[str, int]], seen: Counter[str]) -> int:
+    from engine_loop.loop import PATIENCE_SECONDS, World
+    from engine_loop.traffic import Traffic
+
     begun, done, found = time.monotonic(), 0, False
     for kind, seed in worlds:
         began = time.monotonic()
@@ -77,11 +93,15 @@ def _run(said: argparse.Namespace) -> int:
             f" {time.monotonic() - began:.1f} s",
             flush=True,
         )
+        if seen["different rows"]:
+            violations = [*violations, f"wrong shadow: {dict(seen)}"]
         for violation in (*violations[:3], *violations[3:][-3:]):
             found = True
             print(f"VIOLATION kind {kind} seed {seed}: {violation}", flush=True)
         if (found and not said.keep_going) or (done >= said.requests and not said.worlds):
             break
+    if said.shadows:
+        print(f"shadow fetches: {dict(seen)}")
     print(f"{done} requests in {time.monotonic() - begun:.0f} s, {'something is wrong' if found else 'clean'}")
     return 1 if found else 0
 

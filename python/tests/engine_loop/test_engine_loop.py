@@ -34,6 +34,10 @@ CLEAN_KINDS = (
 )
 
 
+SHADOWED_KINDS = ("windows", "states", "chunks", "preemption", "aborts", "mixed")
+SHADOWED_REQUESTS = 600
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: a process runs one release of vLLM, and one JVM."""
     command = [sys.executable, str(Path(__file__).parent), *arguments]
@@ -61,3 +65,13 @@ def test_should_serve_every_request_right(release: str) -> None:
     ended = run("--release", release, "--kind", ",".join(CLEAN_KINDS), "--requests", requests, "--seed", str(SEED))
     assert ended.returncode == 0, ended.stdout
     print(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_should_prove_pairs_by_shadow_fetches_beside_all_traffic(release: str) -> None:
+    kinds, requests = ",".join(SHADOWED_KINDS), str(SHADOWED_REQUESTS)
+    ended = run("--release", release, "--kind", kinds, "--requests", requests, "--shadows")
+    assert ended.returncode == 0, ended.stdout
+    said = next(line for line in ended.stdout.splitlines() if line.startswith("shadow fetches: "))
+    assert "'compared': " in said
+    print(said)

@@ -167,6 +167,15 @@ class SimulatedBlockPool:
         self.touch(taken)
         return taken
 
+    def get_num_free_blocks(self) -> int:
+        return len(self.free)
+
+    def get_new_blocks(self, count: int) -> list[SimpleNamespace]:
+        """vLLM's blocks are objects; a connector may name them by their ids."""
+        if count > len(self.free):
+            raise ValueError(f"Cannot get {count} free blocks from the pool")
+        return [SimpleNamespace(block_id=block) for block in self.take(count)]
+
     def touch(self, blocks: Iterable[int]) -> None:
         for block in blocks:
             assert block not in self.free, "a block is touched that may have been taken meanwhile"

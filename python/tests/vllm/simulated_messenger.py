@@ -173,6 +173,14 @@ class SimulatedMessenger:
 
     # ---- the contract
 
+    def _on_compared(self, command: dict[str, Any]) -> None:
+        assert command["outcome"] in ("equal", "different", "unjudged")
+        assert command["differenceMillionths"] >= 0
+        assert command["prefillers"]
+
+    def _on_refuted(self, command: dict[str, Any]) -> None:
+        assert command["fetches"] > 0
+
     def _on_step(self, command: dict[str, Any]) -> None:
         assert not self._step_open, "a step began before the last one ended"
         assert command["step"] > self._step

@@ -13,7 +13,7 @@ from conftest import EngineMaker
 from simulated_engine import MODEL_TOKENS_MAX, SimulatedEngine, remote_prefill
 
 from kv_connector.vllm.pair_proofs import PROBE_LIMIT_SECONDS, PROBE_TOKENS_MIN
-from kv_connector.vllm.proof_messages import Proof, Proved
+from kv_connector.vllm.proof_messages import Proof, Proved, ShadowProof
 
 UNHEARD_SECONDS = 8.0
 LONGEST_BLOCKS = MODEL_TOKENS_MAX // 128
@@ -48,18 +48,23 @@ class NeverJudges:
     def judge(self) -> list[Proved]:
         return []
 
+    def compare(self, shadow: ShadowProof) -> Proved:
+        self.asked += 1
+        return self.proved(shadow.request, judged=False)
+
 
 class World:
     """A decoder with requests of one arrangement, and a clock that all its waits go by."""
 
-    def __init__(self, engine: EngineMaker, arranged: str, beside: str) -> None:
+    def __init__(self, engine: EngineMaker, arranged: str, beside: str, *, stops: bool) -> None:
         blocks = {"beyond the pool": LONGEST_BLOCKS + 10, "decoder first": LONGEST_BLOCKS + 10}.get(arranged, 128)
         self.decoder: SimulatedEngine = engine("kv_consumer", block_count=blocks, extra={"on_messenger_lost": "stay"})
         self.decoder.compare_last_tokens(NeverJudges())
         self.clock = Clock()
         half, worker = self.decoder.own_scheduler._half, self.decoder.own_worker._worker
         worker._empty_steps.wait = lambda *_: None  # the clock is the test's
-        for each in (half._gate, half._proofs, worker):
+        half._proofs._can_stop = stops
+        for each in (half._gate, half._proofs, half._shadows, worker):
             each._now_seconds = self.clock
         self._beside = beside
         self._since: dict[tuple[str, str], float] = {}
@@ -123,15 +128,19 @@ def _request(arranged: str, index: int) -> tuple[str, int, dict[str, Any]]:
     return named, tokens, remote_prefill()
 
 
+@pytest.mark.parametrize("stops", [True, False], ids=["the engine stops it", "it is shadowed"])
 @pytest.mark.parametrize("beside", BESIDE)
 @pytest.mark.parametrize("arranged", ARRANGED)
-def test_should_end_each_request_within_limits_of_its_own(engine: EngineMaker, arranged: str, beside: str) -> None:
-    world = World(engine, arranged, beside)
+def test_should_end_each_request_within_limits_of_its_own(
+    engine: EngineMaker, arranged: str, beside: str, stops: bool
+) -> None:
+    world = World(engine, arranged, beside, stops=stops)
     names = set(world.decoder.requests)
     while world.ended_after.keys() < names and world.clock.now_seconds - Clock.now_seconds <= world.limit_seconds:
         world.step()
     left = names - world.ended_after.keys()
     assert not left, f"{len(left)} of {len(names)} still wait after {world.limit_seconds:g} s: {sorted(left)}"
     if beside in ("hears of no prompt", "cannot be reached"):
-        world.decoder.steps(2)
+        while not world.decoder.at_rest() and world.clock.now_seconds - Clock.now_seconds <= world.limit_seconds:
+            world.step()
         assert world.decoder.at_rest()

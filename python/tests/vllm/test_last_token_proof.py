@@ -12,7 +12,7 @@ import pytest
 from kv_connector.row_limits import LIMITS
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.last_token_proof import LastTokenProof, ProofLayer, StepProofs, proof_layers
-from kv_connector.vllm.proof_messages import Proof
+from kv_connector.vllm.proof_messages import ComparedToken, Proof, ShadowProof
 
 torch = pytest.importorskip("torch", reason="torch comes with the engine: see the suite that has vLLM")
 
@@ -226,8 +226,76 @@ def test_should_name_the_blocks_of_a_request_that_may_fail() -> None:
         engine.write(engine.rows(8), 3)
         assert step.end() == ({1, 2} if may_fail else set())
         assert step.end() == set()
-        assert [bool(each.finding) for each in step.take()] == [True]
-        assert not step.take()
+        assert [bool(each.finding) for each in step.take()[0]] == [True]
+        assert step.take() == ([], [])
+
+
+def beside(*slots: int, alike_around: bool = True) -> ShadowProof:
+    """What a pass wrote into block 0 and what was fetched into block 2, at these offsets."""
+    return ShadowProof("7", [ComparedToken([(0, slot)], [(2, slot)], alike_around) for slot in slots])
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(("different", "found"), [((), False), ((3,), False), ((3, 4), True), ((3, 4, 31), True)])
+def test_should_find_a_shadow_fetch_different_by_most_of_its_tokens(
+    backend: Any, different: tuple[int, ...], found: bool
+) -> None:
+    engine = Engine(backend)
+    if isinstance(backend, Unknown):
+        for tensor in engine.tensors.values():
+            tensor[4:6] = tensor[0:2]
+    for slot in (3, 4, 31):
+        engine.write(engine.rows(slot), slot)
+        engine.write(engine.rows(100 if slot in different else slot), 2 * BLOCK_TOKENS + slot)
+    proved = engine.proof.compare(beside(3, 4, 31))
+    assert proved.judged
+    if not isinstance(backend, Unknown):  # whole pages hold each other's tokens
+        assert bool(proved.finding) == found
+        assert (proved.worst > 0.1) == found
+    assert proved.request == "7"
+    assert bool(proved.finding) or not found
+
+
+def test_should_not_compare_a_shadow_fetch_by_whole_pages_that_hold_other_things() -> None:
+    engine = Engine(Unknown())
+    assert not engine.proof.compare(beside(3, 4, alike_around=False)).judged
+    assert engine.proof.compare(beside(3, 4)).judged
+
+
+def test_should_compare_a_shadow_fetch_only_in_groups_that_have_the_token() -> None:
+    engine = Engine(Rows())
+    groups = [KvGroup((engine.names[0],), BLOCK_TOKENS), KvGroup(tuple(engine.names[1:]), BLOCK_TOKENS)]
+    layers = proof_layers(engine.tensors, engine.names, groups, dict.fromkeys(engine.names, engine.attention))
+    proof = LastTokenProof(
+        layers,
+        cache_dtype="auto",
+        model_dtype=torch.float32,
+        limits=LIMITS["float32"],
+        logger=logging.getLogger("proof"),
+    )
+    engine.write(engine.rows(), 3)
+    engine.write(engine.rows(), 2 * BLOCK_TOKENS + 3)
+    engine.tensors[engine.names[0]][4].neg_()
+    only_second = ShadowProof("7", [ComparedToken([None, (0, 3)], [None, (2, 3)], True)])
+    assert not proof.compare(only_second).finding
+    assert proof.compare(ShadowProof("7", [ComparedToken([(0, 3)] * 2, [(2, 3)] * 2, True)])).finding
+    assert not proof.compare(ShadowProof("7", [ComparedToken([None, None], [None, None], True)])).judged
+
+
+def test_should_report_shadow_fetches_beside_requests() -> None:
+    engine = Engine(Rows())
+    step = StepProofs(engine.proof)
+    step.begin([place(3)], [beside(3)])
+    step.begin([place(3)], [ShadowProof("8", [ComparedToken([(99, 0)], [(0, 0)], True)])])
+    assert step.end() == set()
+    requests, shadows = step.take()
+    assert [each.request for each in requests] == ["r"]
+    assert {each.request: each.judged for each in shadows} == {"7": True, "8": False}, "a fault is its own"
+    assert step.take() == ([], [])
+    unable = StepProofs()
+    unable.begin([], [beside(3)])
+    unable.end()
+    assert [each.judged for each in unable.take()[1]] == [False]
 
 
 def test_should_not_compare_layers_of_which_the_engine_has_no_object() -> None:

@@ -457,6 +457,8 @@ def test_should_be_as_strict_as_right_pairs_allow() -> None:
     assert check_of("", latent=False, device_type="cpu") == "fail"
     assert check_of("", latent=True, device_type="cpu") == "warn"
     assert check_of("", latent=True, device_type="cuda") == "fail"
+    assert check_of("", latent=False, convolutions=True, device_type="cpu") == "warn"
+    assert check_of("", latent=False, convolutions=True, device_type="cuda") == "fail"
     for asked in ("off", "warn", "fail"):
         assert check_of(asked, latent=True, device_type="cpu") == asked
 

@@ -1,0 +1,64 @@
+"""Which requests and blocks fit a fetch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup, has_state, transferred_tokens
+from kv_connector.vllm.request_numbers import shown
+from kv_connector.vllm.transfer_params import Receive, Refused
+
+CACHE_SALT_LENGTH_MAX = 1024
+"""In UTF-16 code units, as in the protocol."""
+PRIORITY_MAX = (1 << 31) - 1
+
+
+def unfit_to_be_enqueued(request: Any) -> str:
+    """Why a prefiller cannot enqueue this request's prompt, in one sentence; "" if it can."""
+    beyond_ids = [name for name in ("lora_request", "mm_features", "prompt_embeds") if getattr(request, name, None)]
+    if beyond_ids or request.prompt_token_ids is None:
+        return (
+            f"kv_transfer_params.prefiller sends token ids only and the prompt has"
+            f" {' and '.join(beyond_ids) or 'none'}, expected plain tokens: send the request to both sides"
+        )
+    salt = getattr(request, "cache_salt", None) or ""
+    if not salt.isprintable() or len(salt.encode("utf-16-le")) // 2 > CACHE_SALT_LENGTH_MAX:
+        return (
+            f"cache_salt is {shown(salt)!r}, expected one line of at most {CACHE_SALT_LENGTH_MAX} characters for a"
+            " prompt that a prefiller enqueues: shorten it, or send the request to both sides"
+        )
+    priority = getattr(request, "priority", 0)
+    if not -PRIORITY_MAX <= priority <= PRIORITY_MAX:
+        return (
+            f"priority is {priority}, expected {-PRIORITY_MAX} to {PRIORITY_MAX} for a prompt that a prefiller"
+            " enqueues: choose another, or send the request to both sides"
+        )
+    return ""
+
+
+def misfit(
+    request: Any, ask: Receive, groups: Sequence[KvGroup], first_token: int, tables: Sequence[Sequence[int]]
+) -> Refused | None:
+    """Why the blocks, those to fill in each group, or the request do not fit a fetch; None if they do."""
+    tokens = transferred_tokens(groups, request.num_prompt_tokens)
+    for index, (group, blocks) in enumerate(zip(groups, tables, strict=True)):
+        if first_token % group.block_tokens:
+            return Refused(
+                f"{first_token} tokens are computed already, expected whole blocks of {group.block_tokens}: start"
+                " this engine with prefix caching of whole blocks"
+            )
+        needed = group.needed(first_token, tokens)
+        if len(blocks) != needed.stop - needed.start or (group.kind != "full" and NULL_BLOCK in blocks):
+            return Refused(
+                f"the engine gave the request blocks {blocks} in KV cache group {index}, expected"
+                f" {needed.stop - needed.start} that hold KV: report this with the engine's version"
+            )
+    if ask.decoder_first and has_state(groups):
+        return Refused(
+            "kv_transfer_params.prefiller is set and the model keeps a state of all tokens, of which the prefiller"
+            " must leave the last one out, expected a request to both sides: send it to the prefiller too"
+        )
+    if ask.decoder_first and (unfit := unfit_to_be_enqueued(request)):
+        return Refused(unfit)
+    return None
