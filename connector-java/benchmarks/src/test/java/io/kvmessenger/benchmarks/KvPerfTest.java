@@ -108,9 +108,9 @@ class KvPerfTest {
     private String placeOf(Process target) throws IOException, InterruptedException {
         String before = "listening at ";
         while (target.isAlive()) {
-            String said = Files.readString(folder.resolve("target"));
-            if (said.contains(before) && said.endsWith("\n")) {
-                return said.lines()
+            String given = Files.readString(folder.resolve("target"));
+            if (given.contains(before) && given.endsWith("\n")) {
+                return given.lines()
                         .filter(line -> line.contains(before))
                         .findFirst()
                         .orElseThrow()

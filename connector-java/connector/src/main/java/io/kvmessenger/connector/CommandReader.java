@@ -65,7 +65,7 @@ final class CommandReader {
                 new EngineCommand.Announce(
                         fields.text("request", REQUEST_LENGTH_MAX),
                         fields.text("transfer"),
-                        fields.textIfSaid("promptDigest"));
+                        fields.textIfGiven("promptDigest"));
             case "computed" -> computed(fields);
             case "stepEnded" -> new EngineCommand.StepEnded(fields.integer("step"), fields.position("counterEnd"));
             case "stepFailed" -> new EngineCommand.StepFailed(fields.integer("step"));
@@ -106,7 +106,7 @@ final class CommandReader {
                 0,
                 fields.count("endToken"),
                 chunkPages(fields),
-                fields.textIfSaid("promptDigest")));
+                fields.textIfGiven("promptDigest")));
     }
 
     private static Chunk chunk(Fields fields) {
@@ -118,7 +118,7 @@ final class CommandReader {
                 fields.count("firstToken"),
                 fields.count("endToken"),
                 chunkPages(fields),
-                fields.textIfSaid("promptDigest"));
+                fields.textIfGiven("promptDigest"));
     }
 
     private static List<ChunkPages> chunkPages(Fields fields) {
@@ -143,7 +143,7 @@ final class CommandReader {
     private static Prompt prompt(Fields fields) {
         return new Prompt(
                 fields.counts("promptTokenIds"),
-                fields.textIfSaid("cacheSalt"),
+                fields.textIfGiven("cacheSalt"),
                 fields.has("priority") ? Math.toIntExact(fields.integer("priority")) : 0);
     }
 
@@ -160,7 +160,7 @@ final class CommandReader {
                 contextSlot(fields),
                 fields.has("contextKinds") ? fields.texts("contextKinds") : List.of(),
                 TimeUnit.MILLISECONDS.toNanos(fields.integer("limitMillis")),
-                fields.textIfSaid("promptDigest"),
+                fields.textIfGiven("promptDigest"),
                 fields.has("promptTokenIds") ? prompt(fields) : Prompt.NONE);
     }
 }

@@ -28,8 +28,8 @@ final class FaultLog {
     /** One kind of fault. */
     private static final class Kind {
         long count;
-        long toldCount;
-        long toldNs;
+        long reportedCount;
+        long reportedNs;
     }
 
     FaultLog(EngineEvents events, NanoClock clock) {
@@ -46,15 +46,18 @@ final class FaultLog {
         long nowNs = clock.nowNs();
         kind.count++;
         if (kind.count == 1) {
-            tell(kind, nowNs, "a bug in the messenger: " + traceOf(fault));
-        } else if (nowNs - kind.toldNs >= REPEAT_NS) {
-            tell(kind, nowNs, "a bug in the messenger, " + (kind.count - kind.toldCount) + " times again: " + fault);
+            report(kind, nowNs, "a bug in the messenger: " + traceOf(fault));
+        } else if (nowNs - kind.reportedNs >= REPEAT_NS) {
+            report(
+                    kind,
+                    nowNs,
+                    "a bug in the messenger, " + (kind.count - kind.reportedCount) + " times again: " + fault);
         }
     }
 
-    private void tell(Kind kind, long nowNs, String message) {
-        kind.toldCount = kind.count;
-        kind.toldNs = nowNs;
+    private void report(Kind kind, long nowNs, String message) {
+        kind.reportedCount = kind.count;
+        kind.reportedNs = nowNs;
         events.log(EngineLog.Level.ERROR, message);
     }
 

@@ -42,12 +42,12 @@ record Fields(String what, Map<String, Object> values) {
     }
 
     /** "" if absent. */
-    String textIfSaid(String name) {
+    String textIfGiven(String name) {
         return has(name) ? text(name) : "";
     }
 
     /** False if absent. */
-    boolean flagIfSaid(String name) {
+    boolean flagIfGiven(String name) {
         if (!has(name)) {
             return false;
         }

@@ -159,7 +159,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
 
     private void onAnswer(TransferKey transfer, HttpResponse<String> answer, Throwable fault) {
         if (fault != null) {
-            failed(transfer, said(fault));
+            failed(transfer, given(fault));
         } else if (answer.statusCode() == 401 || answer.statusCode() == 403) {
             failed(transfer, "status " + answer.statusCode() + ": set engine_api_key to the engine's --api-key");
         } else if (answer.statusCode() != 200) {
@@ -168,7 +168,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     }
 
     /** Adds a remedy where TLS failed: an engine's CA is often private, and the JVM trusts public ones only. */
-    private static String said(Throwable fault) {
+    private static String given(Throwable fault) {
         boolean tls = fault instanceof SSLException || fault.getCause() instanceof SSLException;
         return (tls
                         ? "no TLS with the engine: name a trust store that has its authority in jvm_options,"

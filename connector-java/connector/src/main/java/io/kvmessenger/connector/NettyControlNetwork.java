@@ -337,8 +337,8 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
             reason = TlsFaults.describe(fault);
             if (inbound && !opened) {
                 String from = peer;
-                String told = reason;
-                inbox.add(m -> m.onLinkRefused(from, told));
+                String reported = reason;
+                inbox.add(m -> m.onLinkRefused(from, reported));
             }
         }
 

@@ -99,7 +99,7 @@ final class OpenMessenger {
                 TimeUnit.NANOSECONDS.toMillis(request.limits().connectLimitNs()),
                 NettyControlNetwork.LINKS_MAX,
                 closeOnExec,
-                request.tls().isSaid() ? request.tls().read(Instant.now()) : null);
+                request.tls().isGiven() ? request.tls().read(Instant.now()) : null);
         started.push(network);
         this.intake = intake(request);
         started.push(intake);
@@ -220,11 +220,11 @@ final class OpenMessenger {
     /** Reports events first: the end of every request precedes the report that the messenger has ended. */
     byte[] poll(int capacityBytes) {
         Optional<String> death = agent.death(); // before the events are read: those that precede it are all there
-        byte[] told = events.drain(capacityBytes);
-        if (told.length == 0 && death.isPresent()) {
+        byte[] reported = events.drain(capacityBytes);
+        if (reported.length == 0 && death.isPresent()) {
             throw new RefusedException("the messenger of " + request.engineId() + " is dead: " + death.get());
         }
-        return told;
+        return reported;
     }
 
     /** Blocks until a poll would return something, or the limit has passed. */

@@ -123,21 +123,21 @@ record OpenRequest(
                 options.text("metricsHost"),
                 (int) options.integer("metricsPort"),
                 options.has("metricsPeers") ? options.count("metricsPeers") : 0,
-                options.textIfSaid("pageKey"),
+                options.textIfGiven("pageKey"),
                 options.text("sharedSecret"),
                 options.texts("transports"),
                 options.count("streamsPerPeer"),
                 options.has("transferWorkers") ? options.count("transferWorkers") : 0,
-                new FabricChoice(options.textIfSaid("libfabricLibrary"), options.textIfSaid("libfabricProvider")),
+                new FabricChoice(options.textIfGiven("libfabricLibrary"), options.textIfGiven("libfabricProvider")),
                 options.has("verbsDevices") ? options.texts("verbsDevices") : List.of(),
-                !options.has("dmaBuf") || options.flagIfSaid("dmaBuf"),
+                !options.has("dmaBuf") || options.flagIfGiven("dmaBuf"),
                 options.text("engineApiUrl"),
-                options.textIfSaid("engineApiKey"),
+                options.textIfGiven("engineApiKey"),
                 new TlsFiles(
-                        options.textIfSaid("tlsCertificate"),
-                        options.textIfSaid("tlsKey"),
-                        options.textIfSaid("tlsCa")),
-                options.flagIfSaid("tcpInClear"),
+                        options.textIfGiven("tlsCertificate"),
+                        options.textIfGiven("tlsKey"),
+                        options.textIfGiven("tlsCa")),
+                options.flagIfGiven("tcpInClear"),
                 options.has("dataHosts") ? options.texts("dataHosts") : List.of(),
                 options.has("dataPort") ? options.count("dataPort") : 0,
                 options.has("advertiseDataPorts")
@@ -156,7 +156,7 @@ record OpenRequest(
 
     /** Whether tcp is encrypted. Its keys are exchanged on control links, which are confidential only with TLS. */
     boolean sealsTcp() {
-        return tls.isSaid() && !tcpInClear;
+        return tls.isGiven() && !tcpInClear;
     }
 
     /** The host that peers are told to connect to. */
@@ -184,7 +184,7 @@ record OpenRequest(
                 new Sharding(wire.count("tpSize"), wire.count("ppSize"), wire.has("dpSize") ? wire.count("dpSize") : 1);
         return new KvGeometry(
                 wire.text("model"),
-                wire.textIfSaid("weightsDigest"),
+                wire.textIfGiven("weightsDigest"),
                 settings(wire),
                 sharding,
                 wire.objects("groups").stream().map(OpenRequest::group).toList(),

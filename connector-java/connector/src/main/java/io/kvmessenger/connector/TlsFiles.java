@@ -37,7 +37,7 @@ record TlsFiles(String certificate, String key, String ca) {
     private static final char[] NO_PASSWORD = new char[0];
     private static final byte[] PROBE = "does the key fit".getBytes(StandardCharsets.UTF_8);
 
-    boolean isSaid() {
+    boolean isGiven() {
         return !certificate.isEmpty() || !key.isEmpty() || !ca.isEmpty();
     }
 

@@ -38,11 +38,11 @@ class DeadWorkerTest {
             }
             endWorker(decoder);
 
-            awaitTold(decoder, "\"failed\"", "\"d1\"");
+            awaitReported(decoder, "\"failed\"", "\"d1\"");
             awaitRed(decoder);
             decoder.submit(EngineDouble.fetchCommand(
                     "d2", "t2", List.of(Map.of("host", "127.0.0.1", "port", 1)), PROMPT_TOKENS, 0, List.of(3, 4)));
-            awaitTold(decoder, "\"failed\"", "\"d2\"", "OutOfMemoryError", "restarted");
+            awaitReported(decoder, "\"failed\"", "\"d2\"", "OutOfMemoryError", "restarted");
             assertThatThrownBy(() -> pollAll(decoder))
                     .isInstanceOf(RefusedException.class)
                     .hasMessageContaining("the messenger of test-decoder is dead");
@@ -61,7 +61,7 @@ class DeadWorkerTest {
             decoder.await("failed", "d1");
             prefiller.compute(1, "p1", "t1", PROMPT_TOKENS, 0, PROMPT_TOKENS, List.of(5, 6), List.of(5, 6));
             prefiller.submit(Map.of("do", "prefillEnded", "request", "p1", "outcome", "finished"));
-            awaitTold(prefiller, "\"released\"", "\"p1\"");
+            awaitReported(prefiller, "\"released\"", "\"p1\"");
             awaitRed(prefiller);
         }
     }
@@ -71,12 +71,12 @@ class DeadWorkerTest {
     }
 
     /** Polls until events have all these words; a dead messenger refuses polls that find none. */
-    private static void awaitTold(EngineDouble engine, String... words) throws InterruptedException {
-        String told = "";
-        while (!Stream.of(words).allMatch(told::contains)) {
+    private static void awaitReported(EngineDouble engine, String... words) throws InterruptedException {
+        String reported = "";
+        while (!Stream.of(words).allMatch(reported::contains)) {
             try {
                 byte[] json = engine.host.poll(engine.opened.handle(), POLL_BYTES);
-                told += new String(json, StandardCharsets.UTF_8);
+                reported += new String(json, StandardCharsets.UTF_8);
             } catch (RefusedException refused) {
                 assertThat(refused).hasMessageContaining("is dead");
             }

@@ -140,8 +140,7 @@ class DirectionTest {
                 .haveFullyQualifiedName(ROOT + "messenger.Messenger")
                 .should()
                 .dependOnClassesThat()
-                .resideInAnyPackage(
-                        MESSENGER + "kv", MESSENGER + "prefill", MESSENGER + "decode", MESSENGER + "pages")
+                .resideInAnyPackage(MESSENGER + "kv", MESSENGER + "prefill", MESSENGER + "decode", MESSENGER + "pages")
                 .orShould()
                 .dependOnClassesThat()
                 .haveSimpleName("KvCache")

@@ -39,7 +39,7 @@ final class EngineDouble implements AutoCloseable {
     private final Arena arena = Arena.ofShared();
     private final MemorySegment counter;
     private final java.util.Set<String> seen = new java.util.HashSet<>();
-    private final Map<String, Integer> pagesTold = new java.util.HashMap<>();
+    private final Map<String, Integer> pagesReported = new java.util.HashMap<>();
     private long bumps;
 
     EngineDouble(String role, Map<String, Object> optionChanges, Map<String, Object> geometryChanges) {
@@ -108,7 +108,7 @@ final class EngineDouble implements AutoCloseable {
         chunk.put("cachedTokens", seen.add(request) ? from : 0); // a first chunk that starts later has a cached prefix
         chunk.put("firstToken", from);
         chunk.put("endToken", to);
-        int firstPage = pagesTold.merge(request, newPages.size(), Integer::sum) - newPages.size();
+        int firstPage = pagesReported.merge(request, newPages.size(), Integer::sum) - newPages.size();
         chunk.put("groups", List.of(Map.of("firstPage", firstPage, "pages", newPages)));
         submit(Map.of("do", "step", "step", step, "counterStart", bumps, "chunks", List.of(chunk)));
     }

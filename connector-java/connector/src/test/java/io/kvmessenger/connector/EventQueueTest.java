@@ -155,11 +155,11 @@ class EventQueueTest {
         }
         queue.released("behind all");
 
-        String told = "";
+        String reported = "";
         for (byte[] json = queue.drain(POLL_BYTES); json.length > 0; json = queue.drain(POLL_BYTES)) {
-            told = new String(json, StandardCharsets.UTF_8);
+            reported = new String(json, StandardCharsets.UTF_8);
         }
-        assertThat(told).contains("behind all");
+        assertThat(reported).contains("behind all");
         assertThat(counted).hasSize(2).containsOnly(MessengerMetric.EVENTS_DROPPED); // timelines: they name a transfer
     }
 
@@ -202,7 +202,7 @@ class EventQueueTest {
         return new PrefillTimeline("r", "t", 1_000_000, 1, 2, 3, 4, "shm", "decoder", sums, chunks);
     }
 
-    private String told(OpenRequest.Timelines timelines, PrefillTimeline timeline) {
+    private String reported(OpenRequest.Timelines timelines, PrefillTimeline timeline) {
         EventQueue events = new EventQueue(new CountingTally(counted), timelines, System::nanoTime);
         events.timeline(timeline);
         return new String(events.drain(POLL_BYTES), StandardCharsets.UTF_8);
@@ -212,7 +212,7 @@ class EventQueueTest {
     void shouldTellASumOfALongPromptWhateverIsAskedFor() {
         PrefillTimeline million = timeline(1954, 126);
         for (OpenRequest.Timelines asked : List.of(OpenRequest.Timelines.SUMMARY, OpenRequest.Timelines.FULL)) {
-            assertThat(told(asked, million))
+            assertThat(reported(asked, million))
                     .hasSizeLessThan(1024)
                     .contains("\"chunkCount\":1954", "\"layersSent\":0")
                     .doesNotContain("\"chunks\"");
@@ -222,11 +222,11 @@ class EventQueueTest {
 
     @Test
     void shouldTellChunksOnlyWhereTheyAreAskedFor() {
-        assertThat(told(OpenRequest.Timelines.FULL, timeline(2, 2))).contains("\"chunks\"");
-        assertThat(told(OpenRequest.Timelines.SUMMARY, timeline(2, 2)))
+        assertThat(reported(OpenRequest.Timelines.FULL, timeline(2, 2))).contains("\"chunks\"");
+        assertThat(reported(OpenRequest.Timelines.SUMMARY, timeline(2, 2)))
                 .contains("\"forwardEndNs\":0")
                 .doesNotContain("\"chunks\"");
-        assertThat(told(OpenRequest.Timelines.OFF, timeline(2, 2))).isEmpty();
+        assertThat(reported(OpenRequest.Timelines.OFF, timeline(2, 2))).isEmpty();
     }
 
     /** A request's end that is dropped leaks its pages for good. Commands with such names are refused. */

@@ -22,33 +22,33 @@ class FaultLogTest {
         for (int i = 0; i < 9_000; i++) {
             log.add(fault());
         }
-        assertThat(told()).singleElement().asString().contains("IllegalStateException", "FaultLogTest.fault");
+        assertThat(reported()).singleElement().asString().contains("IllegalStateException", "FaultLogTest.fault");
 
         nowNs += FaultLog.REPEAT_NS;
         log.add(fault());
         log.add(fault());
-        assertThat(told()).singleElement().asString().contains("9000 times again");
+        assertThat(reported()).singleElement().asString().contains("9000 times again");
     }
 
     @Test
     void shouldTellKindsApartAndBoundThem() throws IOException {
         log.add(fault());
         log.add(new OutOfMemoryError("no heap"));
-        assertThat(told()).hasSize(2);
+        assertThat(reported()).hasSize(2);
 
         for (int i = 0; i < 2 * FaultLog.KINDS_MAX; i++) {
             IllegalStateException fault = new IllegalStateException();
             fault.setStackTrace(new StackTraceElement[] {new StackTraceElement("C", "m", "f", i)});
             log.add(fault);
         }
-        assertThat(told()).hasSize(FaultLog.KINDS_MAX - 2 + 1);
+        assertThat(reported()).hasSize(FaultLog.KINDS_MAX - 2 + 1);
     }
 
     private static IllegalStateException fault() {
         return new IllegalStateException("a bug");
     }
 
-    private List<Object> told() throws IOException {
+    private List<Object> reported() throws IOException {
         List<Object> lines = new ArrayList<>();
         for (byte[] json = events.drain(1 << 20); json.length > 0; json = events.drain(1 << 20)) {
             for (Object event : (List<?>) JSON.std.mapFrom(json).get("events")) {

@@ -32,7 +32,7 @@ final class ShardedProcess {
     static ShardedProcess open(String role, String transport, ShardedShape shape) throws IOException {
         ShardedProcess free = IDLE.isEmpty() ? new ShardedProcess() : IDLE.pop();
         free.address = "";
-        free.tell("open " + role + " " + transport + " " + String.join(" ", shape.words()));
+        free.report("open " + role + " " + transport + " " + String.join(" ", shape.words()));
         return free;
     }
 
@@ -50,7 +50,7 @@ final class ShardedProcess {
         return address;
     }
 
-    void tell(String line) throws IOException {
+    void report(String line) throws IOException {
         process.getOutputStream().write((line + "\n").getBytes(StandardCharsets.UTF_8));
         process.getOutputStream().flush();
     }
@@ -75,7 +75,7 @@ final class ShardedProcess {
 
     private void beginClose() {
         try {
-            tell("close");
+            report("close");
         } catch (IOException e) {
             end(); // which ends its output too: close() says so
         }

@@ -156,10 +156,10 @@ class ShardingTest {
         String addresses = prefiller.stream().map(ShardedProcess::address).collect(Collectors.joining(","));
         String fetch = "fetch " + transfer + " " + PROMPT_TOKENS + " 3,11,0 " + addresses;
         for (ShardedProcess process : decoderFirst ? decoder : prefiller) {
-            process.tell(decoderFirst ? fetch : prefill);
+            process.report(decoderFirst ? fetch : prefill);
         }
         for (ShardedProcess process : decoderFirst ? prefiller : decoder) {
-            process.tell(decoderFirst ? prefill : fetch);
+            process.report(decoderFirst ? prefill : fetch);
         }
         long equalBytes = 0;
         for (ShardedProcess process : decoder) {
@@ -176,7 +176,7 @@ class ShardingTest {
     private static long sentBytes(List<ShardedProcess> prefiller) throws IOException {
         long sum = 0;
         for (ShardedProcess process : prefiller) {
-            process.tell("sentBytes");
+            process.report("sentBytes");
             sum += Long.parseLong(process.answer());
         }
         return sum;

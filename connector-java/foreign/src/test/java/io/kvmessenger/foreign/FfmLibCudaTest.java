@@ -56,10 +56,10 @@ final class FfmLibCudaTest {
 
             ok(cuda.cuStreamCreate(out, CudaApi.CU_STREAM_NON_BLOCKING));
             long stream = out.get(ValueLayout.JAVA_LONG, 0);
-            MemorySegment said = arena.allocateFrom("the same bytes");
-            MemorySegment heard = arena.allocate(said.byteSize());
-            ok(cuda.cuMemcpyHtoDAsync_v2(firstAt + 4096, said.address(), said.byteSize(), stream));
-            ok(cuda.cuMemcpyDtoHAsync_v2(heard.address(), secondAt + 4096, said.byteSize(), stream));
+            MemorySegment given = arena.allocateFrom("the same bytes");
+            MemorySegment heard = arena.allocate(given.byteSize());
+            ok(cuda.cuMemcpyHtoDAsync_v2(firstAt + 4096, given.address(), given.byteSize(), stream));
+            ok(cuda.cuMemcpyDtoHAsync_v2(heard.address(), secondAt + 4096, given.byteSize(), stream));
             ok(cuda.cuStreamSynchronize(stream));
             assertThat(heard.getString(0)).isEqualTo("the same bytes");
 

@@ -48,7 +48,7 @@ class ChecksumRegrantTest extends ComparingPair {
         compute(PASSES);
         sumSome(compared);
         fill();
-        assertThat(decoder.told).isEmpty(); // it waits for the checksums of the rest
+        assertThat(decoder.reported).isEmpty(); // it waits for the checksums of the rest
         prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         completeAllWrites();
         carry();
@@ -64,7 +64,7 @@ class ChecksumRegrantTest extends ComparingPair {
         carry();
         decoder.messenger.doWork();
 
-        assertThat(decoder.told).containsExactly(damaged == NONE ? "arrived r" : "failed r");
+        assertThat(decoder.reported).containsExactly(damaged == NONE ? "arrived r" : "failed r");
         assertThat(decoder.cache.held().clean()).isTrue();
     }
 

@@ -50,13 +50,13 @@ class ChunkRulesTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        tellComputed("r", PROMPT_TOKENS, PAGE, 0, 5, 6);
+        reportComputed("r", PROMPT_TOKENS, PAGE, 0, 5, 6);
         step(chunk("r", 0, PROMPT_TOKENS, 1, 6));
-        tellComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 0, 5, 6);
+        reportComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 0, 5, 6);
         finish("r");
 
         assertThat(sourcePages()).containsExactly(5, 6);
-        assertThat(prefiller.told).doesNotContain("stopped r").endsWith("released r");
+        assertThat(prefiller.reported).doesNotContain("stopped r").endsWith("released r");
     }
 
     @Test
@@ -106,14 +106,14 @@ class ChunkRulesTest extends MessengerPair {
         int before = prefiller.transfer.submitted.size();
         step(wrong, chunk("bystander", 0, PROMPT_TOKENS, 0, 7, 2));
 
-        assertThat(prefiller.told).contains("stopped r");
+        assertThat(prefiller.reported).contains("stopped r");
         assertThat(prefiller.transfer.submitted.size()).isGreaterThan(before);
         finish("bystander");
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains(why);
-        assertThat(prefiller.told).contains("released bystander");
+        assertThat(prefiller.reported).contains("released bystander");
         end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
-        assertThat(prefiller.told).endsWith("released r");
+        assertThat(prefiller.reported).endsWith("released r");
     }
 
     @Test
@@ -162,7 +162,7 @@ class ChunkRulesTest extends MessengerPair {
         finish("r");
 
         assertThat(sourcePages()).containsExactly(5, 6);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
     }
 
     @Test
@@ -183,7 +183,7 @@ class ChunkRulesTest extends MessengerPair {
         decoder.cache.onCommand(fetchOf("r", 1, 0, "d".repeat(129), EngineCommand.Prompt.NONE));
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("prompt_digest of 129 characters");
         fetch("bystander", 3, 0);
         assertThat(decoder.wire.sent).singleElement().matches(frame -> frame.hasGrant());
@@ -199,9 +199,9 @@ class ChunkRulesTest extends MessengerPair {
         prefiller.messenger.doWork();
         finish("bystander");
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("a bug");
         assertThat(prefiller.tally.sum(MessengerMetric.FAULTS_CONTAINED)).isEqualTo(1);
-        assertThat(prefiller.told).containsExactly("released bystander");
+        assertThat(prefiller.reported).containsExactly("released bystander");
     }
 }

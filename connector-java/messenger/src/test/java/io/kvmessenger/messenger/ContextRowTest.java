@@ -34,11 +34,11 @@ class ContextRowTest extends MessengerPair {
             completeOneWrite();
         }
         assertThat(prefiller.transfer.submitted).hasSize(2);
-        assertThat(prefiller.told).doesNotContain("released r");
+        assertThat(prefiller.reported).doesNotContain("released r");
         completeOneWrite();
         completeOneWrite();
 
-        assertThat(prefiller.told).endsWith("released r");
+        assertThat(prefiller.reported).endsWith("released r");
         assertThat(prefiller.cache.held().writesInFlight()).isZero();
     }
 
@@ -54,8 +54,8 @@ class ContextRowTest extends MessengerPair {
         }
         carry();
 
-        assertThat(prefiller.told).endsWith("released r");
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.reported).endsWith("released r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -73,12 +73,12 @@ class ContextRowTest extends MessengerPair {
         prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
 
         assertThat(fenced).isCompleted();
-        assertThat(decoder.told).as("its pages may still be written").isEmpty();
+        assertThat(decoder.reported).as("its pages may still be written").isEmpty();
         while (!prefiller.transfer.submitted.isEmpty()) {
             completeOneWrite();
         }
         carry();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(prefiller.cache.held().writesInFlight()).isZero();
     }
 
@@ -118,7 +118,7 @@ class ContextRowTest extends MessengerPair {
         fetchWithContext("r", 7, 1, 2);
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -126,6 +126,6 @@ class ContextRowTest extends MessengerPair {
         connectWithContext(4, 8);
         fetchWithContext("r", 8, 1, 2);
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 }

@@ -45,10 +45,10 @@ class CountedReasonsTest extends MessengerPair {
         "PREFILL_ABORTED, PREFILL_ABORTED",
         "REASON_UNSPECIFIED, PREFILL_ABORTED"
     })
-    void shouldCountWhatThePrefillerSays(Reason said, FetchFailure counted) {
+    void shouldCountWhatThePrefillerSays(Reason given, FetchFailure counted) {
         fetch("r", 1, 0);
         carry();
-        cannotDeliver(FIRST_GRANT, said);
+        cannotDeliver(FIRST_GRANT, given);
         assertFailed(counted);
     }
 

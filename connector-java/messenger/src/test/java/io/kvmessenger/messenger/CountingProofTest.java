@@ -43,10 +43,10 @@ class CountingProofTest extends MessengerPair {
         decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
         completeAll();
-        assertThat(decoder.told).as("completed is not delivered").isEmpty();
+        assertThat(decoder.reported).as("completed is not delivered").isEmpty();
         assertThat(decoder.transfer.freeSlots).isEqualTo(TRANSFER_WINDOWS - 1);
         land();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.transfer.freeSlots).isEqualTo(TRANSFER_WINDOWS);
     }
 
@@ -62,7 +62,7 @@ class CountingProofTest extends MessengerPair {
         assertThat(prefiller.transfer.requests).isNotEmpty();
         land();
         assertThat(decoder.transfer.windowCookies).as("a grant more").hasSize(grants + 1);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
     }
 
     @Test
@@ -76,7 +76,7 @@ class CountingProofTest extends MessengerPair {
         decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         assertThat(decoder.wire.take()).anyMatch(ControlFrame::hasDecline);
         land();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -86,7 +86,7 @@ class CountingProofTest extends MessengerPair {
         carry();
         completeAll();
         assertThatTheSessionEndsAtTheLimitAlthoughThePeerBeats();
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
     }
 
     @Test
@@ -95,7 +95,7 @@ class CountingProofTest extends MessengerPair {
         decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry(); // the prefiller's own writes do not complete: it has nothing to confirm yet
         assertThatTheSessionEndsAtTheLimitAlthoughThePeerBeats();
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
     }
 
     private void assertThatTheSessionEndsAtTheLimitAlthoughThePeerBeats() {

@@ -46,7 +46,7 @@ class FaultTest extends MessengerPair {
         fetch("sound", 3, LIMITS.fetchLimitNs());
         carry();
 
-        assertThat(decoder.told).containsExactly("failed broken");
+        assertThat(decoder.reported).containsExactly("failed broken");
         assertThat(decoder.lastFailure).contains("a bug in the messenger", "a bug of a window");
         assertThat(decoder.tally.sum(MessengerMetric.FAULTS_CONTAINED)).isEqualTo(1);
         compute("sound", 0);
@@ -59,14 +59,14 @@ class FaultTest extends MessengerPair {
     void shouldFailAFetchWhoseCommandFailsAndNoOther() {
         decoder.tally.bugs().put(MessengerMetric.FETCHES_STARTED, new OutOfMemoryError("at its first line"));
         assertThatThrownBy(() -> fetch("first", 1, 0)).hasMessage("at its first line");
-        assertThat(decoder.told).containsExactly("failed first");
+        assertThat(decoder.reported).containsExactly("failed first");
         assertThat(decoder.lastFailure).contains("could not be begun", "at its first line");
 
         Side connected = decoder;
         decoder = new Side("decoder", 3, 0);
         decoder.wire.bugOfDial = new OutOfMemoryError("at its dial");
         assertThatThrownBy(() -> fetch("second", 1, 0)).hasMessage("at its dial");
-        assertThat(decoder.told).containsExactly("failed second");
+        assertThat(decoder.reported).containsExactly("failed second");
         assertThat(decoder.cache.held().clean()).isTrue();
 
         decoder = connected;
@@ -84,12 +84,12 @@ class FaultTest extends MessengerPair {
         end("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         nowNs += LIMITS.grantWaitNs() / 2;
         end("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         nowNs += LIMITS.grantWaitNs() / 2 + 1;
         prefiller.messenger.doWork();
-        assertThat(prefiller.told).as("its own limit is not put off").containsExactly("released r");
+        assertThat(prefiller.reported).as("its own limit is not put off").containsExactly("released r");
         end("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
-        assertThat(prefiller.told).containsExactly("released r", "released r");
+        assertThat(prefiller.reported).containsExactly("released r", "released r");
         assertThat(prefiller.cache.held().clean()).isTrue();
     }
 
@@ -101,7 +101,7 @@ class FaultTest extends MessengerPair {
                 handler -> handler.onAdmissionClosed(decoder.transfer.admitted.getFirst(), "the engine ended"));
         end(decoder);
 
-        assertThat(decoder.told).containsExactly("failed granted");
+        assertThat(decoder.reported).containsExactly("failed granted");
         assertThat(decoder.cache.held().clean()).isTrue();
     }
 
@@ -113,7 +113,7 @@ class FaultTest extends MessengerPair {
         decoder.transfer.freeSlots = 0;
         end(decoder);
 
-        assertThat(decoder.told).contains("quarantined granted").doesNotContain("failed granted");
+        assertThat(decoder.reported).contains("quarantined granted").doesNotContain("failed granted");
         assertThat(decoder.wire.take()).anyMatch(ControlFrame::hasGoodbye);
         assertThat(decoder.wire.closed).isTrue();
         assertThat(decoder.messenger.death()).get().asString().contains("out of memory, says the test");
@@ -124,7 +124,7 @@ class FaultTest extends MessengerPair {
         end(decoder);
         fetch("r", 1, 0);
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("until this engine is restarted");
     }
 
@@ -140,12 +140,12 @@ class FaultTest extends MessengerPair {
         prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
 
         assertThat(fenced).isDone();
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         assertThat(prefiller.cache.held().clean()).isTrue();
 
         compute("s", 0);
         prefiller.cache.onCommand(new EngineCommand.PrefillEnded("s", EngineCommand.PrefillOutcome.FINISHED));
-        assertThat(prefiller.told).containsExactly("released r", "released s");
+        assertThat(prefiller.reported).containsExactly("released r", "released s");
     }
 
     /** The transfer engine ends by an error of its own. */

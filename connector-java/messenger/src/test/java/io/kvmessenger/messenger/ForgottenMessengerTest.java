@@ -25,7 +25,7 @@ class ForgottenMessengerTest extends MessengerPair {
         fetch("r", 1, 0);
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure)
                 .contains(
                         "the prefillers named for transfer t-r (prefiller at host:7) send 4 pieces of 8",

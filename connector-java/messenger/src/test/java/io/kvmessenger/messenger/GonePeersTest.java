@@ -23,8 +23,8 @@ class GonePeersTest extends MessengerPair {
         }
         decoder.transfer.reportFilled();
         carry();
-        assertThat(decoder.told).contains("arrived " + request);
-        assertThat(prefiller.told).contains("released " + request);
+        assertThat(decoder.reported).contains("arrived " + request);
+        assertThat(prefiller.reported).contains("released " + request);
     }
 
     private void leave() {

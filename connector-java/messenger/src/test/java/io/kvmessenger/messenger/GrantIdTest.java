@@ -33,7 +33,7 @@ class GrantIdTest extends MessengerPair {
     }
 
     private void assertSecondGrantIsServed() {
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         assertThat(decoder.wire.closed).isFalse();
         compute("r", 0);
         while (!prefiller.transfer.submitted.isEmpty()) {
@@ -41,7 +41,7 @@ class GrantIdTest extends MessengerPair {
         }
         decoder.transfer.completions.add(handler -> handler.onWindowFilled(decoder.transfer.windowCookies.getLast()));
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
     }
 
     private void answer(ControlFrame.Builder frame) {
@@ -131,7 +131,7 @@ class GrantIdTest extends MessengerPair {
         carry();
         decoder.cache.onCommand(new EngineCommand.Abandon("a"));
         carry();
-        assertThat(decoder.told).containsExactly("failed a");
+        assertThat(decoder.reported).containsExactly("failed a");
         compute("b", 0);
         assertThat(prefiller.transfer.submitted).isNotEmpty();
     }

@@ -22,7 +22,7 @@ class LateAnswersTest extends MessengerPair {
         decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -42,7 +42,7 @@ class LateAnswersTest extends MessengerPair {
         carry(); // the decoder has granted again
         cannotDeliver(first, CannotDeliver.Reason.PREFILL_ABORTED);
 
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         assertThat(decoder.cache.held().windowsOpen()).isEqualTo(1);
     }
 
@@ -55,7 +55,7 @@ class LateAnswersTest extends MessengerPair {
         decoder.messenger.doWork();
 
         assertThat(decoder.wire.closed).isTrue();
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
     }
 
     @Test
@@ -95,8 +95,8 @@ class LateAnswersTest extends MessengerPair {
         prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(decoder.reported).containsExactly("failed r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
@@ -107,13 +107,13 @@ class LateAnswersTest extends MessengerPair {
         completeAllWrites();
         decoder.transfer.completions.add(handler -> handler.onWindowFilled(decoder.transfer.windowCookies.getLast()));
         carry();
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
         prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         compute("r", 0);
         prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
         carry();
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     private void completeAllWrites() {

@@ -55,7 +55,7 @@ class LongQueuesTest extends MessengerPair {
     @Test
     void shouldLookAtFinishedPromptsWhenTheirTimeIsOver() {
         each(i -> {
-            tellComputed("r" + i, PROMPT_TOKENS, PROMPT_TOKENS, 0, 5, 6);
+            reportComputed("r" + i, PROMPT_TOKENS, PROMPT_TOKENS, 0, 5, 6);
             end("r" + i, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         });
         assertThat(prefiller.messenger.nextDeadlineNs()).isEqualTo(nowNs + LIMITS.heartbeatNs());
@@ -63,10 +63,10 @@ class LongQueuesTest extends MessengerPair {
 
         nowNs += LIMITS.grantWaitNs() - 1;
         prefiller.messenger.doWork();
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         nowNs++;
         prefiller.messenger.doWork();
-        assertThat(prefiller.told).hasSize(QUEUED).startsWith("released r0", "released r1");
+        assertThat(prefiller.reported).hasSize(QUEUED).startsWith("released r0", "released r1");
     }
 
     @Test
@@ -94,9 +94,9 @@ class LongQueuesTest extends MessengerPair {
         each(i -> fetch("r" + i, 1, 50 + QUEUED - i));
         nowNs += 50;
         assertThat(looksOfCycles()).as("the first that waits for a slot").isEqualTo(CYCLES);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         nowNs += 2;
         decoder.messenger.doWork();
-        assertThat(decoder.told).hasSize(2).startsWith("failed r" + (QUEUED - 1));
+        assertThat(decoder.reported).hasSize(2).startsWith("failed r" + (QUEUED - 1));
     }
 }

@@ -56,7 +56,7 @@ abstract class MessengerPair {
         final Wire wire = new Wire();
         final CountingTally tally = new CountingTally();
         final RecordingTransferEngine transfer = new RecordingTransferEngine();
-        final List<String> told = new ArrayList<>();
+        final List<String> reported = new ArrayList<>();
         final List<String> logged = new ArrayList<>();
         final List<String> connected = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
@@ -101,34 +101,34 @@ abstract class MessengerPair {
 
         @Override
         public void released(String request) {
-            told.add("released " + request);
+            reported.add("released " + request);
         }
 
         @Override
         public void granted(String request, int promptTokens, int firstToken, List<String> contextKinds) {
             String rows = contextKinds.isEmpty() ? "" : " with " + String.join(", ", contextKinds);
-            told.add("granted " + request + " [" + firstToken + ", " + promptTokens + ")" + rows);
+            reported.add("granted " + request + " [" + firstToken + ", " + promptTokens + ")" + rows);
         }
 
         @Override
         public void stopped(String request, String reason) {
             lastStop = reason;
-            told.add("stopped " + request);
+            reported.add("stopped " + request);
         }
 
         @Override
         public void arrived(String request, int pageCount) {
-            told.add("arrived " + request);
+            reported.add("arrived " + request);
         }
 
         @Override
         public void prefilled(TransferKey transfer) {
-            told.add(("prefilled " + transfer.id() + " " + transfer.digest()).strip());
+            reported.add(("prefilled " + transfer.id() + " " + transfer.digest()).strip());
         }
 
         @Override
         public void connected(String host, int port, long incarnation) {
-            connected.add(host + ":" + port + " is " + incarnation + " before " + told.size() + " events");
+            connected.add(host + ":" + port + " is " + incarnation + " before " + reported.size() + " events");
         }
 
         @Override
@@ -136,12 +136,12 @@ abstract class MessengerPair {
             if (request.equals(failsAtReportOf)) {
                 throw new IllegalStateException("the engine's port fails");
             }
-            told.add("quarantined " + request);
+            reported.add("quarantined " + request);
         }
 
         @Override
         public void failed(String request, String reason) {
-            told.add("failed " + request);
+            reported.add("failed " + request);
             lastFailure = reason;
         }
 
@@ -176,8 +176,8 @@ abstract class MessengerPair {
         carry();
         decoder.cache.onCommand(new EngineCommand.Abandon("warm-up"));
         carry();
-        assertThat(decoder.told).containsExactly("failed warm-up");
-        decoder.told.clear();
+        assertThat(decoder.reported).containsExactly("failed warm-up");
+        decoder.reported.clear();
     }
 
     /** The sides that a test has made, of which the decoder has asked for a transfer "warm-up", meet. */
@@ -187,7 +187,7 @@ abstract class MessengerPair {
         carry();
         decoder.cache.onCommand(new EngineCommand.Abandon("warm-up"));
         carry();
-        decoder.told.clear();
+        decoder.reported.clear();
     }
 
     void carry() {
@@ -315,7 +315,7 @@ abstract class MessengerPair {
     }
 
     /** The engine says that tokens up to {@code endToken} are in place, outside of any forward pass. */
-    void tellComputed(String request, int promptTokens, int endToken, int firstPage, int... pages) {
+    void reportComputed(String request, int promptTokens, int endToken, int firstPage, int... pages) {
         prefiller.cache.onCommand(new EngineCommand.Computed(
                 new EngineCommand.Chunk(request, "t-" + request, promptTokens, 0, 0, endToken, firstPage, pages)));
     }

@@ -19,15 +19,15 @@ class MessengerTest extends MessengerPair {
         compute("r", 0);
         decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         assertThat(decoder.cache.held().quarantinedPages()).isEqualTo(2);
 
         while (!prefiller.transfer.submitted.isEmpty()) {
-            assertThat(decoder.told).isEmpty();
+            assertThat(decoder.reported).isEmpty();
             completeOneWrite();
             carry();
         }
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -39,7 +39,7 @@ class MessengerTest extends MessengerPair {
         prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
         decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         assertThat(fenced).isNotDone();
 
         while (!prefiller.transfer.submitted.isEmpty()) {
@@ -47,7 +47,7 @@ class MessengerTest extends MessengerPair {
         }
         carry();
         assertThat(fenced).isDone();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -81,15 +81,15 @@ class MessengerTest extends MessengerPair {
         assertThat(prefiller.wire.take()).noneMatch(ControlFrame::hasCannotDeliver);
         assertThat(prefiller.wire.closed).isTrue();
         decoder.messenger.onLinkClosed(Wire.DIALLED_LINK, "closed by the peer");
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         nowNs += LIMITS.silenceLimitNs();
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
         assertThat(decoder.cache.held().quarantinedPages()).isEqualTo(2);
         decoder.transfer.completions.add(
                 handler -> handler.onAdmissionClosed(decoder.transfer.revoked.getFirst(), "revoked"));
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("quarantined r", "failed r");
+        assertThat(decoder.reported).containsExactly("quarantined r", "failed r");
     }
 
     @Test
@@ -126,7 +126,7 @@ class MessengerTest extends MessengerPair {
         nowNs += LIMITS.silenceLimitNs();
         decoder.messenger.doWork();
 
-        assertThat(decoder.told).containsExactlyInAnyOrder("failed waiting", "quarantined granted");
+        assertThat(decoder.reported).containsExactlyInAnyOrder("failed waiting", "quarantined granted");
     }
 
     @Test
@@ -144,7 +144,7 @@ class MessengerTest extends MessengerPair {
 
         compute("r", 0);
         prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
@@ -161,8 +161,8 @@ class MessengerTest extends MessengerPair {
         carry();
 
         prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
-        assertThat(prefiller.told).containsExactly("released r");
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.reported).containsExactly("released r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -177,8 +177,8 @@ class MessengerTest extends MessengerPair {
         carry();
 
         assertThat(fenced).isDone();
-        assertThat(prefiller.told).containsExactly("released r");
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.reported).containsExactly("released r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("has ended the request");
     }
 
@@ -190,9 +190,9 @@ class MessengerTest extends MessengerPair {
         fetch("r", 1, 0);
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("has ended the request");
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
@@ -212,7 +212,7 @@ class MessengerTest extends MessengerPair {
         carry();
         announce("late");
 
-        assertThat(prefiller.told)
+        assertThat(prefiller.reported)
                 .containsExactly("granted early [0, " + PROMPT_TOKENS + ")", "granted late [0, " + PROMPT_TOKENS + ")");
     }
 
@@ -221,18 +221,18 @@ class MessengerTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        tellComputed("r", PROMPT_TOKENS, Geometries.PAGE_TOKENS, 0, 5);
+        reportComputed("r", PROMPT_TOKENS, Geometries.PAGE_TOKENS, 0, 5);
         int firstPage = prefiller.transfer.submitted.size();
-        tellComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 1, 6);
+        reportComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 1, 6);
         prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
 
         assertThat(firstPage).isPositive();
         assertThat(prefiller.transfer.submitted).hasSize(2 * firstPage);
         while (!prefiller.transfer.submitted.isEmpty()) {
-            assertThat(prefiller.told).doesNotContain("released r");
+            assertThat(prefiller.reported).doesNotContain("released r");
             completeOneWrite();
         }
-        assertThat(prefiller.told).endsWith("released r").doesNotContain("stopped r");
+        assertThat(prefiller.reported).endsWith("released r").doesNotContain("stopped r");
     }
 
     @Test
@@ -243,8 +243,8 @@ class MessengerTest extends MessengerPair {
         prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.ABORTED));
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
-        assertThat(prefiller.told).endsWith("released r");
+        assertThat(decoder.reported).containsExactly("failed r");
+        assertThat(prefiller.reported).endsWith("released r");
         assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
@@ -256,8 +256,8 @@ class MessengerTest extends MessengerPair {
         decoder.cache.onCommand(new EngineCommand.Abandon("r"));
         carry();
 
-        assertThat(prefiller.told).endsWith("stopped r");
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.reported).endsWith("stopped r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -265,12 +265,12 @@ class MessengerTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        tellComputed("r", PROMPT_TOKENS + 1, Geometries.PAGE_TOKENS, 0, 5);
+        reportComputed("r", PROMPT_TOKENS + 1, Geometries.PAGE_TOKENS, 0, 5);
         carry();
 
         assertThat(prefiller.transfer.submitted).isEmpty();
-        assertThat(prefiller.told).endsWith("stopped r");
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.reported).endsWith("stopped r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test

@@ -19,20 +19,20 @@ class PageChecksumTest extends ComparingPair {
     void shouldArriveWhenItsPagesAreThoseOfThePrefiller() {
         send("r");
         fill();
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         carry();
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
     }
 
     @Test
     void shouldArriveWhicheverComesFirst() {
         send("r");
         carry();
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         fill();
         carry();
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
     }
 
     @Test
@@ -45,7 +45,7 @@ class PageChecksumTest extends ComparingPair {
         fill();
         carry();
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("t-r", "arrived damaged", "prefiller at host:7");
         assertThat(decoder.cache.held().clean()).isTrue();
     }
@@ -57,7 +57,7 @@ class PageChecksumTest extends ComparingPair {
         prefiller.wire.take();
         nowNs += LIMITS.fetchLimitNs();
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("the page checksums of transfer t-r did not arrive");
     }
 
@@ -68,7 +68,7 @@ class PageChecksumTest extends ComparingPair {
         prefiller.wire.take();
         decoder.messenger.onLinkClosed(Wire.DIALLED_LINK, "gone");
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).isEqualTo("gone");
     }
 
@@ -83,7 +83,7 @@ class PageChecksumTest extends ComparingPair {
                     Wire.DIALLED_LINK,
                     ControlFrame.newBuilder().setChecksums(wrong).build());
         }
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("checksums of pages that it was not granted");
         assertThat(decoder.wire.closed).isTrue();
     }
@@ -97,9 +97,9 @@ class PageChecksumTest extends ComparingPair {
                 new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT));
         List.copyOf(prefiller.transfer.submitted)
                 .forEach(cookie -> prefiller.transfer.completions.add(handler -> handler.onWriteCompleted(cookie)));
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         prefiller.messenger.doWork();
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         assertThat(prefiller.wire.sent).singleElement().matches(ControlFrame::hasChecksums);
     }
 
@@ -121,6 +121,6 @@ class PageChecksumTest extends ComparingPair {
         decoder.messenger.doWork();
 
         assertThat(decoder.tally.sum(MessengerMetric.FETCHES_REGRANTED)).isEqualTo(1);
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
     }
 }

@@ -30,7 +30,7 @@ class PeerTextTest extends MessengerPair {
         carry();
         cannotDeliver(FIRST_GRANT, CannotDeliver.Reason.PREFILL_ABORTED, "a long\nsentence ".repeat(100_000));
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).hasSize(PeerText.SENTENCE_LENGTH_MAX).doesNotContain("\n");
     }
 }

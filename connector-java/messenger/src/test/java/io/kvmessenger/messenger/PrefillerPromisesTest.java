@@ -102,7 +102,7 @@ class PrefillerPromisesTest extends MessengerPair {
                 .isNotEmpty();
         completeAllWrites();
 
-        assertThat(prefiller.told).contains("released r");
+        assertThat(prefiller.reported).contains("released r");
     }
 
     // ---- passes
@@ -171,7 +171,7 @@ class PrefillerPromisesTest extends MessengerPair {
         fetch("r", 1, LONG_NS, TOKENS);
         carry();
         pass(LIMITS.grantWaitNs());
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         fetch("r", 1, LONG_NS, TOKENS);
         carry();
 
@@ -199,7 +199,7 @@ class PrefillerPromisesTest extends MessengerPair {
         completeAllWrites();
         decoder.transfer.reportFilled();
         carry();
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
         fetch("r", 1, LONG_NS, TOKENS);
         carry();
 
@@ -236,7 +236,7 @@ class PrefillerPromisesTest extends MessengerPair {
         reject();
         pass(LIMITS.rejectedWaitNs());
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         assertThat(prefiller.tally.sum(PrefillFailure.UNWANTED)).isEqualTo(1);
         assertThat(prefiller.tally.sum(PrefillFailure.EXPIRED)).isZero();
     }
@@ -257,7 +257,7 @@ class PrefillerPromisesTest extends MessengerPair {
         reject();
         pass(LIMITS.rejectedWaitNs() / 2);
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
@@ -267,7 +267,7 @@ class PrefillerPromisesTest extends MessengerPair {
         finish("r");
         reject();
         pass(4 * LIMITS.rejectedWaitNs());
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
     }
 
     @Test
@@ -281,11 +281,11 @@ class PrefillerPromisesTest extends MessengerPair {
         end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         nowNs += LIMITS.grantWaitNs() - 1;
         prefiller.messenger.doWork();
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         nowNs++;
         prefiller.messenger.doWork();
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     /** A decoder is told why, by the reason that it counts. */
@@ -295,8 +295,8 @@ class PrefillerPromisesTest extends MessengerPair {
         prefiller.cache.onCommand(new EngineCommand.Announce("p", another.id(), another.digest()));
         decoder.cache.onCommand(fetchOf("d", 1, LONG_NS, "aa", EngineCommand.Prompt.NONE));
         pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
-        assertThat(prefiller.told).containsExactly("stopped p");
-        assertThat(decoder.told).containsExactly("failed d");
+        assertThat(prefiller.reported).containsExactly("stopped p");
+        assertThat(decoder.reported).containsExactly("failed d");
         fetch("d", 1, "bb");
         carry();
 

@@ -37,7 +37,7 @@ class ReconnectTest extends MessengerPair {
         decoder.transfer.completions.add(handler -> handler.onWindowFilled(cookie));
         carry();
 
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
     }
 
     @Test

@@ -23,7 +23,7 @@ class RegrantTest extends ComparingPair {
         decoder.messenger.doWork();
 
         assertThat(decoder.wire.take()).noneMatch(ControlFrame::hasGrant);
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.cache.held().clean()).isTrue();
     }
 
@@ -64,7 +64,7 @@ class RegrantTest extends ComparingPair {
 
         assertThat(decoder.wire.take()).noneMatch(ControlFrame::hasGrant).anyMatch(ControlFrame::hasDecline);
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
         assertThat(decoder.tally.sum(MessengerMetric.FETCHES_REGRANTED)).isZero();
     }
 
@@ -76,7 +76,7 @@ class RegrantTest extends ComparingPair {
         fill();
         preempted();
 
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         assertThat(takeGrants()).hasSize(1);
         assertThat(decoder.tally.sum(MessengerMetric.FETCHES_REGRANTED)).isEqualTo(1);
     }
@@ -109,7 +109,7 @@ class RegrantTest extends ComparingPair {
         }
         nowNs = dueNs;
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
     }
 
     private void preempted() {

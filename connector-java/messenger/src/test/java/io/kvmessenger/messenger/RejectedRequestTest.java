@@ -40,13 +40,13 @@ class RejectedRequestTest extends MessengerPair {
     void shouldKeepAFinishedPrefillForAShortTimeOnly() {
         finish("r");
         pass(SHORT_NS);
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         reject("t-r");
         pass(SHORT_NS - 1);
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         pass(1);
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         assertThat(prefiller.tally.sum(MessengerMetric.PREFILLS_EXPIRED)).isZero();
         assertThat(prefiller.tally.sum(MessengerMetric.PREFILLS_UNDELIVERED)).isEqualTo(1);
     }
@@ -58,10 +58,10 @@ class RejectedRequestTest extends MessengerPair {
         pass(2 * SHORT_NS);
         end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         pass(SHORT_NS - 1);
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         pass(1);
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
@@ -70,7 +70,7 @@ class RejectedRequestTest extends MessengerPair {
         finish("r");
         pass(SHORT_NS);
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
@@ -79,10 +79,10 @@ class RejectedRequestTest extends MessengerPair {
         pass(SHORT_NS);
         finish("r");
         pass(LIMITS.grantWaitNs() - 1);
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         pass(1);
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         assertThat(prefiller.tally.sum(MessengerMetric.PREFILLS_EXPIRED)).isEqualTo(1);
     }
 
@@ -105,7 +105,7 @@ class RejectedRequestTest extends MessengerPair {
         reject("t");
         pass(SHORT_NS);
 
-        assertThat(prefiller.told)
+        assertThat(prefiller.reported)
                 .filteredOn(word -> word.startsWith("released"))
                 .containsExactly("released t", "released t#1", "released t#12");
     }
@@ -117,10 +117,10 @@ class RejectedRequestTest extends MessengerPair {
         reject("t-r");
         prefiller.messenger.onLinkClosed(Wire.DIALLED_LINK, "reset");
         pass(LIMITS.grantWaitNs() - 1);
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         pass(1);
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         assertThat(prefiller.tally.sum(MessengerMetric.PREFILLS_EXPIRED)).isEqualTo(1);
     }
 
@@ -139,7 +139,7 @@ class RejectedRequestTest extends MessengerPair {
         }
         carry();
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         assertThat(prefiller.tally.sum(MessengerMetric.PREFILLS_SENT)).isEqualTo(1);
     }
 
@@ -150,11 +150,11 @@ class RejectedRequestTest extends MessengerPair {
         finish("r");
         reject("t-r"); // of another request with the same id
         pass(3 * SHORT_NS);
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test

@@ -100,7 +100,7 @@ class RequestedRowsTest extends MessengerPair {
         assertThat(rowsSent()).isEmpty();
         assertThat(prefiller.cache.held().writesInFlight()).isZero();
         end("r", PrefillOutcome.FINISHED, NO_SLOT);
-        assertThat(prefiller.told).endsWith("released r");
+        assertThat(prefiller.reported).endsWith("released r");
     }
 
     @Test
@@ -110,7 +110,7 @@ class RequestedRowsTest extends MessengerPair {
         fetch("r", 7, List.of("room"), 1, 2);
         carry();
         compute("r", 0);
-        assertThat(prefiller.told).contains("granted r [0, " + PROMPT_TOKENS + ") with room");
+        assertThat(prefiller.reported).contains("granted r [0, " + PROMPT_TOKENS + ") with room");
     }
 
     @Test
@@ -122,18 +122,18 @@ class RequestedRowsTest extends MessengerPair {
         end("r", PrefillOutcome.FINISHED, NO_SLOT);
         completeAll();
         assertThat(rowsSent()).isEmpty();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure)
                 .contains("the prefiller's engine has left no context rows for transfer t-r, and the decoder asks for"
                         + " some of [token of 8 bytes on request, room of 64 bytes on request]");
-        assertThat(prefiller.told).endsWith("released r");
+        assertThat(prefiller.reported).endsWith("released r");
     }
 
     @Test
     void shouldFailAFetchThatAsksForWhatThereIsNot() {
         connect(Sending.ALWAYS, Sending.ON_REQUEST);
         fetch("r", 7, List.of("logits"), 1, 2);
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure)
                 .contains("context row logits is asked for, expected one of [token of 8 bytes, room of 64 bytes on"
                         + " request]: ask for kinds that the messenger was opened with");
@@ -144,7 +144,7 @@ class RequestedRowsTest extends MessengerPair {
         connect(Sending.ON_REQUEST, Sending.ON_REQUEST);
         fetch("slot alone", 7, List.of(), 1, 2);
         fetch("rows alone", NO_SLOT, List.of("room"), 1, 2);
-        assertThat(decoder.told).containsExactly("failed slot alone", "failed rows alone");
+        assertThat(decoder.reported).containsExactly("failed slot alone", "failed rows alone");
     }
 
     @Test
@@ -176,7 +176,7 @@ class RequestedRowsTest extends MessengerPair {
                             .build());
         }
         carry();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("context row 2 is asked for");
     }
 

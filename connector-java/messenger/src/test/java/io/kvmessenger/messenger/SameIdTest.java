@@ -128,8 +128,10 @@ class SameIdTest extends MessengerPair {
         completeAllWrites();
 
         assertThat(pagesSent()).containsExactlyInAnyOrder("5>1", "6>2", "7>3", "2>4");
-        assertThat(decoder.told).isEmpty();
-        assertThat(prefiller.told).contains("released p1", "released p2").noneMatch(word -> word.startsWith("stopped"));
+        assertThat(decoder.reported).isEmpty();
+        assertThat(prefiller.reported)
+                .contains("released p1", "released p2")
+                .noneMatch(word -> word.startsWith("stopped"));
         assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
@@ -139,7 +141,7 @@ class SameIdTest extends MessengerPair {
         announce("p2", SECOND);
         decoder.cache.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
         carry();
-        assertThat(prefiller.told).containsExactly("stopped p1");
+        assertThat(prefiller.reported).containsExactly("stopped p1");
         compute("p2", SECOND, SECOND_PAGES);
         finish("p2");
         finish("p1");
@@ -147,7 +149,7 @@ class SameIdTest extends MessengerPair {
         completeAllWrites();
 
         assertThat(pagesSent()).containsExactlyInAnyOrder("7>3", "2>4");
-        assertThat(prefiller.told).contains("released p1", "released p2");
+        assertThat(prefiller.reported).contains("released p1", "released p2");
     }
 
     @Test
@@ -156,11 +158,11 @@ class SameIdTest extends MessengerPair {
         carry();
         compute("p2", SECOND, SECOND_PAGES);
         finish("p2");
-        assertThat(prefiller.told).as("its decoder has not spoken").isEmpty();
+        assertThat(prefiller.reported).as("its decoder has not spoken").isEmpty();
         compute("p1", FIRST, FIRST_PAGES);
         finish("p1");
 
-        assertThat(prefiller.told).containsExactly("released p1");
+        assertThat(prefiller.reported).containsExactly("released p1");
     }
 
     @Test
@@ -175,9 +177,9 @@ class SameIdTest extends MessengerPair {
         compute("p1", FIRST, FIRST_PAGES);
         finish("p1");
 
-        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(decoder.reported).containsExactly("failed d1");
         assertThat(pagesSent()).containsExactlyInAnyOrder("7>3", "2>4");
-        assertThat(prefiller.told).as("the first need not wait").contains("released p1", "released p2");
+        assertThat(prefiller.reported).as("the first need not wait").contains("released p1", "released p2");
     }
 
     @Test
@@ -185,9 +187,9 @@ class SameIdTest extends MessengerPair {
         announce("p1", FIRST);
         end("p1", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         fetch("d2", SECOND, 3);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         fetch("d1", FIRST, 1);
-        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(decoder.reported).containsExactly("failed d1");
         assertThat(decoder.lastFailure).contains("ABORTED");
         compute("p2", SECOND, SECOND_PAGES);
         finish("p2");
@@ -206,7 +208,7 @@ class SameIdTest extends MessengerPair {
         finish("p2");
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
 
-        assertThat(prefiller.told).containsExactly("released p1");
+        assertThat(prefiller.reported).containsExactly("released p1");
     }
 
     @Test
@@ -217,7 +219,7 @@ class SameIdTest extends MessengerPair {
         compute("p2", SECOND, SECOND_PAGES);
         finish("p2");
 
-        assertThat(decoder.told).containsExactly("prefilled one-id bb");
+        assertThat(decoder.reported).containsExactly("prefilled one-id bb");
     }
 
     @Test
@@ -226,7 +228,7 @@ class SameIdTest extends MessengerPair {
         fetch("d1", FIRST, 1);
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
 
-        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(decoder.reported).containsExactly("failed d1");
         assertThat(decoder.lastFailure).contains("unheard_limit_seconds", "another prompt", "same tokenizer");
     }
 
@@ -240,12 +242,12 @@ class SameIdTest extends MessengerPair {
             announce("p2", SECOND);
             fetch("d1", FIRST, 1);
         }
-        assertThat(decoder.told).as("more of either may come").isEmpty();
+        assertThat(decoder.reported).as("more of either may come").isEmpty();
         pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
 
-        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(decoder.reported).containsExactly("failed d1");
         assertThat(decoder.lastFailure).contains("name different prompts", "same tokens and adapter");
-        assertThat(prefiller.told).contains("stopped p2");
+        assertThat(prefiller.reported).contains("stopped p2");
         assertThat(prefiller.cache.held().grantsWaiting()).isZero();
         end("p2", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         assertThat(prefiller.cache.held().prefills()).isZero();
@@ -266,7 +268,9 @@ class SameIdTest extends MessengerPair {
         completeAllWrites();
 
         assertThat(pagesSent()).containsExactlyInAnyOrder("5>1", "6>2", "7>3", "2>4");
-        assertThat(prefiller.told).contains("released p1", "released p2").noneMatch(word -> word.startsWith("stopped"));
+        assertThat(prefiller.reported)
+                .contains("released p1", "released p2")
+                .noneMatch(word -> word.startsWith("stopped"));
     }
 
     @Test
@@ -283,8 +287,8 @@ class SameIdTest extends MessengerPair {
         announce("p3", THIRD);
         fetch("d4", FOURTH, 6);
 
-        assertThat(decoder.told).isEmpty();
-        assertThat(prefiller.told).noneMatch(word -> word.startsWith("stopped"));
+        assertThat(decoder.reported).isEmpty();
+        assertThat(prefiller.reported).noneMatch(word -> word.startsWith("stopped"));
         assertThat(prefiller.cache.held().grantsWaiting()).isZero();
     }
 
@@ -296,7 +300,7 @@ class SameIdTest extends MessengerPair {
         pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
 
         assertThat(decoder.lastFailure).as("its own limit").contains("unheard_limit_seconds");
-        assertThat(prefiller.told)
+        assertThat(prefiller.reported)
                 .as("which of them the first contradicts is not known")
                 .isEmpty();
     }
@@ -309,7 +313,7 @@ class SameIdTest extends MessengerPair {
         fetch("d1", FIRST, 1);
         pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
 
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
     }
 
     @Test
@@ -338,7 +342,7 @@ class SameIdTest extends MessengerPair {
         prefiller.cache.onEnqueueFailed(FIRST, "the engine is full");
         carry();
 
-        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(decoder.reported).containsExactly("failed d1");
         assertThat(decoder.lastFailure).contains("the engine is full");
         assertThat(prefiller.cache.held().grantsWaiting()).isEqualTo(1);
     }
@@ -364,8 +368,8 @@ class SameIdTest extends MessengerPair {
 
         assertThat(pagesSent()).hasSize(4).allMatch(page -> page.matches("[56]>[1-4]|[72]>[1-4]"));
         assertThat(pagesSent().stream().map(page -> page.substring(2))).containsExactlyInAnyOrder("1", "2", "3", "4");
-        assertThat(decoder.told).isEmpty();
-        assertThat(prefiller.told).containsExactlyInAnyOrder("released p1", "released p2");
+        assertThat(decoder.reported).isEmpty();
+        assertThat(prefiller.reported).containsExactlyInAnyOrder("released p1", "released p2");
     }
 
     @Test
@@ -380,11 +384,11 @@ class SameIdTest extends MessengerPair {
         fetch("d1", FIRST, 1);
         completeAllWrites();
         pass(3 * LIMITS.grantWaitNs());
-        assertThat(prefiller.told).containsExactly("released p1");
+        assertThat(prefiller.reported).containsExactly("released p1");
         decoder.cache.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
         carry();
 
-        assertThat(prefiller.told).containsExactly("released p1", "released p2");
+        assertThat(prefiller.reported).containsExactly("released p1", "released p2");
     }
 
     @Test
@@ -396,10 +400,10 @@ class SameIdTest extends MessengerPair {
         carry();
         compute("p2", FIRST, SECOND_PAGES);
         finish("p2");
-        assertThat(prefiller.told).as("the first is still being written").containsExactly("released p2");
+        assertThat(prefiller.reported).as("the first is still being written").containsExactly("released p2");
         completeAllWrites();
 
-        assertThat(prefiller.told).containsExactly("released p2", "released p1");
+        assertThat(prefiller.reported).containsExactly("released p2", "released p1");
     }
 
     @Test
@@ -412,12 +416,12 @@ class SameIdTest extends MessengerPair {
         finish("p2");
         decoder.cache.onCommand(new EngineCommand.Abandon("d1")); // all has left, and not arrived yet
         carry();
-        assertThat(decoder.told).containsExactly("failed d1");
-        assertThat(prefiller.told).containsExactly("released p1");
+        assertThat(decoder.reported).containsExactly("failed d1");
+        assertThat(prefiller.reported).containsExactly("released p1");
         fetch("d2", FIRST, 3);
         completeAllWrites();
 
-        assertThat(prefiller.told).containsExactly("released p1", "released p2");
+        assertThat(prefiller.reported).containsExactly("released p1", "released p2");
         assertThat(pagesSent()).contains("7>3", "2>4");
     }
 
@@ -436,8 +440,8 @@ class SameIdTest extends MessengerPair {
         finish("p1");
         completeAllWrites();
 
-        assertThat(decoder.told).as("all of it had been posted, and landed").containsExactly("arrived d1");
-        assertThat(prefiller.told).as("either serves the second").contains("released p1", "released p2");
+        assertThat(decoder.reported).as("all of it had been posted, and landed").containsExactly("arrived d1");
+        assertThat(prefiller.reported).as("either serves the second").contains("released p1", "released p2");
         assertThat(pagesSent().stream().map(page -> page.substring(2))).contains("1", "2", "3", "4");
         assertThat(prefiller.cache.held().prefills()).isZero();
     }
@@ -454,7 +458,7 @@ class SameIdTest extends MessengerPair {
         finish("p1");
         finish("p2");
         completeAllWrites();
-        assertThat(prefiller.told).containsExactly("released p1", "released p2");
+        assertThat(prefiller.reported).containsExactly("released p1", "released p2");
     }
 
     @Test
@@ -464,7 +468,7 @@ class SameIdTest extends MessengerPair {
         fetch("d1", FIRST, 1);
         end("p2", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         fetch("d2", FIRST, 3);
-        assertThat(decoder.told).containsExactly("failed d2");
+        assertThat(decoder.reported).containsExactly("failed d2");
         assertThat(decoder.lastFailure).contains("ABORTED");
         compute("p1", FIRST, FIRST_PAGES);
         finish("p1");
@@ -482,7 +486,9 @@ class SameIdTest extends MessengerPair {
         announce("p2", FIRST);
         announce("p3", SECOND);
 
-        assertThat(prefiller.told).as("only prompts that differ are told apart").containsExactly("stopped p2");
+        assertThat(prefiller.reported)
+                .as("only prompts that differ are told apart")
+                .containsExactly("stopped p2");
     }
 
     // ---- no digest
@@ -495,8 +501,8 @@ class SameIdTest extends MessengerPair {
         fetch("d1", undigested, 1);
         fetch("d2", FIRST, 3);
 
-        assertThat(prefiller.told).containsExactly("stopped p2", "granted p1 [0, 8)");
-        assertThat(decoder.told).containsExactly("failed d2");
+        assertThat(prefiller.reported).containsExactly("stopped p2", "granted p1 [0, 8)");
+        assertThat(decoder.reported).containsExactly("failed d2");
         assertThat(decoder.lastFailure).contains("granted or given up already");
     }
 }

@@ -57,7 +57,7 @@ class SessionEndVerdictTest extends MessengerPair {
         }
         end(end);
         if (counted != Counted.BEFORE_THE_END_AND_REPORTED_AFTER_IT) {
-            assertThat(decoder.told).isEmpty();
+            assertThat(decoder.reported).isEmpty();
             assertThat(decoder.transfer.revoked).isEmpty();
             landAll();
         }
@@ -68,7 +68,7 @@ class SessionEndVerdictTest extends MessengerPair {
             assertThat(decoder.transfer.revoked).hasSize(end == End.DATA_PATHS_LOST ? 0 : 1);
         }
 
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
         assertThat(decoder.cache.held().clean()).isTrue();
     }
 
@@ -79,11 +79,11 @@ class SessionEndVerdictTest extends MessengerPair {
         decoder.transfer.land(prefiller.transfer.requests.getFirst());
         end(end);
         if (end != End.DATA_PATHS_LOST) {
-            assertThat(decoder.told).isEmpty();
+            assertThat(decoder.reported).isEmpty();
             closeAdmission();
         }
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.cache.held().clean()).isTrue();
     }
 
@@ -117,11 +117,11 @@ class SessionEndVerdictTest extends MessengerPair {
         postAll("r", 1);
         end(End.GOODBYE);
 
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
         assertThat(decoder.transfer.revoked).hasSize(1);
         landAll();
         closeAdmission();
-        assertThat(decoder.told).containsExactly("quarantined r", "failed r");
+        assertThat(decoder.reported).containsExactly("quarantined r", "failed r");
     }
 
     @ParameterizedTest
@@ -134,15 +134,15 @@ class SessionEndVerdictTest extends MessengerPair {
         assertThat(decoder.messenger.nextDeadlineNs()).isLessThanOrEqualTo(nowNs + limitNs);
         nowNs += limitNs - 1;
         decoder.messenger.doWork();
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         nowNs += 1;
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
         assertThat(decoder.cache.held().quarantinedPages()).isEqualTo(2);
         assertThat(decoder.transfer.revoked).hasSize(1);
         landAll();
         closeAdmission();
-        assertThat(decoder.told).containsExactly("quarantined r", "failed r");
+        assertThat(decoder.reported).containsExactly("quarantined r", "failed r");
     }
 
     @Test
@@ -155,10 +155,10 @@ class SessionEndVerdictTest extends MessengerPair {
         long filled = decoder.transfer.windowCookies.get(decoder.transfer.windowCookies.size() - 2);
         decoder.transfer.completions.add(handler -> handler.onWindowFilled(filled));
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
         assertThat(decoder.transfer.revoked).isEmpty();
         closeAdmission();
-        assertThat(decoder.told).containsExactly("arrived r", "failed s");
+        assertThat(decoder.reported).containsExactly("arrived r", "failed s");
     }
 
     /** Its pages go back with the proof, which the engine need not wait for. */
@@ -167,11 +167,11 @@ class SessionEndVerdictTest extends MessengerPair {
         postAll("r", 1);
         end(End.LINK_CLOSED);
         decoder.cache.onCommand(new EngineCommand.Abandon("r"));
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
         assertThat(decoder.transfer.revoked).hasSize(1);
         landAll();
         reportFilled();
-        assertThat(decoder.told).containsExactly("quarantined r", "failed r");
+        assertThat(decoder.reported).containsExactly("quarantined r", "failed r");
     }
 
     @Test
@@ -181,7 +181,7 @@ class SessionEndVerdictTest extends MessengerPair {
         end(End.GOODBYE);
         nowNs += LIMITS.silenceLimitNs() / 2;
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
         closeAdmission();
         assertThat(decoder.lastFailure).contains("fetch_limit_seconds");
     }
@@ -193,9 +193,9 @@ class SessionEndVerdictTest extends MessengerPair {
         long cookie = decoder.transfer.windowCookies.getLast();
         decoder.transfer.completions.add(handler -> handler.onWindowOvershot(cookie, 9, 8));
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
         closeAdmission();
-        assertThat(decoder.told).containsExactly("quarantined r", "failed r");
+        assertThat(decoder.reported).containsExactly("quarantined r", "failed r");
     }
 
     /** The word of a preemption came, and it would be granted again: but all of the first attempt was posted. */
@@ -204,10 +204,10 @@ class SessionEndVerdictTest extends MessengerPair {
         postAll("r", 1);
         preempted(decoder.transfer.windowWeights.getLast());
         end(End.GOODBYE);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         landAll();
         closeAdmission();
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
     }
 
     @Test
@@ -215,7 +215,7 @@ class SessionEndVerdictTest extends MessengerPair {
         postAll("r", 1);
         preempted(decoder.transfer.windowWeights.getLast() - 1);
         end(End.GOODBYE);
-        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.reported).containsExactly("quarantined r");
         assertThat(decoder.transfer.revoked).hasSize(1);
     }
 
@@ -227,10 +227,10 @@ class SessionEndVerdictTest extends MessengerPair {
         decoder.failsAtReportOf = "r";
         nowNs += LIMITS.silenceLimitNs();
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("quarantined s");
+        assertThat(decoder.reported).containsExactly("quarantined s");
         decoder.failsAtReportOf = "";
         closeAdmission();
-        assertThat(decoder.told).containsExactly("quarantined s", "failed r", "failed s");
+        assertThat(decoder.reported).containsExactly("quarantined s", "failed r", "failed s");
         assertThat(decoder.cache.held().clean()).isTrue();
     }
 
@@ -240,7 +240,7 @@ class SessionEndVerdictTest extends MessengerPair {
         fetch("r", 1, 0);
         carry();
         end(End.GOODBYE);
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.transfer.revoked).hasSize(1);
     }
 
@@ -251,10 +251,10 @@ class SessionEndVerdictTest extends MessengerPair {
         postAnnounced();
         prefiller.messenger.onLinkClosed(Wire.DIALLED_LINK, "reset");
         while (!prefiller.transfer.submitted.isEmpty()) {
-            assertThat(prefiller.told).noneMatch(event -> event.startsWith("released"));
+            assertThat(prefiller.reported).noneMatch(event -> event.startsWith("released"));
             completeOneWrite();
         }
-        assertThat(prefiller.told).doesNotContain("stopped r").endsWith("released r");
+        assertThat(prefiller.reported).doesNotContain("stopped r").endsWith("released r");
         assertThat(prefiller.cache.held().clean()).isTrue();
     }
 
@@ -267,7 +267,7 @@ class SessionEndVerdictTest extends MessengerPair {
                     handler -> handler.onWriteFailed(cookie, TransferFault.DISCONNECTED, "disconnected"));
         }
         prefiller.messenger.doWork();
-        assertThat(prefiller.told).containsSubsequence("stopped r", "released r");
+        assertThat(prefiller.reported).containsSubsequence("stopped r", "released r");
         assertThat(prefiller.cache.held().clean()).isTrue();
     }
 
@@ -275,7 +275,7 @@ class SessionEndVerdictTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        tellComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 0, 5, 6);
+        reportComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 0, 5, 6);
         end("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         assertThat(prefiller.transfer.submitted).isNotEmpty();
     }

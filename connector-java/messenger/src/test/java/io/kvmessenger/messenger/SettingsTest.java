@@ -43,7 +43,7 @@ class SettingsTest extends MessengerPair {
     void shouldFailRequestsWithTheSettingAndBothValues() {
         meet(geometry("1"), geometry("4"));
 
-        assertThat(decoder.told).contains("failed warm-up");
+        assertThat(decoder.reported).contains("failed warm-up");
         assertThat(decoder.lastFailure).contains(DIFFERENCE + ": start both with the same, or name it in");
         assertThat(prefiller.logged).anyMatch(line -> line.startsWith("WARNING") && line.contains(DIFFERENCE));
     }
@@ -52,7 +52,7 @@ class SettingsTest extends MessengerPair {
     void shouldConnectEqualSettingsWithoutAWord() {
         meet(geometry("4", "num_experts_per_tok"), geometry("4", "num_experts_per_tok"));
 
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         assertThat(decoder.logged).isEmpty();
         assertThat(prefiller.logged).isEmpty();
     }
@@ -61,7 +61,7 @@ class SettingsTest extends MessengerPair {
     void shouldWarnOnBothSidesOfADifferenceThatBothExcuse() {
         meet(geometry("1", "num_experts_per_tok"), geometry("4", "num_experts_per_tok"));
 
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         for (Side side : List.of(prefiller, decoder)) {
             assertThat(side.logged)
                     .singleElement()
@@ -83,9 +83,9 @@ class SettingsTest extends MessengerPair {
     void shouldConnectWithAnEarlierBuildByTheModelsFingerprint() {
         meet(geometry("1"), Geometries.of("m"));
 
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         meet(Geometries.of("m"), geometry("4"));
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         meet(geometry("1"), Geometries.of("other"));
         assertThat(decoder.lastFailure).contains("the prefiller's model is m, the decoder's is other");
     }

@@ -18,14 +18,14 @@ class ShutdownTest extends MessengerPair {
         CompletableFuture<Void> drained = drain(prefiller);
         assertThat(reasons()).containsExactly(CannotDeliver.Reason.SHUTTING_DOWN);
         carry();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(drained).isDone();
 
         fetch("s", 1, 0);
         decoder.wire.take().forEach(f -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, f));
         assertThat(reasons()).containsExactly(CannotDeliver.Reason.SHUTTING_DOWN);
         carry();
-        assertThat(decoder.told).containsExactly("failed r", "failed s");
+        assertThat(decoder.reported).containsExactly("failed r", "failed s");
     }
 
     @Test
@@ -73,7 +73,7 @@ class ShutdownTest extends MessengerPair {
             completeOneWrite();
             carry();
         }
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         decoder.messenger.doWork();
         assertThat(drained).isDone();
     }

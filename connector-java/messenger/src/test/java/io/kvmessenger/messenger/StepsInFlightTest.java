@@ -64,7 +64,7 @@ class StepsInFlightTest extends MessengerPair {
             completeOneWrite();
         }
         carry();
-        assertThat(prefiller.told).contains("released " + request);
+        assertThat(prefiller.reported).contains("released " + request);
         assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
@@ -99,7 +99,7 @@ class StepsInFlightTest extends MessengerPair {
         count(4);
         assertThat(submitted()).isEqualTo(4);
         end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
-        assertThat(prefiller.told).doesNotContain("stopped r");
+        assertThat(prefiller.reported).doesNotContain("stopped r");
         assertArrives("r");
     }
 
@@ -112,11 +112,11 @@ class StepsInFlightTest extends MessengerPair {
         end(2, 4);
         end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         carry();
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         count(4);
         assertThat(submitted()).isEqualTo(LAYERS);
         assertArrives("r");
-        assertThat(decoder.told).doesNotContain("failed r");
+        assertThat(decoder.reported).doesNotContain("failed r");
     }
 
     @Test
@@ -131,7 +131,7 @@ class StepsInFlightTest extends MessengerPair {
         end(1, 2);
         count(5);
         carry();
-        assertThat(decoder.told).contains("failed r").doesNotContain("failed s");
+        assertThat(decoder.reported).contains("failed r").doesNotContain("failed s");
         end("s", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         end("r", PrefillOutcome.FAILED, ContextSlots.NO_SLOT);
         assertArrives("s");
@@ -145,7 +145,7 @@ class StepsInFlightTest extends MessengerPair {
         fail(1);
         carry();
         assertThat(submitted()).isZero();
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         assertThat(decoder.lastFailure).contains("forward pass failed");
     }
 
@@ -180,7 +180,7 @@ class StepsInFlightTest extends MessengerPair {
         carry();
         assertThat(decoder.lastFailure)
                 .contains("step 2 from 1 of the layer counter on, expected 2 or more: the passes before it go as far");
-        assertThat(decoder.told).contains("failed s").doesNotContain("failed r");
+        assertThat(decoder.reported).contains("failed s").doesNotContain("failed r");
         begin(1, 2, whole("u"));
         assertThat(prefiller.progress.inFlightCount()).isZero();
     }
@@ -199,7 +199,7 @@ class StepsInFlightTest extends MessengerPair {
     /** A prompt of a later step, told as it should be, is sent; the engine ends those that were refused. */
     private void assertServes(String request, long step, long counterStart, String... refused) {
         for (String each : refused) {
-            assertThat(decoder.told).contains("failed " + each);
+            assertThat(decoder.reported).contains("failed " + each);
             end(each, PrefillOutcome.FAILED, ContextSlots.NO_SLOT);
         }
         begin(step, counterStart, whole(request));
@@ -207,7 +207,7 @@ class StepsInFlightTest extends MessengerPair {
         count(counterStart + LAYERS);
         end(request, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         assertArrives(request);
-        assertThat(decoder.told).doesNotContain("failed " + request);
+        assertThat(decoder.reported).doesNotContain("failed " + request);
     }
 
     @Test
@@ -232,7 +232,7 @@ class StepsInFlightTest extends MessengerPair {
         carry();
         end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         assertServes("u", 3, 4, "s");
-        assertThat(decoder.told).doesNotContain("failed r");
+        assertThat(decoder.reported).doesNotContain("failed r");
     }
 
     @Test
@@ -272,6 +272,6 @@ class StepsInFlightTest extends MessengerPair {
         count(4);
         assertThat(submitted()).isZero();
         end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
-        assertThat(prefiller.told).contains("released r");
+        assertThat(prefiller.reported).contains("released r");
     }
 }

@@ -57,14 +57,14 @@ class TransferAttemptsTest extends MessengerPair {
         transferOnce("r");
         transferOnce("r");
         finish("r"); // the prefiller's leg first
-        assertThat(prefiller.told).containsExactly("released r", "released r");
+        assertThat(prefiller.reported).containsExactly("released r", "released r");
         fetch("r", 1, LONG_NS);
         carry();
         completeAllWrites();
         fillNewestWindow();
 
-        assertThat(decoder.told).containsExactly("arrived r", "arrived r", "arrived r");
-        assertThat(prefiller.told).containsExactly("released r", "released r", "released r");
+        assertThat(decoder.reported).containsExactly("arrived r", "arrived r", "arrived r");
+        assertThat(prefiller.reported).containsExactly("released r", "released r", "released r");
     }
 
     @Test
@@ -72,10 +72,10 @@ class TransferAttemptsTest extends MessengerPair {
         transferOnce("r");
         fetch("r", 1, LONG_NS);
         pass(LIMITS.grantWaitNs() - LIMITS.heartbeatNs());
-        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(decoder.reported).containsExactly("arrived r");
         pass(2 * LIMITS.heartbeatNs());
 
-        assertThat(decoder.told).containsExactly("arrived r", "failed r");
+        assertThat(decoder.reported).containsExactly("arrived r", "failed r");
         assertThat(decoder.lastFailure).contains("grant_wait_seconds", "an earlier one with that id: it was sent");
     }
 
@@ -95,7 +95,7 @@ class TransferAttemptsTest extends MessengerPair {
         completeAllWrites();
         fillNewestWindow();
 
-        assertThat(decoder.told).containsExactly("failed r", "arrived r");
+        assertThat(decoder.reported).containsExactly("failed r", "arrived r");
     }
 
     @Test
@@ -106,8 +106,8 @@ class TransferAttemptsTest extends MessengerPair {
         finish("r");
         completeAllWrites();
 
-        assertThat(decoder.told).isEmpty();
-        assertThat(prefiller.told).endsWith("released r");
+        assertThat(decoder.reported).isEmpty();
+        assertThat(prefiller.reported).endsWith("released r");
         assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
@@ -117,13 +117,13 @@ class TransferAttemptsTest extends MessengerPair {
         carry();
         finish("r");
         pass(3 * LIMITS.grantWaitNs());
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         fetch("r", 1, LONG_NS);
         carry();
         completeAllWrites();
 
-        assertThat(prefiller.told).containsExactly("released r");
-        assertThat(decoder.told).containsExactly("prefilled t-r");
+        assertThat(prefiller.reported).containsExactly("released r");
+        assertThat(decoder.reported).containsExactly("prefilled t-r");
     }
 
     private void expect(String request) {
@@ -137,7 +137,7 @@ class TransferAttemptsTest extends MessengerPair {
         announce("r");
         compute("r", 0);
         carry();
-        assertThat(decoder.told).isEmpty(); // computed, and the engine may still preempt it
+        assertThat(decoder.reported).isEmpty(); // computed, and the engine may still preempt it
         end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         carry();
         expect("given up");
@@ -145,7 +145,7 @@ class TransferAttemptsTest extends MessengerPair {
         end("given up", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
 
-        assertThat(decoder.told).containsExactly("prefilled t-r", "prefilled t-given up");
+        assertThat(decoder.reported).containsExactly("prefilled t-r", "prefilled t-given up");
     }
 
     @Test
@@ -155,11 +155,11 @@ class TransferAttemptsTest extends MessengerPair {
         announce("aborted");
         end("aborted", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
-        assertThat(prefiller.told).contains("released aborted");
+        assertThat(prefiller.reported).contains("released aborted");
         expect("aborted");
         expect("never seen");
 
-        assertThat(decoder.told).containsExactly("prefilled t-r", "prefilled t-aborted");
+        assertThat(decoder.reported).containsExactly("prefilled t-r", "prefilled t-aborted");
     }
 
     @Test
@@ -170,16 +170,16 @@ class TransferAttemptsTest extends MessengerPair {
         expect("declined");
         decoder.cache.onCommand(new EngineCommand.Decline(new TransferKey("t-declined", ""), PREFILLER));
         pass(LIMITS.grantWaitNs() - 1);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         pass(1);
-        assertThat(decoder.told).containsExactly("prefilled t-never");
+        assertThat(decoder.reported).containsExactly("prefilled t-never");
         pass(3 * LIMITS.grantWaitNs());
-        assertThat(decoder.told).hasSize(1);
+        assertThat(decoder.reported).hasSize(1);
 
         fetch("never", 1, 100 * LIMITS.grantWaitNs()); // it is granted like any other, and its prefill may still come
         finish("never");
         completeAllWrites();
-        assertThat(prefiller.told).contains("released never");
+        assertThat(prefiller.reported).contains("released never");
     }
 
     @Test
@@ -190,10 +190,10 @@ class TransferAttemptsTest extends MessengerPair {
         expect("fetched");
         fetch("fetched", 1, LONG_NS);
         carry();
-        decoder.told.clear();
+        decoder.reported.clear();
         decoder.messenger.onLinkClosed(Wire.DIALLED_LINK, "reset");
 
-        assertThat(decoder.told)
+        assertThat(decoder.reported)
                 .contains("prefilled t-r")
                 .doesNotContain("prefilled t-declined", "prefilled t-fetched");
     }
@@ -206,7 +206,7 @@ class TransferAttemptsTest extends MessengerPair {
         decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
@@ -218,21 +218,21 @@ class TransferAttemptsTest extends MessengerPair {
         prefiller.messenger.onLinkClosed(Wire.DIALLED_LINK, "the link broke");
         nowNs += LIMITS.grantWaitNs() - 1;
         prefiller.messenger.doWork();
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         nowNs += 1;
         prefiller.messenger.doWork();
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
     void shouldHoldNoPagesForADecoderWhoseGrantWaitedInVain() {
         fetch("r", 1, LONG_NS);
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         finish("r");
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
@@ -240,28 +240,28 @@ class TransferAttemptsTest extends MessengerPair {
         decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
         finish("r");
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         fetch("r", 1, LONG_NS);
         carry();
         completeAllWrites();
 
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
     void shouldTakeADeclineForTheLifeThatIsOverWhenThatLifeWasOwedOne() {
         finish("r");
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         decoder.cache.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
         finish("r");
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.reported).containsExactly("released r");
         fetch("r", 1, LONG_NS);
         carry();
         completeAllWrites();
 
-        assertThat(prefiller.told).containsExactly("released r", "released r");
+        assertThat(prefiller.reported).containsExactly("released r", "released r");
     }
 
     @Test
@@ -271,7 +271,7 @@ class TransferAttemptsTest extends MessengerPair {
         carry();
         finish("r");
 
-        assertThat(prefiller.told).containsExactly("released r", "released r");
+        assertThat(prefiller.reported).containsExactly("released r", "released r");
     }
 
     @Test
@@ -285,8 +285,8 @@ class TransferAttemptsTest extends MessengerPair {
         completeAllWrites();
         fillNewestWindow();
 
-        assertThat(decoder.told).containsExactly("arrived r");
-        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(decoder.reported).containsExactly("arrived r");
+        assertThat(prefiller.reported).containsExactly("released r");
     }
 
     @Test
@@ -311,13 +311,13 @@ class TransferAttemptsTest extends MessengerPair {
         prefiller.cache.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         completeAllWrites();
         pass(2 * LIMITS.grantWaitNs());
-        assertThat(decoder.told).isEmpty();
-        assertThat(prefiller.told).doesNotContain("stopped r");
+        assertThat(decoder.reported).isEmpty();
+        assertThat(prefiller.reported).doesNotContain("stopped r");
         end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
-        assertThat(prefiller.told).endsWith("stopped r", "released r");
+        assertThat(decoder.reported).containsExactly("failed r");
+        assertThat(prefiller.reported).endsWith("stopped r", "released r");
         assertThat(prefiller.cache.held().prefills()).isZero();
     }
 
@@ -326,7 +326,7 @@ class TransferAttemptsTest extends MessengerPair {
         announce("r");
         prefiller.cache.onCommand(new EngineCommand.Announce("second", "t-r"));
 
-        assertThat(prefiller.told).containsExactly("stopped second");
+        assertThat(prefiller.reported).containsExactly("stopped second");
     }
 
     @Test
@@ -336,7 +336,7 @@ class TransferAttemptsTest extends MessengerPair {
         fetch("r", 1, LONG_NS);
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("ABORTED");
 
         fetch("r", 1, LONG_NS);
@@ -344,7 +344,7 @@ class TransferAttemptsTest extends MessengerPair {
         finish("r");
         completeAllWrites();
         fillNewestWindow();
-        assertThat(decoder.told).as("a later request with that id").containsExactly("failed r", "arrived r");
+        assertThat(decoder.reported).as("a later request with that id").containsExactly("failed r", "arrived r");
     }
 
     @Test
@@ -356,8 +356,8 @@ class TransferAttemptsTest extends MessengerPair {
         end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
 
-        assertThat(prefiller.told).containsExactly("released r");
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.reported).containsExactly("released r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("ABORTED");
     }
 }

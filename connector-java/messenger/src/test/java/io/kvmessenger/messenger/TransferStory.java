@@ -142,7 +142,7 @@ abstract class TransferStory extends MessengerPair {
             fetch("warm-up", 1, 0);
         }
         meet();
-        prefiller.told.clear();
+        prefiller.reported.clear();
         prefillerDigest = engines.digests ? "aa" : "";
         announced = begun = dropped = passRuns = tired = fetched = false;
         postponed.clear();
@@ -198,7 +198,8 @@ abstract class TransferStory extends MessengerPair {
 
     /** Does what was postponed if it need not wait for a grant. Returns whether anything was done. */
     private boolean compute() {
-        boolean may = !engines.awaitsGrants || prefiller.told.stream().anyMatch(word -> word.startsWith("granted r "));
+        boolean may =
+                !engines.awaitsGrants || prefiller.reported.stream().anyMatch(word -> word.startsWith("granted r "));
         if (postponed.isEmpty() || !may) {
             return false;
         }
@@ -289,7 +290,7 @@ abstract class TransferStory extends MessengerPair {
                 more |= follows.getAsBoolean();
             }
         }
-        releasedNs = releasedNs < 0 && prefiller.told.contains("released r") ? nowNs : releasedNs;
+        releasedNs = releasedNs < 0 && prefiller.reported.contains("released r") ? nowNs : releasedNs;
         fetchOverNs = fetchOverNs < 0 && fetchCount() > 0 ? nowNs : fetchOverNs;
     }
 
@@ -324,7 +325,7 @@ abstract class TransferStory extends MessengerPair {
     }
 
     private boolean heed() {
-        boolean stopped = prefiller.told.contains("stopped r");
+        boolean stopped = prefiller.reported.contains("stopped r");
         boolean waitsLong = announced && !begun && nowNs - announcedNs >= ENGINE_WAIT_NS;
         if (dropped || !engines.heeds || !(stopped || waitsLong)) {
             return false;
@@ -337,13 +338,13 @@ abstract class TransferStory extends MessengerPair {
     // ---- its end
 
     private long fetchCount() {
-        return decoder.told.stream()
+        return decoder.reported.stream()
                 .filter(word -> word.equals("arrived r") || word.equals("failed r"))
                 .count();
     }
 
     private boolean atRest() {
-        boolean released = !dropped || prefiller.told.contains("released r");
+        boolean released = !dropped || prefiller.reported.contains("released r");
         return released && (!fetched || fetchCount() > 0) && (dropped || !announced);
     }
 
@@ -352,7 +353,7 @@ abstract class TransferStory extends MessengerPair {
         assertThat(fenced)
                 .as("the fence of a preemption, %s, %s", engines, events)
                 .isCompleted();
-        assertThat(prefiller.told.stream().filter("released r"::equals).count())
+        assertThat(prefiller.reported.stream().filter("released r"::equals).count())
                 .as("releases, %s, %s", engines, events)
                 .isEqualTo(dropped ? 1 : 0);
         assertThat(fetchCount())
@@ -412,6 +413,6 @@ abstract class TransferStory extends MessengerPair {
         if (!fetched) {
             return FetchEnd.NONE;
         }
-        return decoder.told.contains("arrived r") ? FetchEnd.ARRIVED : FetchEnd.FAILED;
+        return decoder.reported.contains("arrived r") ? FetchEnd.ARRIVED : FetchEnd.FAILED;
     }
 }

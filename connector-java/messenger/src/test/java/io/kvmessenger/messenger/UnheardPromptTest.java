@@ -59,17 +59,17 @@ class UnheardPromptTest extends MessengerPair {
         pass(laterNs);
         announce(request);
         carry();
-        assertThat(prefiller.told).contains("granted " + request + " [0, 8)");
+        assertThat(prefiller.reported).contains("granted " + request + " [0, 8)");
     }
 
     @Test
     void shouldAnswerAfterTheShortLimitWhenAPromptThatWasRejectedNeverComes() {
         ask("r");
         pass(UNHEARD_NS - 1);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         pass(1);
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("(unheard_limit_seconds)");
         assertThat(prefiller.cache.held().grantsWaiting()).isZero();
     }
@@ -89,7 +89,7 @@ class UnheardPromptTest extends MessengerPair {
         pass(UNHEARD_NS - 1);
         announce("r");
         pass(5 * limits.grantWaitNs());
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         compute("r", 0);
         end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         carry();
@@ -102,7 +102,7 @@ class UnheardPromptTest extends MessengerPair {
         compute("r", 0);
         end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         pass(limits.grantWaitNs() - 1);
-        assertThat(prefiller.told).isEmpty();
+        assertThat(prefiller.reported).isEmpty();
         ask("r");
 
         assertThat(prefiller.transfer.submitted).isNotEmpty();
@@ -116,7 +116,7 @@ class UnheardPromptTest extends MessengerPair {
         meetWith(own, asking);
         ask("r");
         pass(9 * MILLI - 1);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         pass(1);
 
         assertThat(decoder.lastFailure).contains("within 9 ms (unheard_limit_seconds)");
@@ -130,7 +130,7 @@ class UnheardPromptTest extends MessengerPair {
         meetWith(own, asking);
         ask("r");
         pass(5 * MILLI - 1);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
     }
 
     @Test
@@ -138,14 +138,14 @@ class UnheardPromptTest extends MessengerPair {
         askAndAnnounce("first", UNHEARD_NS - 1);
         ask("second");
         pass(2 * (UNHEARD_NS - 1) - 1);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         pass(1);
-        assertThat(decoder.told).containsExactly("failed second");
+        assertThat(decoder.reported).containsExactly("failed second");
 
         pass(4 * UNHEARD_NS);
         ask("third");
         pass(UNHEARD_NS);
-        assertThat(decoder.told).as("the queue is over").containsExactly("failed second", "failed third");
+        assertThat(decoder.reported).as("the queue is over").containsExactly("failed second", "failed third");
     }
 
     @Test
@@ -155,10 +155,10 @@ class UnheardPromptTest extends MessengerPair {
         askAndAnnounce("third", 4 * UNHEARD_NS - 100);
         ask("fourth");
         pass(limits.grantWaitNs() - 1);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         pass(1);
 
-        assertThat(decoder.told).containsExactly("failed fourth");
+        assertThat(decoder.reported).containsExactly("failed fourth");
     }
 
     @Test
@@ -167,11 +167,11 @@ class UnheardPromptTest extends MessengerPair {
         pass(1);
         ask("r");
         pass(3 * UNHEARD_NS);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         endStep();
         pass(UNHEARD_NS);
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -181,7 +181,7 @@ class UnheardPromptTest extends MessengerPair {
         ask("r");
         pass(limits.grantWaitNs());
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -195,7 +195,7 @@ class UnheardPromptTest extends MessengerPair {
         }
         carry();
 
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.reported).containsExactly("failed r");
     }
 
     @Test
@@ -204,7 +204,7 @@ class UnheardPromptTest extends MessengerPair {
         carry();
         assertThat(prefiller.enqueued).hasSize(1);
         pass(limits.grantWaitNs() - 1);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         pass(1);
 
         assertThat(decoder.lastFailure).contains("(grant_wait_seconds)");
@@ -215,10 +215,10 @@ class UnheardPromptTest extends MessengerPair {
         decoder.cache.onCommand(new EngineCommand.Expect(new TransferKey("t-r", ""), PREFILLER));
         carry();
         pass(UNHEARD_NS - 1);
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.reported).isEmpty();
         pass(1);
 
-        assertThat(decoder.told).containsExactly("prefilled t-r");
+        assertThat(decoder.reported).containsExactly("prefilled t-r");
     }
 
     @Test
@@ -227,7 +227,7 @@ class UnheardPromptTest extends MessengerPair {
         pass(UNHEARD_NS);
         announce("r");
 
-        assertThat(prefiller.told).containsExactly("stopped r");
+        assertThat(prefiller.reported).containsExactly("stopped r");
         assertThat(prefiller.lastStop).contains("no request with transfer id t-r reached the prefiller");
     }
 
@@ -239,7 +239,7 @@ class UnheardPromptTest extends MessengerPair {
         end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
 
-        assertThat(prefiller.told).containsExactly("stopped r", "released r");
+        assertThat(prefiller.reported).containsExactly("stopped r", "released r");
         assertThat(prefiller.lastStop).contains("declined");
         assertThat(prefiller.tally.sum(PrefillFailure.UNWANTED)).isEqualTo(1);
         assertThat(prefiller.tally.sum(MessengerMetric.PREFILLS_UNDELIVERED)).isEqualTo(1);
@@ -251,7 +251,7 @@ class UnheardPromptTest extends MessengerPair {
         prefiller.messenger.onLinkClosed(Wire.DIALLED_LINK, "its process has ended");
         announce("r");
 
-        assertThat(prefiller.told).containsExactly("stopped r");
+        assertThat(prefiller.reported).containsExactly("stopped r");
         assertThat(prefiller.lastStop).contains("its process has ended");
     }
 
@@ -263,6 +263,6 @@ class UnheardPromptTest extends MessengerPair {
         announce("r");
         carry();
 
-        assertThat(prefiller.told).containsExactly("granted r [0, 8)");
+        assertThat(prefiller.reported).containsExactly("granted r [0, 8)");
     }
 }

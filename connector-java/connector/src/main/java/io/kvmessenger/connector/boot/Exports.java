@@ -108,28 +108,28 @@ final class Exports {
     }
 
     private static byte[] describeBuild() {
-        Map<String, Object> said = new LinkedHashMap<>();
-        said.put("buildId", BuildId.value());
-        said.put("version", BuildId.version());
-        said.put("java", Runtime.version().toString());
+        Map<String, Object> given = new LinkedHashMap<>();
+        given.put("buildId", BuildId.value());
+        given.put("version", BuildId.version());
+        given.put("java", Runtime.version().toString());
         try {
-            return JSON.std.asBytes(said);
+            return JSON.std.asBytes(given);
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
     }
 
     private static byte[] encode(OpenResult opened) throws IOException {
-        Map<String, Object> said = new LinkedHashMap<>();
-        said.put("handle", opened.handle());
-        said.put("engineId", opened.engineId());
-        said.put("incarnation", opened.incarnation());
-        said.put("controlHost", opened.controlHost());
-        said.put("controlPort", opened.controlPort());
-        said.put("metricsHost", opened.metricsHost());
-        said.put("metricsPort", opened.metricsPort());
-        said.put("layerCounterAddress", opened.layerCounterAddress());
-        return JSON.std.asBytes(said);
+        Map<String, Object> given = new LinkedHashMap<>();
+        given.put("handle", opened.handle());
+        given.put("engineId", opened.engineId());
+        given.put("incarnation", opened.incarnation());
+        given.put("controlHost", opened.controlHost());
+        given.put("controlPort", opened.controlPort());
+        given.put("metricsHost", opened.metricsHost());
+        given.put("metricsPort", opened.metricsPort());
+        given.put("layerCounterAddress", opened.layerCounterAddress());
+        return JSON.std.asBytes(given);
     }
 
     private static long guarded(long in, long inLengthBytes, long out, long outCapacityBytes, Call call) {

@@ -99,10 +99,10 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
             refuse(context, true);
         } else {
             pages.draining().set(drain);
-            String said = drain
+            String given = drain
                     ? "draining: /ready says so, and open transfers go on to their end\n"
                     : "not draining: /ready says so\n";
-            answer(context, "200 OK", TEXT, said, true);
+            answer(context, "200 OK", TEXT, given, true);
         }
     }
 

@@ -77,9 +77,9 @@ final class TransfersPicture {
                 (span.untilNs() - span.fromNs()) / NS_PER_MS));
     }
 
-    private static void text(StringBuilder svg, int x, int y, String said) {
+    private static void text(StringBuilder svg, int x, int y, String given) {
         svg.append(String.format(
-                Locale.ROOT, "<text x=\"%d\" y=\"%d\">%s</text>\n", x, y + BASELINE, StatePage.escaped(said)));
+                Locale.ROOT, "<text x=\"%d\" y=\"%d\">%s</text>\n", x, y + BASELINE, StatePage.escaped(given)));
     }
 
     private static long lengthNs(TransferRow row) {

@@ -64,9 +64,10 @@ class MessengerMetricsTest {
 
     @Test
     void shouldShowEveryFigureOfTheEnumWithItsSentence() throws Exception {
-        try (MessengerMetrics told = MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {
-            told.follow(() -> SOME_TRANSPORTS);
-            String page = get(told.port(), "/metrics").body();
+        try (MessengerMetrics reported =
+                MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {
+            reported.follow(() -> SOME_TRANSPORTS);
+            String page = get(reported.port(), "/metrics").body();
             for (MessengerMetric metric : MessengerMetric.values()) {
                 assertThat(page).contains("# HELP " + metric.metricName()).contains(metric.sentence());
             }
@@ -414,10 +415,11 @@ class MessengerMetricsTest {
     @Test
     void shouldTellPeersApartWhenAskedTo() throws Exception {
         assertThat(get("/metrics").body()).doesNotContain("peer=");
-        try (MessengerMetrics told = MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {
-            told.ofPeer("d \"1\"", Optional.empty()).add(MessengerMetric.PEER_BYTES_SENT, 5);
-            told.ofPeer("e", Optional.empty()).add(MessengerMetric.PEER_BYTES_SENT, 6);
-            assertThat(get(told.port(), "/metrics").body())
+        try (MessengerMetrics reported =
+                MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {
+            reported.ofPeer("d \"1\"", Optional.empty()).add(MessengerMetric.PEER_BYTES_SENT, 5);
+            reported.ofPeer("e", Optional.empty()).add(MessengerMetric.PEER_BYTES_SENT, 6);
+            assertThat(get(reported.port(), "/metrics").body())
                     .contains("kv_messenger_peer_sent_bytes_total{peer=\"d \\\"1\\\"\"} 5.0")
                     .contains("kv_messenger_peer_sent_bytes_total{peer=\"other\"} 6.0")
                     .contains("kv_messenger_peer_queue_seconds{peer=\"other\"} 0.0");

@@ -26,17 +26,17 @@ final class Comparisons {
         if (session != null && session.ready()) {
             millionths.put(session, compared.differenceMillionths());
             session.figures().set(MessengerMetric.PEER_LAST_TOKEN_DIFFERENCE, compared.differenceMillionths());
-            tellLargest();
+            reportLargest();
         }
     }
 
     void onEnded(PrefillerSession session) {
         if (millionths.remove(session) != null) {
-            tellLargest();
+            reportLargest();
         }
     }
 
-    private void tellLargest() {
+    private void reportLargest() {
         long largest =
                 millionths.values().stream().mapToLong(Long::longValue).max().orElse(0);
         tally.set(MessengerMetric.LAST_TOKEN_DIFFERENCE, largest);

@@ -53,8 +53,8 @@ final class PrefillerLinks {
         return dialled.get(session);
     }
 
-    void each(List<EngineCommand.PrefillerAddress> addresses, long nowNs, Consumer<PrefillerSession> told) {
-        addresses.forEach(address -> told.accept(at(address, nowNs)));
+    void each(List<EngineCommand.PrefillerAddress> addresses, long nowNs, Consumer<PrefillerSession> reported) {
+        addresses.forEach(address -> reported.accept(at(address, nowNs)));
     }
 
     /** Tells the prefiller that no grant will come for this transfer. */

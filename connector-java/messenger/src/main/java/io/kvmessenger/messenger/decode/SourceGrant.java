@@ -17,7 +17,7 @@ final class SourceGrant {
     private final ImmWindow window;
     private boolean closed;
     /** The prefiller's checksums of its pages. */
-    final ToldChecksums checksums = new ToldChecksums();
+    final ReportedChecksums checksums = new ReportedChecksums();
     /** Total weight of the writes in {@link #checksums}. */
     long checksummedWeight;
     /** How many entries of {@link #checksums} have been compared. */

@@ -14,7 +14,7 @@ public record ProtocolVersions(int oldest, int newest) {
             new ProtocolVersions(ProtocolLimits.PROTOCOL_VERSION_OLDEST, ProtocolLimits.PROTOCOL_VERSION);
 
     /** The versions in a peer's frame; 0 as its newest means a build from before negotiation, which sends none. */
-    public static ProtocolVersions said(int oldest, int newest) {
+    public static ProtocolVersions given(int oldest, int newest) {
         return new ProtocolVersions(oldest, Math.max(oldest, newest));
     }
 

@@ -86,15 +86,15 @@ final class DecoderFrames {
     /**
      * Releases decoders that expect prompts which never came; a fetch that they send now is bounded by its own limit.
      */
-    int tellOverdue(long nowNs) {
-        int told = 0;
+    int reportOverdue(long nowNs) {
+        int reported = 0;
         for (Expectations.Word word : expectations.takeOverdue(nowNs)) {
             if (prefills.awaiting(word.transfer(), word.session().peerCache().ranks()) == null) {
                 replies.prefilled(word.session(), word.transfer());
-                told++;
+                reported++;
             }
         }
-        return told;
+        return reported;
     }
 
     long earliestNs(long latestNs) {

@@ -161,11 +161,11 @@ final class Prefill {
         if (chunk.pages().size() != pages.size()) {
             return "has page lists of " + chunk.pages().size() + " KV groups, expected one for each of " + pages.size();
         }
-        int toldTokens = Math.max(begunTokens(), chunk.cachedTokens());
+        int reportedTokens = Math.max(begunTokens(), chunk.cachedTokens());
         for (int group = 0; group < pages.size(); group++) {
-            ChunkPages told = chunk.pages().get(group);
-            String wrong = pages.get(group).misfit(told);
-            wrong = wrong.isEmpty() ? pages.get(group).gap(chunk, told, toldTokens) : wrong;
+            ChunkPages reported = chunk.pages().get(group);
+            String wrong = pages.get(group).misfit(reported);
+            wrong = wrong.isEmpty() ? pages.get(group).gap(chunk, reported, reportedTokens) : wrong;
             if (!wrong.isEmpty()) {
                 return wrong + (pages.size() == 1 ? "" : " (KV group " + group + ")");
             }
@@ -255,8 +255,8 @@ final class Prefill {
             return "the prompt has " + promptTokens + " tokens at the prefiller and " + grant.promptTokens()
                     + " at the decoder: both must tokenise alike";
         }
-        boolean told = promptTokens > 0 || transfer.tellsPrompt();
-        if (told && !grant.transfer().equals(transfer)) {
+        boolean reported = promptTokens > 0 || transfer.tellsPrompt();
+        if (reported && !grant.transfer().equals(transfer)) {
             return "transfer " + transfer.id()
                     + " names another prompt at the prefiller than at the decoder (their digests"
                     + " differ): give each request a transfer id of its own, and start both engines with the same"

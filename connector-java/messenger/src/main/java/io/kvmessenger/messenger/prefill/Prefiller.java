@@ -325,7 +325,7 @@ public final class Prefiller {
                 work++;
             }
         }
-        work += words.tellOverdue(nowNs);
+        work += words.reportOverdue(nowNs);
         work += contradictions.endOld(nowNs, words::expected, (p, why) -> stop(p, Reason.EXPIRED, why));
         return work + fences.endLate(sessions, limits, nowNs) + waiting.expire(nowNs, steps.namedPromptsNs(nowNs));
     }

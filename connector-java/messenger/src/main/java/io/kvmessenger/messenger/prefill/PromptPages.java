@@ -50,19 +50,19 @@ final class PromptPages {
     /** Why these pages contradict the known ones; empty when they do not. */
     String misfit(ChunkPages chunk) {
         int firstPage = chunk.firstPage();
-        int[] told = chunk.indices();
+        int[] reported = chunk.indices();
         int pageCount = group.pageCount();
         int next = end;
-        if (told.length > 0 && next > 0 && (firstPage < first || firstPage > next)) {
+        if (reported.length > 0 && next > 0 && (firstPage < first || firstPage > next)) {
             return "names pages from position " + firstPage + " on, expected a position from " + first + " to " + next;
         }
-        for (int i = 0; i < told.length; i++) {
+        for (int i = 0; i < reported.length; i++) {
             int position = firstPage + i;
-            if (told[i] < 0 || told[i] >= pageCount) {
-                return "names page " + told[i] + " at position " + position + ", expected one of " + pageCount;
+            if (reported[i] < 0 || reported[i] >= pageCount) {
+                return "names page " + reported[i] + " at position " + position + ", expected one of " + pageCount;
             }
-            if (position < next && pages[position] != told[i]) {
-                return "names page " + told[i] + " at position " + position + ", expected " + pages[position]
+            if (position < next && pages[position] != reported[i]) {
+                return "names page " + reported[i] + " at position " + position + ", expected " + pages[position]
                         + " as before";
             }
         }
@@ -72,16 +72,17 @@ final class PromptPages {
     /**
      * Why a chunk leaves a gap after the known tokens or has too few pages; empty when it does not.
      *
-     * @param toldTokens tokens that were reported as computed before
+     * @param reportedTokens tokens that were reported as computed before
      */
-    String gap(EngineCommand.Chunk chunk, ChunkPages told, int toldTokens) {
-        int firstPage = end == 0 ? told.firstPage() : first;
-        int follows = Math.max(toldTokens, Math.min(firstPage * group.pageTokens(), chunk.promptTokens()));
+    String gap(EngineCommand.Chunk chunk, ChunkPages reported, int reportedTokens) {
+        int firstPage = end == 0 ? reported.firstPage() : first;
+        int follows = Math.max(reportedTokens, Math.min(firstPage * group.pageTokens(), chunk.promptTokens()));
         if (chunk.firstToken() > follows) {
             return "goes on at token " + chunk.firstToken() + ", expected at most " + follows
                     + ", where it was told to have got to";
         }
-        int endPage = Math.max(end, told.indices().length == 0 ? 0 : told.firstPage() + told.indices().length);
+        int endPage =
+                Math.max(end, reported.indices().length == 0 ? 0 : reported.firstPage() + reported.indices().length);
         int neededPages = neededBy(chunk);
         return endPage < neededPages && neededPages > firstPage
                 ? "has pages for " + endPage + " positions, expected " + neededPages + " for its " + chunk.endToken()
@@ -99,8 +100,8 @@ final class PromptPages {
     /** Adds pages that fit; known ones stay unchanged. */
     void add(ChunkPages chunk) {
         int firstPage = chunk.firstPage();
-        int[] told = chunk.indices();
-        if (told.length == 0) {
+        int[] reported = chunk.indices();
+        if (reported.length == 0) {
             return;
         }
         int had = end;
@@ -108,10 +109,10 @@ final class PromptPages {
             first = firstPage;
         }
         int from = Math.max(had, firstPage);
-        int to = firstPage + told.length;
+        int to = firstPage + reported.length;
         if (to > had) {
             grow(to);
-            System.arraycopy(told, from - firstPage, pages, from, to - from);
+            System.arraycopy(reported, from - firstPage, pages, from, to - from);
             end = to;
         }
     }

@@ -41,15 +41,16 @@ final class StepsInFlight {
         if (anyBegan && step.stepIndex() <= lastIndex) {
             return "step " + step.stepIndex() + " after step " + lastIndex + ", expected a larger number";
         }
-        String told = "step " + step.stepIndex() + " from " + Long.toUnsignedString(step.counterStart())
+        String reported = "step " + step.stepIndex() + " from " + Long.toUnsignedString(step.counterStart())
                 + " of the layer counter on, expected ";
         if (anyBegan && step.counterStart() - begunTo < 0) {
-            return told + Long.toUnsignedString(begunTo) + " or more: the passes before it go as far";
+            return reported + Long.toUnsignedString(begunTo) + " or more: the passes before it go as far";
         }
         long ahead = progress.ahead(step.counterStart());
         long aheadMax = LayerProgress.PASSES_QUEUED_MAX * bumpsMax();
         return ahead > aheadMax
-                ? told + Long.toUnsignedString(step.counterStart() - ahead + aheadMax) + " or less: the counter shows "
+                ? reported + Long.toUnsignedString(step.counterStart() - ahead + aheadMax)
+                        + " or less: the counter shows "
                         + Long.toUnsignedString(step.counterStart() - ahead) + ", and an engine queues no more than "
                         + LayerProgress.PASSES_QUEUED_MAX + " forward passes"
                 : "";
@@ -58,14 +59,14 @@ final class StepsInFlight {
     /** Why the step cannot end there; empty when it can. */
     String misfitEnd(StepInFlight step, long counterEnd) {
         long bumps = counterEnd - step.counterStart;
-        String told = "the prefiller's engine ended step " + step.index + " at " + Long.toUnsignedString(counterEnd)
+        String reported = "the prefiller's engine ended step " + step.index + " at " + Long.toUnsignedString(counterEnd)
                 + " of the layer counter, expected ";
         if (bumps < 0) {
-            return told + "its start at " + Long.toUnsignedString(step.counterStart) + " or more";
+            return reported + "its start at " + Long.toUnsignedString(step.counterStart) + " or more";
         }
         return bumps > bumpsMax()
-                ? told + Long.toUnsignedString(step.counterStart + bumpsMax()) + " or less: a forward pass counts its "
-                        + layerCount + " layers and one more at most"
+                ? reported + Long.toUnsignedString(step.counterStart + bumpsMax())
+                        + " or less: a forward pass counts its " + layerCount + " layers and one more at most"
                 : "";
     }
 

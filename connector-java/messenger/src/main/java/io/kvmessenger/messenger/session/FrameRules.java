@@ -39,14 +39,14 @@ public final class FrameRules {
 
     private static String greeting(Challenge challenge) {
         return greeting(
-                ProtocolVersions.said(challenge.getProtocolVersion(), challenge.getNewestVersion()),
+                ProtocolVersions.given(challenge.getProtocolVersion(), challenge.getNewestVersion()),
                 challenge.getEngineId(),
                 challenge.getNonce().size());
     }
 
     private static String greeting(Hello hello) {
         return greeting(
-                ProtocolVersions.said(hello.getProtocolVersion(), hello.getNewestVersion()),
+                ProtocolVersions.given(hello.getProtocolVersion(), hello.getNewestVersion()),
                 hello.getEngineId(),
                 hello.getNonce().size());
     }

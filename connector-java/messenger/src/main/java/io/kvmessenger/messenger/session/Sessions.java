@@ -387,7 +387,7 @@ public final class Sessions {
         session.peerEngineId = challenge.getEngineId();
         session.peerIncarnation = challenge.getIncarnation();
         if (versionsDiffer(
-                session, ProtocolVersions.said(challenge.getProtocolVersion(), challenge.getNewestVersion()))) {
+                session, ProtocolVersions.given(challenge.getProtocolVersion(), challenge.getNewestVersion()))) {
             return;
         }
         session.peerNonce = challenge.getNonce().toByteArray();
@@ -415,7 +415,7 @@ public final class Sessions {
         session.peerEngineId = hello.getEngineId();
         session.peerIncarnation = hello.getIncarnation();
         session.peerNonce = hello.getNonce().toByteArray();
-        if (versionsDiffer(session, ProtocolVersions.said(hello.getProtocolVersion(), hello.getNewestVersion()))) {
+        if (versionsDiffer(session, ProtocolVersions.given(hello.getProtocolVersion(), hello.getNewestVersion()))) {
             return;
         }
         session.keys = keys(session.ownNonce, session.peerNonce);

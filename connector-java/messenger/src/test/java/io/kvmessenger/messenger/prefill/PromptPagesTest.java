@@ -93,7 +93,7 @@ class PromptPagesTest {
         assertThat(state.byPosition()[0]).isEqualTo(3);
     }
 
-    private static EngineCommand.Chunk chunk(int firstToken, int endToken, ChunkPages told) {
-        return new EngineCommand.Chunk("r", "t", 10, 0, firstToken, endToken, List.of(told), "");
+    private static EngineCommand.Chunk chunk(int firstToken, int endToken, ChunkPages reported) {
+        return new EngineCommand.Chunk("r", "t", 10, 0, firstToken, endToken, List.of(reported), "");
     }
 }

@@ -47,21 +47,21 @@ class EarlierBuildTest {
 
     /** Carries all frames; returns those of the handshake by their kind. */
     private static Map<String, ControlFrame> connect(Side prefiller, Side decoder) {
-        Map<String, ControlFrame> said = new LinkedHashMap<>();
+        Map<String, ControlFrame> given = new LinkedHashMap<>();
         decoder.dial(NOW_NS);
         prefiller.sessions.onLinkOpened(Wire.DIALLED_LINK, true, "there:1", NOW_NS);
         decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", NOW_NS);
         while (!prefiller.wire.sent.isEmpty() || !decoder.wire.sent.isEmpty()) {
             for (ControlFrame frame : prefiller.wire.take()) {
-                said.put(nameOf(frame), frame);
+                given.put(nameOf(frame), frame);
                 decoder.sessions.onFrame(Wire.DIALLED_LINK, frame, NOW_NS);
             }
             for (ControlFrame frame : decoder.wire.take()) {
-                said.put(nameOf(frame), frame);
+                given.put(nameOf(frame), frame);
                 prefiller.sessions.onFrame(Wire.DIALLED_LINK, frame, NOW_NS);
             }
         }
-        return said;
+        return given;
     }
 
     private static String nameOf(ControlFrame frame) {
@@ -160,12 +160,12 @@ class EarlierBuildTest {
     void shouldReadEveryFrameOfAnEarlierBuild(int version) throws InvalidProtocolBufferException {
         WireRecord record = WireRecord.of(version);
         Descriptor frame = record.schema().findMessageTypeByName("ControlFrame");
-        for (Map.Entry<String, byte[]> said : record.frames().entrySet()) {
-            ControlFrame read = record.frame(said.getKey());
-            DynamicMessage meant = DynamicMessage.parseFrom(frame, said.getValue());
-            assertThat(EveryFrameTest.broken(read)).as(said.getKey()).isEmpty();
-            assertThat(read.toString()).as(said.getKey()).isEqualTo(meant.toString());
-            assertThat(read.toByteArray()).as(said.getKey()).isEqualTo(said.getValue());
+        for (Map.Entry<String, byte[]> given : record.frames().entrySet()) {
+            ControlFrame read = record.frame(given.getKey());
+            DynamicMessage meant = DynamicMessage.parseFrom(frame, given.getValue());
+            assertThat(EveryFrameTest.broken(read)).as(given.getKey()).isEmpty();
+            assertThat(read.toString()).as(given.getKey()).isEqualTo(meant.toString());
+            assertThat(read.toByteArray()).as(given.getKey()).isEqualTo(given.getValue());
         }
     }
 
@@ -174,16 +174,16 @@ class EarlierBuildTest {
     @ValueSource(ints = {10})
     void shouldSayNothingThatAnEarlierBuildWouldProveOtherwise(int version) throws InvalidProtocolBufferException {
         Descriptor frame = WireRecord.of(version).schema().findMessageTypeByName("ControlFrame");
-        for (ControlFrame said : WireRecord.everyFrame().values()) {
-            DynamicMessage read = DynamicMessage.parseFrom(frame, said.toByteArray());
-            assertThat(read.toByteArray()).as(said.getBodyCase().name()).isEqualTo(said.toByteArray());
+        for (ControlFrame given : WireRecord.everyFrame().values()) {
+            DynamicMessage read = DynamicMessage.parseFrom(frame, given.toByteArray());
+            assertThat(read.toByteArray()).as(given.getBodyCase().name()).isEqualTo(given.toByteArray());
         }
         Side prefiller = side("prefiller-1", 1, version, version + 1, "secret");
-        Map<String, ControlFrame> said = connect(prefiller, side("decoder-1", 2, version, version + 1, "secret"));
-        assertThat(said.values())
+        Map<String, ControlFrame> given = connect(prefiller, side("decoder-1", 2, version, version + 1, "secret"));
+        assertThat(given.values())
                 .extracting(ControlFrame::getBodyCase)
                 .containsAll(Set.of(BodyCase.CHALLENGE, BodyCase.HELLO));
-        for (ControlFrame one : said.values()) {
+        for (ControlFrame one : given.values()) {
             DynamicMessage read = DynamicMessage.parseFrom(frame, one.toByteArray());
             assertThat(read.toByteArray()).isEqualTo(one.toByteArray());
         }
@@ -231,12 +231,12 @@ class EarlierBuildTest {
                 version++) {
             assertThat(WireRecord.of(version).frames()).as("version " + version).isNotEmpty();
         }
-        Map<String, ControlFrame> said = connect(ours("prefiller-1", 1), ours("decoder-1", 2));
-        said.putAll(WireRecord.everyFrame());
-        WireRecord.write(Path.of("target", "earlier"), said);
+        Map<String, ControlFrame> given = connect(ours("prefiller-1", 1), ours("decoder-1", 2));
+        given.putAll(WireRecord.everyFrame());
+        WireRecord.write(Path.of("target", "earlier"), given);
         Set<String> recorded =
                 WireRecord.of(ProtocolLimits.PROTOCOL_VERSION).frames().keySet();
-        assertThat(said.keySet()).containsAll(recorded);
-        assertThat(said.values()).allMatch(Objects::nonNull).allMatch(Message::isInitialized);
+        assertThat(given.keySet()).containsAll(recorded);
+        assertThat(given.values()).allMatch(Objects::nonNull).allMatch(Message::isInitialized);
     }
 }

@@ -429,9 +429,9 @@ class SessionsTest {
     @Test
     void shouldCutAndFlattenWhatAPeerSaysBeforeAnybodySeesIt() {
         Side decoder = connected();
-        String said = "one\ntwo" + "x".repeat(100_000);
+        String given = "one\ntwo" + "x".repeat(100_000);
         ControlFrame goodbye = ControlFrame.newBuilder()
-                .setGoodbye(Goodbye.newBuilder().setSentence(said))
+                .setGoodbye(Goodbye.newBuilder().setSentence(given))
                 .build();
         decoder.sessions.onFrame(Wire.DIALLED_LINK, goodbye, nowNs);
 

@@ -101,8 +101,8 @@ record WireRecord(FileDescriptor schema, Map<String, byte[]> frames) {
     }
 
     /** As this build would be recorded. */
-    static void write(Path folder, Map<String, ControlFrame> said) {
-        String lines = said.entrySet().stream()
+    static void write(Path folder, Map<String, ControlFrame> given) {
+        String lines = given.entrySet().stream()
                 .map(frame -> frame.getKey() + " "
                         + HexFormat.of().formatHex(frame.getValue().toByteArray()) + "\n")
                 .collect(Collectors.joining());

@@ -52,7 +52,7 @@ public final class BlockPages {
      *
      * @param mixed whether each group gets the pages of the next one
      */
-    List<EngineCommand.ChunkPages> told(int firstBlock, int[] blocks, boolean mixed) {
+    List<EngineCommand.ChunkPages> reported(int firstBlock, int[] blocks, boolean mixed) {
         int[] from = Arrays.copyOfRange(blocks, firstBlock, blocks.length);
         int groupCount = geometry.groups().size();
         return IntStream.range(0, groupCount)

@@ -13,7 +13,7 @@ import java.util.Set;
 /** Mutant: an admission is reported as closed as soon as it is revoked, while its peer can still write. */
 final class ClosingAtOnce extends PassingTransferEngine {
     private final Map<Integer, Admission> revoked = new LinkedHashMap<>();
-    private final Set<Integer> told = new HashSet<>();
+    private final Set<Integer> reported = new HashSet<>();
 
     ClosingAtOnce(TransferEngine engine) {
         super(engine);
@@ -22,7 +22,7 @@ final class ClosingAtOnce extends PassingTransferEngine {
     @Override
     public void revoke(Admission admission) {
         super.revoke(admission);
-        if (!told.contains(admission.id())) {
+        if (!reported.contains(admission.id())) {
             revoked.put(admission.id(), admission);
         }
     }
@@ -32,7 +32,7 @@ final class ClosingAtOnce extends PassingTransferEngine {
         List<Admission> early = List.copyOf(revoked.values());
         revoked.clear();
         for (Admission admission : early) {
-            told.add(admission.id());
+            reported.add(admission.id());
             handler.onAdmissionClosed(admission, "revoked");
         }
         return early.size()
@@ -41,7 +41,7 @@ final class ClosingAtOnce extends PassingTransferEngine {
                             @Override
                             public void onAdmissionClosed(Admission admission, String detail) {
                                 revoked.remove(admission.id());
-                                if (told.add(admission.id())) {
+                                if (reported.add(admission.id())) {
                                     super.onAdmissionClosed(admission, detail);
                                 }
                             }

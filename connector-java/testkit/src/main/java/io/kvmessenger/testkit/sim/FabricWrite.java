@@ -52,7 +52,7 @@ final class FabricWrite {
     boolean discarded;
     boolean gone;
     /** It is known, and has been reported, that nothing of it lands any more. */
-    boolean toldGone;
+    boolean reportedGone;
 
     FabricWrite(PageWrite facts, Post post, MemorySegment source, long readOffset, int targetRegionId) {
         this.facts = facts;

@@ -395,7 +395,7 @@ final class FabricWrites {
             if (write.path() == path && (write.payload != null || path.sourceGone)) {
                 gone(write);
             } else if (write.path() == path) {
-                tellGone(write); // it may still be read
+                reportGone(write); // it may still be read
             }
         }
     }
@@ -406,13 +406,13 @@ final class FabricWrites {
             write.gone = true;
             endLanding(write);
             inFlight.remove(write);
-            tellGone(write);
+            reportGone(write);
         }
     }
 
-    private void tellGone(FabricWrite write) {
-        if (!write.toldGone) {
-            write.toldGone = true;
+    private void reportGone(FabricWrite write) {
+        if (!write.reportedGone) {
+            write.reportedGone = true;
             listener.writeGone(write.facts);
         }
     }

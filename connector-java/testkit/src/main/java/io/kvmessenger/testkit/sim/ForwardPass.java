@@ -38,7 +38,7 @@ final class ForwardPass {
         this.fails = fails;
     }
 
-    boolean told() {
+    boolean reported() {
         return step > 0;
     }
 

@@ -42,12 +42,12 @@ final class LinkChannel implements OutboundChannel {
     }
 
     @Override
-    public boolean tell(int kind, MemorySegment payload) {
+    public boolean report(int kind, MemorySegment payload) {
         return false;
     }
 
     @Override
-    public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+    public boolean report(int kind, MemorySegment payload, int... descriptors) {
         return false;
     }
 }

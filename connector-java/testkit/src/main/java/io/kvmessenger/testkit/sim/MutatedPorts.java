@@ -71,7 +71,7 @@ final class MutatedPorts {
             case COUNTER_READ_EARLY -> new MutatedProgress.ReadingEarly(progress, layers.count());
             case COUNTER_LAG_LOST ->
                 layers.counterLag() > 0 ? new MutatedProgress.ReadingEarly(progress, layers.count()) : progress;
-            case STEP_OVER_WHEN_TOLD -> new MutatedProgress.OverWhenTold(progress, layers.count());
+            case STEP_OVER_WHEN_TOLD -> new MutatedProgress.OverWhenReported(progress, layers.count());
             case STEP_BASE_FORGOTTEN -> new MutatedProgress.ForgettingBases(progress);
             default -> progress;
         };

@@ -64,11 +64,11 @@ abstract class MutatedProgress implements LayerProgress {
     }
 
     /** Takes the report that a pass is queued to its end for the end itself. */
-    static final class OverWhenTold extends MutatedProgress {
+    static final class OverWhenReported extends MutatedProgress {
         private final int layerCount;
         private final Set<Long> ended = new HashSet<>();
 
-        OverWhenTold(LayerProgress progress, int layerCount) {
+        OverWhenReported(LayerProgress progress, int layerCount) {
             super(progress);
             this.layerCount = layerCount;
         }

@@ -36,9 +36,9 @@ final class PrefillPrompt {
     /** Where its last chunk ends. */
     int endToken;
     /** End of the chunks that the messenger knows, or will know before it is told about another chunk. */
-    int toldTokens;
+    int reportedTokens;
 
-    int toldPages;
+    int reportedPages;
     /** Slot of its context rows once it is computed. */
     int contextSlot = ContextSlots.NO_SLOT;
 
@@ -46,7 +46,7 @@ final class PrefillPrompt {
     /** The scheduler ignores it until then. */
     long queuedUntilNs;
     /** The messenger knows it, and must be told about its end. */
-    boolean told;
+    boolean reported;
     /** A decoder has granted it, if the engine waits for that. */
     boolean granted;
     /** It will not be sent; reported while it was being fenced. */
@@ -76,7 +76,7 @@ final class PrefillPrompt {
         pages = new int[0];
         entries.clear();
         computedTokens = 0;
-        toldTokens = 0;
-        toldPages = 0;
+        reportedTokens = 0;
+        reportedPages = 0;
     }
 }

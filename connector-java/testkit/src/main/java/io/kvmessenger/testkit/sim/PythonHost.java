@@ -54,7 +54,7 @@ public final class PythonHost {
     /** Transfers of prefills whose chunks the messenger knows, until they end or lose their pages. */
     private final Map<String, String> transferByPrefill = new HashMap<>();
 
-    private final Set<String> toldInStep = new HashSet<>();
+    private final Set<String> reportedInStep = new HashSet<>();
     /** Transfers for which the prefiller must receive a fetch or a decline. */
     private final Set<String> unheard = new LinkedHashSet<>();
 
@@ -114,7 +114,7 @@ public final class PythonHost {
 
     private void submit(EngineCommand command) {
         switch (command) {
-            case EngineCommand.Step step -> step.chunks().forEach(this::chunkTold);
+            case EngineCommand.Step step -> step.chunks().forEach(this::chunkReported);
             case EngineCommand.PrefillEnded end -> {
                 String transferId = transferByPrefill.remove(end.request());
                 listener.prefillEnded(node.process(), end.request(), transferId, end.outcome());
@@ -144,11 +144,11 @@ public final class PythonHost {
         return unheard;
     }
 
-    private void chunkTold(EngineCommand.Chunk chunk) {
+    private void chunkReported(EngineCommand.Chunk chunk) {
         if (transferByPrefill.put(chunk.request(), chunk.transferId()) == null) {
             listener.prefillBegun(node.process(), chunk.request(), chunk.transferId());
         }
-        toldInStep.add(chunk.request());
+        reportedInStep.add(chunk.request());
         listener.prefillPagesTaken(
                 node.process(),
                 chunk.request(),
@@ -254,7 +254,7 @@ public final class PythonHost {
         kept(() -> {
             fenced = List.of();
             shares.clear();
-            toldInStep.clear();
+            reportedInStep.clear();
             overwrite(unwritten.stream().mapToInt(page -> page).toArray());
             unwritten.clear();
         });
@@ -277,7 +277,7 @@ public final class PythonHost {
     void compute(int layer) {
         for (Share share : shares) {
             contents.get(layer).compute(memory, share.transferId, share.pages, share.firstToken, share.endToken);
-            if (toldInStep.contains(share.request)) {
+            if (reportedInStep.contains(share.request)) {
                 listener.layerComputed(node.process(), share.request, RANK_INDEX, layer, share.endToken);
             }
         }

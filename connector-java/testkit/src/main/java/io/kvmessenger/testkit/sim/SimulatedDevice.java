@@ -95,7 +95,7 @@ final class SimulatedDevice {
 
     /** Queues a pass; it is computed after those before it. */
     void queue(ForwardPass pass) {
-        boolean uncounted = mutation == Mutation.UNTOLD_PASS_NOT_COUNTED && !pass.told();
+        boolean uncounted = mutation == Mutation.UNTOLD_PASS_NOT_COUNTED && !pass.reported();
         pass.counterStart = queuedPosition;
         pass.counterEnd = pass.fails
                 ? queuedPosition + layers.count() + 1

@@ -212,8 +212,8 @@ final class SimulatedFabric {
         dismiss(link, TransferFault.PEER_CLOSED, detail, "revoked by the peer");
     }
 
-    /** @param told the reason that is sent to the writer */
-    void dismiss(FabricLink link, TransferFault fault, String detail, String told) {
+    /** @param reported the reason that is sent to the writer */
+    void dismiss(FabricLink link, TransferFault fault, String detail, String reported) {
         link.dismissed = true;
         if (!kind.writerCopies() || !link.source.node.alive()) { // else only the writer's confirmation or death ends it
             for (FabricPath path : List.copyOf(link.paths)) {
@@ -225,17 +225,17 @@ final class SimulatedFabric {
                 }
             }
         }
-        tellWriter(link, fault, told);
+        reportWriter(link, fault, reported);
         link.endIfOver(detail);
     }
 
-    private void tellWriter(FabricLink link, TransferFault fault, String told) {
+    private void reportWriter(FabricLink link, TransferFault fault, String reported) {
         clock.after(
                 kind.writerCopies() ? HOP_NS : delayNs(),
                 () -> whenConnected(
                         link.target,
                         link.source.node.process(),
-                        () -> link.source.run(() -> link.writer.lose(fault, told))));
+                        () -> link.source.run(() -> link.writer.lose(fault, reported))));
     }
 
     /** The writer has ended the link; the target notices later. */
@@ -291,7 +291,7 @@ final class SimulatedFabric {
             dropTargets(target);
         }
         for (FabricLink link : List.copyOf(target.admitted)) {
-            tellWriter(link, TransferFault.PEER_CLOSED, "closed by the peer");
+            reportWriter(link, TransferFault.PEER_CLOSED, "closed by the peer");
         }
     }
 
@@ -413,13 +413,13 @@ final class SimulatedFabric {
         List.copyOf(dead.links).forEach(SimulatedOutboundLink::end);
         for (FabricLink link : List.copyOf(dead.opened)) {
             if (link.target != null) {
-                tellOtherEnd(heard, link, () -> link.target.run(() -> link.onWriterGone("the peer died")));
+                reportOtherEnd(heard, link, () -> link.target.run(() -> link.onWriterGone("the peer died")));
             }
         }
         dropTargets(dead);
         for (FabricLink link : List.copyOf(dead.admitted)) {
             Runnable end = () -> link.source.run(() -> link.writer.lose(TransferFault.PEER_CLOSED, "the peer died"));
-            tellOtherEnd(heard, link, end);
+            reportOtherEnd(heard, link, end);
             if (!heard && kind == FabricKind.RDMA) {
                 clock.after(RETRIES_EXHAUSTED_NS, end);
             }
@@ -427,7 +427,7 @@ final class SimulatedFabric {
         List.copyOf(dead.knocking).forEach(link -> refuse(link, TransferFault.UNREACHABLE, dead.node.process()));
     }
 
-    private void tellOtherEnd(boolean heard, FabricLink link, Runnable end) {
+    private void reportOtherEnd(boolean heard, FabricLink link, Runnable end) {
         if (heard) {
             clock.after(delayNs(), () -> whenConnected(link.source, link.target.node.process(), end));
         } else {

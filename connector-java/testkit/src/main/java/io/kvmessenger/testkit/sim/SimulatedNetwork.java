@@ -87,7 +87,7 @@ final class SimulatedNetwork {
         for (Link link : List.copyOf(links)) {
             for (End end : List.of(link.dialler, link.listener == null ? link.dialler : link.listener)) {
                 if (end.node.name().equals(node.name()) && end.node != node) {
-                    tellClosed(link.other(end), "connection reset by peer");
+                    reportClosed(link.other(end), "connection reset by peer");
                     links.remove(link);
                 }
             }
@@ -100,7 +100,7 @@ final class SimulatedNetwork {
                 End own = link.dialler.node == node ? link.dialler : link.listener;
                 own.closed = true;
                 if (!silentDeath) {
-                    tellClosed(link.other(own), "connection reset by peer");
+                    reportClosed(link.other(own), "connection reset by peer");
                     links.remove(link);
                 }
             }
@@ -113,8 +113,8 @@ final class SimulatedNetwork {
         if (link != null) {
             trace.add(link.dialler.node.process(), "linkReset", "to " + link.listener.node.process());
             links.remove(link);
-            tellClosed(link.dialler, "connection reset");
-            tellClosed(link.listener, "connection reset");
+            reportClosed(link.dialler, "connection reset");
+            reportClosed(link.listener, "connection reset");
         }
     }
 
@@ -194,7 +194,7 @@ final class SimulatedNetwork {
             if (peer != null) {
                 inOrder(peer, () -> {
                     if (!peer.deaf) {
-                        tellClosed(peer, "the peer closed the control link");
+                        reportClosed(peer, "the peer closed the control link");
                         links.remove(end.link);
                     }
                 });
@@ -219,7 +219,7 @@ final class SimulatedNetwork {
         } else if (node == null || !node.alive()) {
             if (node == null || !node.diedSilently()) {
                 links.remove(link);
-                tellClosed(dialler, "connection refused");
+                reportClosed(dialler, "connection refused");
             }
         } else {
             link.listener = new End(++lastLinkId, node, link);
@@ -261,7 +261,7 @@ final class SimulatedNetwork {
         return peer == null ? "no peer" : peer.node.process();
     }
 
-    private void tellClosed(End end, String reason) {
+    private void reportClosed(End end, String reason) {
         if (end != null && !end.closed && end.node.alive()) {
             clock.after(delayNs(), () -> {
                 if (!end.closed) {

@@ -87,7 +87,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         events.onFailed(fault, detail);
         for (FabricWrite.Post flushed : List.copyOf(posts)) {
             if (random.nextBoolean()) {
-                tellSent(flushed);
+                reportSent(flushed);
             }
         }
     }
@@ -108,9 +108,9 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         lanes.remove(lane);
         for (FabricWrite.Post post : List.copyOf(posts)) {
             if (post.lane == lane) {
-                boolean told = fabric.mutation() != Mutation.REPEATED_THOUGH_TAKEN && post.taken;
-                if (told || fabric.mutation() == Mutation.LOST_AND_NOT_REPEATED || isFallMutant()) {
-                    tellSent(post);
+                boolean reported = fabric.mutation() != Mutation.REPEATED_THOUGH_TAKEN && post.taken;
+                if (reported || fabric.mutation() == Mutation.LOST_AND_NOT_REPEATED || isFallMutant()) {
+                    reportSent(post);
                 } else {
                     posts.remove(post);
                 }
@@ -175,18 +175,18 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
     /** One write of the post does not need its source any more. */
     void finished(FabricWrite.Post post) {
         if (--post.unfinished == 0 && posts.contains(post)) {
-            tellSent(post);
+            reportSent(post);
         }
     }
 
     /** The target's report that it took a post has arrived; too late if the post was lost with its lane. */
     void taken(FabricWrite.Post post) {
         if (posts.contains(post)) {
-            tellSent(post);
+            reportSent(post);
         }
     }
 
-    private void tellSent(FabricWrite.Post post) {
+    private void reportSent(FabricWrite.Post post) {
         if (fabric.mutation() == Mutation.ANOTHER_COMPLETED) {
             exchange(post);
         }

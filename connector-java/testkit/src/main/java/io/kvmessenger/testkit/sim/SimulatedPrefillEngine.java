@@ -111,7 +111,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         PrefillPrompt prompt = new PrefillPrompt(transfer, tokenCount, ++lastEnqueued);
         prompts.put(prompt.request, prompt);
         if (announces || queuedNs > 0) {
-            prompt.told = true;
+            prompt.reported = true;
             prompt.queuedUntilNs = healed ? clock.nowNs() + queuedNs : 0;
             node.command(new EngineCommand.Announce(prompt.request, transfer.id(), transfer.digest()));
         }
@@ -210,7 +210,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         if (healed || !abortable || !node.alive()) {
             return;
         }
-        if (prompt.state == State.QUEUED && !prompt.told && random.nextBoolean()) {
+        if (prompt.state == State.QUEUED && !prompt.reported && random.nextBoolean()) {
             prompts.remove(prompt.request); // never scheduled: the connector learns nothing of it
         } else {
             end(prompt, random.nextInt(4) == 0 ? PrefillOutcome.FAILED : PrefillOutcome.ABORTED);
@@ -303,10 +303,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     private void run(ForwardPass pass) {
         device.queue(pass);
-        if (pass.told()) {
+        if (pass.reported()) {
             node.command(new EngineCommand.Step(pass.step, pass.counterStart, List.copyOf(pass.chunks)));
         } else if (mutation == Mutation.COMPUTED_TOLD_EARLY) {
-            tellAfterwards(pass);
+            reportAfterwards(pass);
         }
         if (device.runsBehind()) {
             clock.after(random.nextLong(50 * Scenario.MICRO), () -> node.whenRunning(() -> onQueued(pass)));
@@ -314,12 +314,12 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     /** A pass without prompts to send computes only decodes. */
-    private ForwardPass drawPass(boolean told, boolean sends) {
+    private ForwardPass drawPass(boolean reported, boolean sends) {
         boolean unhooked = random.nextDouble() < swarm.unhookedLayers();
         int hookedCount = Math.min(unhooked ? random.nextInt(layerCount + 1) : layerCount, layers.countedCount());
         boolean fails = sends && !healed && random.nextDouble() < swarm.stepFails() * 0.2;
         int computedCount = fails ? random.nextInt(layerCount + 1) : layerCount;
-        return new ForwardPass(told ? ++stepIndex : 0, hookedCount, computedCount, fails);
+        return new ForwardPass(reported ? ++stepIndex : 0, hookedCount, computedCount, fails);
     }
 
     /** The engine has queued the pass to its end, and plans the next one. */
@@ -330,7 +330,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         if (pass.fails) {
             fail(pass);
         } else {
-            tellEnd(pass);
+            reportEnd(pass);
         }
         waitsForDevice = device.full();
         if (!waitsForDevice) {
@@ -338,8 +338,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
     }
 
-    private void tellEnd(ForwardPass pass) {
-        if (pass.told()) {
+    private void reportEnd(ForwardPass pass) {
+        if (pass.reported()) {
             node.command(new EngineCommand.StepEnded(pass.step, pass.counterEnd));
         }
         for (ForwardPass.Part part : pass.parts) {
@@ -353,7 +353,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     /** The pass threw; sometimes that is not reported, and the step is abandoned when others have begun. */
     private void fail(ForwardPass pass) {
-        if (pass.told() && apart.nextInt(4) > 0) {
+        if (pass.reported() && apart.nextInt(4) > 0) {
             node.command(new EngineCommand.StepFailed(pass.step));
         }
         for (ForwardPass.Part part : pass.parts) {
@@ -366,12 +366,12 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     /** A pass that was not reported before it ran: its chunks are reported one by one when they are in place. */
-    private void tellAfterwards(ForwardPass pass) {
+    private void reportAfterwards(ForwardPass pass) {
         for (EngineCommand.Chunk chunk : pass.chunks) {
             PrefillPrompt prompt = prompts.get(chunk.request());
             if (prompt != null && prompt.computes(pass)) {
-                prompt.toldTokens = Math.max(prompt.toldTokens, chunk.endToken());
-                prompt.toldPages = Math.max(prompt.toldPages, pool.pagesFor(chunk.endToken()));
+                prompt.reportedTokens = Math.max(prompt.reportedTokens, chunk.endToken());
+                prompt.reportedPages = Math.max(prompt.reportedPages, pool.pagesFor(chunk.endToken()));
                 node.command(new EngineCommand.Computed(new EngineCommand.Chunk(
                         chunk.request(),
                         chunk.transferId(),
@@ -402,8 +402,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     private void beginChunk(PrefillPrompt prompt, ForwardPass pass) {
         boolean first = prompt.state == State.QUEUED;
-        prompt.told = true;
-        int writtenTokens = first ? begin(prompt) : prompt.toldTokens;
+        prompt.reported = true;
+        int writtenTokens = first ? begin(prompt) : prompt.reportedTokens;
         int chunkTokens = 1 + random.nextInt(3 * pageTokens + 2);
         prompt.endToken = Math.min(prompt.tokenCount, prompt.computedTokens + chunkTokens);
         takePages(prompt, pass);
@@ -411,7 +411,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             layers.all()
                     .forEach(at ->
                             at.content().compute(memoryOf(at), prompt.name, prompt.pages, 0, prompt.computedTokens));
-            tellComputed(prompt, layers.all(), prompt.computedTokens);
+            reportComputed(prompt, layers.all(), prompt.computedTokens);
         }
         PassShare share = new PassShare(prompt.name, prompt.pages, prompt.computedTokens, prompt.endToken, pageTokens);
         pass.parts.add(new ForwardPass.Part(prompt.request, share, prompt.endToken));
@@ -424,11 +424,11 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 first ? writtenTokens : 0,
                 writtenTokens,
                 prompt.endToken,
-                pool.blocks().told(prompt.toldPages, prompt.pages, mutation == Mutation.GROUPS_MIXED),
+                pool.blocks().reported(prompt.reportedPages, prompt.pages, mutation == Mutation.GROUPS_MIXED),
                 prompt.transfer.digest()));
-        if (pass.told()) {
-            prompt.toldTokens = prompt.endToken;
-            prompt.toldPages = prompt.pages.length;
+        if (pass.reported()) {
+            prompt.reportedTokens = prompt.endToken;
+            prompt.reportedPages = prompt.pages.length;
         }
     }
 
@@ -455,7 +455,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 IntStream.of(prompt.pages).boxed().toList());
         int written =
                 (int) prompt.hits.stream().takeWhile(PrefixCache.Entry::written).count();
-        tellComputed(prompt, layers.all(), written * pageTokens);
+        reportComputed(prompt, layers.all(), written * pageTokens);
         return mutation == Mutation.COMMITTED_TAKEN_AS_WRITTEN ? prompt.computedTokens : written * pageTokens;
     }
 
@@ -492,7 +492,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         return pool.memories().get(at.rankIndex());
     }
 
-    private void tellComputed(PrefillPrompt prompt, List<ComputedLayers.RankLayer> parts, int endToken) {
+    private void reportComputed(PrefillPrompt prompt, List<ComputedLayers.RankLayer> parts, int endToken) {
         for (ComputedLayers.RankLayer at : parts) {
             listener.layerComputed(node.process(), prompt.request, at.rankIndex(), at.layerIndex(), endToken);
         }
@@ -507,7 +507,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             if (pass.fails) {
                 fail(pass);
             } else {
-                tellEnd(pass);
+                reportEnd(pass);
             }
             scheduleStep();
         } else if (waitsForDevice) {
@@ -520,8 +520,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     private void conclude(ForwardPass pass) {
-        if (!pass.told()) {
-            tellAfterwards(pass);
+        if (!pass.reported()) {
+            reportAfterwards(pass);
         }
         for (ForwardPass.Part part : pass.parts) {
             PrefillPrompt prompt = prompts.get(part.request());

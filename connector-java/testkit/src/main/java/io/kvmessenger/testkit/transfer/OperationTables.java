@@ -68,15 +68,15 @@ final class OperationTables {
     }
 
     private MethodHandle onThrown(MethodType type) throws ReflectiveOperationException {
-        MethodHandle told = MethodHandles.lookup()
+        MethodHandle reported = MethodHandles.lookup()
                 .findVirtual(Consumer.class, "accept", MethodType.methodType(void.class, Object.class))
                 .bindTo(onThrown)
                 .asType(MethodType.methodType(void.class, Throwable.class));
         if (type.returnType() == void.class) {
-            return told;
+            return reported;
         }
         Object result = type.returnType() == int.class ? (Object) (-EIO) : (Object) (long) -EIO;
-        return MethodHandles.filterReturnValue(told, MethodHandles.constant(type.returnType(), result));
+        return MethodHandles.filterReturnValue(reported, MethodHandles.constant(type.returnType(), result));
     }
 
     private static FunctionDescriptor descriptor(MethodType type) {

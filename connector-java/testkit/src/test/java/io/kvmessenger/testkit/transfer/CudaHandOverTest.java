@@ -47,9 +47,9 @@ final class CudaHandOverTest {
         Process child = new ProcessBuilder(ChildJvm.command(CudaHandOverTest.class, StandInCuda.library(), form))
                 .redirectError(ProcessBuilder.Redirect.INHERIT)
                 .start();
-        var said = new BufferedReader(new InputStreamReader(child.getInputStream(), StandardCharsets.UTF_8));
+        var given = new BufferedReader(new InputStreamReader(child.getInputStream(), StandardCharsets.UTF_8));
         try (DrivenEngine writer = engine("three handles")) {
-            List<String> words = List.of(said.readLine().split(" ", -1));
+            List<String> words = List.of(given.readLine().split(" ", -1));
             EngineAddress address = new EngineAddress(List.of(new TransportAddress("cuda", words.get(0))));
             Peer peer = writer.engine().connect(address, HexFormat.of().parseHex(words.get(1)), "child");
             RegionDescriptor region =
@@ -62,7 +62,7 @@ final class CudaHandOverTest {
             }
             writer.submit(peer, backwards(writer, region, window), 1);
             writer.await("the completion", () -> writer.completed.contains(1L));
-            assertThat(said.readLine()).isEqualTo("right");
+            assertThat(given.readLine()).isEqualTo("right");
         } finally {
             child.getOutputStream().close();
             assertThat(child.waitFor()).isZero();

@@ -71,8 +71,8 @@ final class SecondHost implements AutoCloseable {
 
     /** Packets that were dropped so. */
     long droppedCount() {
-        String said = run("tc", "-s", "qdisc", "show", "dev", device);
-        return Long.parseLong(said.replaceAll("(?s).*dropped (\\d+),.*", "$1"));
+        String given = run("tc", "-s", "qdisc", "show", "dev", device);
+        return Long.parseLong(given.replaceAll("(?s).*dropped (\\d+),.*", "$1"));
     }
 
     @Override
@@ -89,11 +89,11 @@ final class SecondHost implements AutoCloseable {
         try {
             Process process =
                     new ProcessBuilder(command).redirectErrorStream(true).start();
-            String said = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8).strip();
+            String given = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8).strip();
             if (process.waitFor() != 0) {
-                throw new IllegalStateException(String.join(" ", command) + ": " + said);
+                throw new IllegalStateException(String.join(" ", command) + ": " + given);
             }
-            return said;
+            return given;
         } catch (IOException e) {
             throw new IllegalStateException("a second host needs the program " + command.getFirst(), e);
         } catch (InterruptedException e) {

@@ -93,9 +93,9 @@ final class VerbsWire {
         try {
             Process process =
                     new ProcessBuilder(command).redirectErrorStream(true).start();
-            String said = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+            String given = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
             if (process.waitFor() != 0) {
-                throw new AssertionError(String.join(" ", command) + ": " + said);
+                throw new AssertionError(String.join(" ", command) + ": " + given);
             }
         } catch (IOException e) {
             throw new AssertionError(e);

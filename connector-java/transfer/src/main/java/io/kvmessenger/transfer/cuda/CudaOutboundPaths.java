@@ -127,7 +127,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
     }
 
     private void sendReady() {
-        readySent = readySent || channel.tell(SameHostRecord.READY, MemorySegment.NULL);
+        readySent = readySent || channel.report(SameHostRecord.READY, MemorySegment.NULL);
     }
 
     private void onNoRegion(RegionRecord region) {
@@ -155,7 +155,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
             return;
         }
         boolean wasOpen = open;
-        tellSent();
+        reportSent();
         if (closed) {
             return;
         }
@@ -182,7 +182,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
                 fail(TransferFault.DISCONNECTED, e.getMessage());
             }
         }
-        tellSent();
+        reportSent();
         if (fault != null) {
             lose(fault, faultDetail);
         }
@@ -230,7 +230,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
     }
 
     /** Wakes the target for what was pushed since the last duty cycle, and reports it to the engine. */
-    private void tellSent() {
+    private void reportSent() {
         int count = sentCount;
         sentCount = 0;
         if (count > 0) {
@@ -304,7 +304,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
         if (found == null
                 && wantedRegionId != regionId
                 && !memories.has(regionId)
-                && channel.tell(SameHostRecord.REGION_WANTED, new RegionRecord(regionId, 0).encode())) {
+                && channel.report(SameHostRecord.REGION_WANTED, new RegionRecord(regionId, 0).encode())) {
             wantedRegionId = regionId;
         }
         return found;
@@ -318,7 +318,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
         closed = true;
         copier.close();
         memories.close();
-        channel.tell(PeerChannel.QUIET_KIND, MemorySegment.NULL);
+        channel.report(PeerChannel.QUIET_KIND, MemorySegment.NULL);
         if (ring != null) {
             ring.close();
         }

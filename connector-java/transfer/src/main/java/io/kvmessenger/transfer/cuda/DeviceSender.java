@@ -26,7 +26,7 @@ final class DeviceSender implements RegionSender {
     private final IntFunction<DeviceExport> exports;
     private final OfferedRegions offered;
     private int lastOfferedId = OfferedRegions.NONE;
-    private boolean allOfferedTold;
+    private boolean allOfferedReported;
     /** The region whose parts are being sent; null when there is none. */
     private DeviceExport current;
 
@@ -46,13 +46,14 @@ final class DeviceSender implements RegionSender {
     @Override
     public boolean offer(InboundChannel channel) {
         int partsLeft = PARTS_A_TURN;
-        while (tellParts(partsLeft, channel)) {
+        while (reportParts(partsLeft, channel)) {
             RemoteKey next = offered.after(lastOfferedId);
             if (next == null) {
-                allOfferedTold = allOfferedTold || channel.tell(SameHostRecord.ALL_OFFERED, MemorySegment.NULL);
-                return allOfferedTold;
+                allOfferedReported =
+                        allOfferedReported || channel.report(SameHostRecord.ALL_OFFERED, MemorySegment.NULL);
+                return allOfferedReported;
             }
-            if (!tellRegion(next, channel)) {
+            if (!reportRegion(next, channel)) {
                 return false;
             }
             lastOfferedId = next.regionId();
@@ -62,25 +63,25 @@ final class DeviceSender implements RegionSender {
     }
 
     /** Sends parts of the current region; returns whether all have been sent. */
-    private boolean tellParts(int partsMax, InboundChannel channel) {
+    private boolean reportParts(int partsMax, InboundChannel channel) {
         for (int left = partsMax; current != null && left > 0; left--) {
-            if (!tellPart(channel)) {
+            if (!reportPart(channel)) {
                 return false;
             }
         }
         return current == null;
     }
 
-    private boolean tellRegion(RemoteKey key, InboundChannel channel) {
+    private boolean reportRegion(RemoteKey key, InboundChannel channel) {
         if (key.descriptor() >= 0) {
             RegionRecord file = new RegionRecord(key.regionId(), key.lengthBytes());
-            return channel.tell(SameHostRecord.REGION_OFFERED, file.encode(), key.descriptor());
+            return channel.report(SameHostRecord.REGION_OFFERED, file.encode(), key.descriptor());
         }
         DeviceExport export = exports.apply(key.regionId());
         if (export == null) {
             return true; // it has just been deregistered
         }
-        if (!channel.tell(CudaRecord.DEVICE_OFFERED, new DeviceRecord(key.regionId(), export.form()).encode())) {
+        if (!channel.report(CudaRecord.DEVICE_OFFERED, new DeviceRecord(key.regionId(), export.form()).encode())) {
             return false;
         }
         current = export.form().isLegacy() ? null : export;
@@ -88,11 +89,11 @@ final class DeviceSender implements RegionSender {
         return true;
     }
 
-    private boolean tellPart(InboundChannel channel) {
+    private boolean reportPart(InboundChannel channel) {
         int fd = current.openPart(nextPart);
         try {
             PartRecord part = new PartRecord(lastOfferedId, current.partBytes(nextPart));
-            if (!channel.tell(CudaRecord.PART, part.encode(), fd)) {
+            if (!channel.report(CudaRecord.PART, part.encode(), fd)) {
                 return false;
             }
         } finally {
@@ -108,7 +109,7 @@ final class DeviceSender implements RegionSender {
     @Override
     public boolean answer(int regionId, InboundChannel channel) {
         return keys.apply(regionId) != null
-                || channel.tell(
+                || channel.report(
                         SameHostRecord.REGION, RegionRecord.unknown(regionId).encode());
     }
 }

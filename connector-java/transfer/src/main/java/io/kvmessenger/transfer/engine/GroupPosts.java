@@ -58,13 +58,13 @@ final class GroupPosts {
         return queued;
     }
 
-    /** Whether {@link #tellUnsent} has anything to report. */
+    /** Whether {@link #reportUnsent} has anything to report. */
     boolean hasUnsent() {
         return !unsent.isEmpty();
     }
 
     /** Ends up to {@code limit} parts whose members were gone when they were submitted; returns how many. */
-    int tellUnsent(CompletionHandler handler, int limit) {
+    int reportUnsent(CompletionHandler handler, int limit) {
         int count = 0;
         while (count < limit && !unsent.isEmpty()) {
             onFailed(handler, unsent.remove(), TransferFault.PEER_CLOSED, "it was gone before");

@@ -384,13 +384,13 @@ final class HostTransferEngine implements TransferEngine {
             requireMore(bug);
         }
         requestsInFlight += readDesk.serveWaiting();
-        int told = groupPosts.tellUnsent(handler, limit);
-        told += readDesk.tellClosed(handler, limit - told);
-        return told
+        int reported = groupPosts.reportUnsent(handler, limit);
+        reported += readDesk.reportClosed(handler, limit - reported);
+        return reported
                 + domainGroups.drain(
                         (at, kind, cookie, value, subject, detail) ->
                                 dispatch(handler, at, kind, cookie, value, subject, detail),
-                        limit - told);
+                        limit - reported);
     }
 
     /** Throws once all events from before the workers' end have been passed on. */

@@ -64,7 +64,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     /** The peer's read requests. */
     private final MessageQueue asked = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
 
-    private final AtomicBoolean askedTold = new AtomicBoolean();
+    private final AtomicBoolean askedReported = new AtomicBoolean();
     /** Results of the peer's reads, to be sent to it. */
     private final MessageQueue answers = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
 
@@ -177,7 +177,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     /** Messenger's thread, before it looks at {@link #asked}. */
     void hearAsked() {
-        askedTold.getAndSet(false);
+        askedReported.getAndSet(false);
     }
 
     MessageQueue answers() {
@@ -238,7 +238,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         if (payload.byteSize() > ReadAsk.LENGTH_MAX_BYTES || !asked.offer(payload)) {
             return false;
         }
-        if (!askedTold.getAndSet(true)) {
+        if (!askedReported.getAndSet(true)) {
             completions.push(CompletionRing.READ_ASKED, 0, 0, this, null);
         }
         return true;

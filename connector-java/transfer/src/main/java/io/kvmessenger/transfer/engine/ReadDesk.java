@@ -171,7 +171,7 @@ final class ReadDesk {
     }
 
     /** Reports up to {@code limit} windows that nothing reads from any more; returns how many. */
-    int tellClosed(CompletionHandler handler, int limit) {
+    int reportClosed(CompletionHandler handler, int limit) {
         int count = 0;
         while (count < limit && !closed.isEmpty()) {
             handler.onReadWindowClosed(closed.remove().cookie);

@@ -99,10 +99,10 @@ final class Reads {
                     all.partStrideBytes());
         }
 
-        void fail(TransferFault why, String said) {
+        void fail(TransferFault why, String given) {
             if (fault == null) {
                 fault = why;
-                detail = said;
+                detail = given;
             }
         }
     }

@@ -175,12 +175,12 @@ public final class TransferEngines {
      * only they know, or the address of a relay; then it is the one that is listened on.
      */
     private static InetAddress ofDevices(TransferOptions options, InetAddress listenHost) {
-        InetAddress said = options.advertiseHost().isEmpty() ? listenHost : literal(options.advertiseHost());
-        if (said != null && said.isAnyLocalAddress()) {
-            throw new IllegalArgumentException("option advertise_host is " + said.getHostAddress()
+        InetAddress given = options.advertiseHost().isEmpty() ? listenHost : literal(options.advertiseHost());
+        if (given != null && given.isAnyLocalAddress()) {
+            throw new IllegalArgumentException("option advertise_host is " + given.getHostAddress()
                     + ", which no peer can connect to; set it to an address that peers can dial");
         }
-        return said == null ? listenHost : said;
+        return given == null ? listenHost : given;
     }
 
     private static InetAddress literal(String host) {
@@ -193,10 +193,10 @@ public final class TransferEngines {
 
     private static List<InetAddress> dataHosts(TransferOptions options) {
         List<InetAddress> hosts = new ArrayList<>();
-        for (String said : options.dataHosts()) {
-            InetAddress host = resolve("data_hosts", said);
+        for (String given : options.dataHosts()) {
+            InetAddress host = resolve("data_hosts", given);
             if (host.isAnyLocalAddress()) {
-                throw new IllegalArgumentException("option data_hosts names " + said
+                throw new IllegalArgumentException("option data_hosts names " + given
                         + ", which no peer can connect to; name the addresses of this machine one by one");
             }
             hosts.add(host);

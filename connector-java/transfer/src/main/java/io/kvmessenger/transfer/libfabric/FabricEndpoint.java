@@ -85,8 +85,8 @@ final class FabricEndpoint {
         MemorySegment lengthBytes = arena.allocate(JAVA_LONG);
         lengthBytes.set(JAVA_LONG, 0, FabricName.ADDRESS_MAX_BYTES);
         fabric.require("fi_getname", library.fi_getname(endpoint, address, lengthBytes));
-        byte[] said = address.asSlice(0, lengthBytes.get(JAVA_LONG, 0)).toArray(JAVA_BYTE);
-        return new FabricName(fabric.info().protocol(), fabric.info().addressFormat(), said);
+        byte[] given = address.asSlice(0, lengthBytes.get(JAVA_LONG, 0)).toArray(JAVA_BYTE);
+        return new FabricName(fabric.info().protocol(), fabric.info().addressFormat(), given);
     }
 
     /**

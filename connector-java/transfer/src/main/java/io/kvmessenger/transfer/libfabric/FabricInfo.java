@@ -67,8 +67,8 @@ final class FabricInfo {
     }
 
     long messageMaxBytes() {
-        long said = endpointAttributes().get(JAVA_LONG, FabricLayout.EP_ATTR_MAX_MSG_SIZE);
-        return said < 0 ? Long.MAX_VALUE : said; // SIZE_MAX
+        long given = endpointAttributes().get(JAVA_LONG, FabricLayout.EP_ATTR_MAX_MSG_SIZE);
+        return given < 0 ? Long.MAX_VALUE : given; // SIZE_MAX
     }
 
     /** Operations that an endpoint may have in flight. */

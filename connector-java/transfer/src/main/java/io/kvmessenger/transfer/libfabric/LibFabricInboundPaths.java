@@ -75,7 +75,7 @@ final class LibFabricInboundPaths implements InboundPaths {
         FabricName name = endpoint.name();
         acceptance = landing.encode(name.lengthBytes());
         name.encode(acceptance.asSlice(RemoteMemory.LENGTH_BYTES));
-        accepted = channel.tell(FabricRecord.ACCEPTED, acceptance);
+        accepted = channel.report(FabricRecord.ACCEPTED, acceptance);
     }
 
     static int queueEntries() {
@@ -97,12 +97,12 @@ final class LibFabricInboundPaths implements InboundPaths {
     }
 
     private int advance() {
-        accepted = accepted || channel.tell(FabricRecord.ACCEPTED, acceptance);
+        accepted = accepted || channel.report(FabricRecord.ACCEPTED, acceptance);
         int count = take();
         if (count > 0) {
             lastHeardNs = nowNs;
         }
-        if (proven && !ready && !peerGone && channel.tell(FabricRecord.READY, MemorySegment.NULL)) {
+        if (proven && !ready && !peerGone && channel.report(FabricRecord.READY, MemorySegment.NULL)) {
             ready = true;
             figures.increment(TransferCounter.PATHS_OPENED);
             channel.onReady();
@@ -169,7 +169,7 @@ final class LibFabricInboundPaths implements InboundPaths {
             return true;
         }
         if (ready && kind == FabricRecord.ARRIVED_WANTED) {
-            return channel.tell(FabricRecord.ARRIVED, FabricRecord.encodeCount(arrivedCount));
+            return channel.report(FabricRecord.ARRIVED, FabricRecord.encodeCount(arrivedCount));
         }
         RemoteMemory wanted = kind == FabricRecord.REGION_WANTED ? RemoteMemory.parse(payload) : null;
         if (wanted == null || !ready) {
@@ -177,7 +177,7 @@ final class LibFabricInboundPaths implements InboundPaths {
             channel.dismiss(TransferFault.PROTOCOL, "unexpected control record " + kind);
             return true;
         }
-        return channel.tell(
+        return channel.report(
                 FabricRecord.REGION, regions.apply(wanted.regionId()).encode());
     }
 

@@ -77,7 +77,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         this.fabric = fabric;
         source = new RegisteredSource(own);
         this.channel = channel;
-        regions = new PeerRegions(wanted -> channel.tell(FabricRecord.REGION_WANTED, wanted));
+        regions = new PeerRegions(wanted -> channel.report(FabricRecord.REGION_WANTED, wanted));
         this.events = events;
         this.figures = figures;
         this.endpoint = endpoint;
@@ -178,7 +178,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
             greet();
         }
         boolean refused = full;
-        int work = contexts.areInUse() || refused ? tellSent() : 0;
+        int work = contexts.areInUse() || refused ? reportSent() : 0;
         if (opened && fault == null) {
             watchDelivery(refused && !contexts.areInUse(), nowNs);
         }
@@ -190,7 +190,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
 
     /** Checks delivery: everything must arrive, and no provider reports when it does not. */
     private void watchDelivery(boolean isRefused, long nowNs) {
-        if (delivery.shallAsk(nowNs) && channel.tell(FabricRecord.ARRIVED_WANTED, MemorySegment.NULL)) {
+        if (delivery.shallAsk(nowNs) && channel.report(FabricRecord.ARRIVED_WANTED, MemorySegment.NULL)) {
             delivery.onAsked();
         }
         long lostCount = delivery.lostCount();
@@ -209,11 +209,11 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         }
     }
 
-    private int tellSent() {
+    private int reportSent() {
         full = false;
         int found = endpoint.read();
         for (int i = 0; i < found && !closed; i++) {
-            tellSent(endpoint.context(i));
+            reportSent(endpoint.context(i));
         }
         if (found == FabricEndpoint.FAILED) {
             fault = endpoint.describeFailure();
@@ -221,7 +221,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         return Math.max(0, found);
     }
 
-    private void tellSent(long context) {
+    private void reportSent(long context) {
         if (!contexts.isUnderWay(context)) {
             fault = "a write completed that was not under way";
             return;

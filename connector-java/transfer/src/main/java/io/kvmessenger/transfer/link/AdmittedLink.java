@@ -460,12 +460,12 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload) {
+        public boolean report(int kind, MemorySegment payload) {
             return !over && control.offer(ControlRecord.type(kind, number), payload);
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+        public boolean report(int kind, MemorySegment payload, int... descriptors) {
             return !over && control.offerDescriptors(ControlRecord.type(kind, number), payload, descriptors);
         }
 

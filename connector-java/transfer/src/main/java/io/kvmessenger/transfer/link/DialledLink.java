@@ -52,7 +52,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
      */
     record Way(String transport, boolean local, String location, InetAddress at, long limitNs) {
         /** In errors. */
-        String said() {
+        String given() {
             return at == null ? location : location + " (" + at.getHostAddress() + ")";
         }
     }
@@ -162,7 +162,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         try {
             int fd = way.local ? openLocal() : openInet();
             if (fault == null) {
-                dialer = new Dialer(loop, fd, way.said(), this::answer, new Dialing());
+                dialer = new Dialer(loop, fd, way.given(), this::answer, new Dialing());
             }
         } catch (IllegalArgumentException e) {
             fault = e.getMessage();
@@ -200,10 +200,10 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private final class Dialing implements Dialer.Events {
         /** A Unix socket stays on this machine and belongs to this user. */
         @Override
-        public void onAnswered(int fd, Challenge asked, Hello said) {
-            heartbeats = Heartbeats.of(said, way.local, idleLimitNs, loop.nowNs());
+        public void onAnswered(int fd, Challenge asked, Hello given) {
+            heartbeats = Heartbeats.of(given, way.local, idleLimitNs, loop.nowNs());
             if (!way.local) {
-                loop.seals().onDialled(fd, asked, said, admissionKey);
+                loop.seals().onDialled(fd, asked, given, admissionKey);
             }
         }
 
@@ -253,7 +253,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
             Notice notice = Notice.parse(payload);
             channel.reader.onRefused(notice.fault(), notice.detail());
         } else if (channel != null && kind >= PeerChannel.FIRST_KIND) {
-            tell(channel, kind, payload, nowNs);
+            report(channel, kind, payload, nowNs);
         } else if (kind == ControlRecord.READ && number == 0 && accepted) {
             if (!events.onAsked(payload)) {
                 lose(TransferFault.PROTOCOL, "the peer asks for more reads at once than it may");
@@ -264,7 +264,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         return true;
     }
 
-    private static void tell(Channel channel, int kind, MemorySegment payload, long nowNs) {
+    private static void report(Channel channel, int kind, MemorySegment payload, long nowNs) {
         try {
             channel.reader.onRecord(kind, payload, nowNs);
         } catch (RuntimeException | Error error) {
@@ -340,7 +340,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
             return 1;
         }
         if (!accepted && nowNs - deadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "no answer from " + way.said() + " in time");
+            lose(TransferFault.UNREACHABLE, "no answer from " + way.given() + " in time");
         } else if (accepted && heartbeats.exchange(control, nowNs)) {
             lose(TransferFault.PEER_CLOSED, heartbeats.silence());
         }
@@ -451,12 +451,12 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload) {
+        public boolean report(int kind, MemorySegment payload) {
             return channels[number] == this && control.offer(ControlRecord.type(kind, number), payload);
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+        public boolean report(int kind, MemorySegment payload, int... descriptors) {
             return channels[number] == this
                     && control.offerDescriptors(ControlRecord.type(kind, number), payload, descriptors);
         }

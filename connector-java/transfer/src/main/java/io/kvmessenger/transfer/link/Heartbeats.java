@@ -25,8 +25,8 @@ final class Heartbeats {
     }
 
     /** For a socket opened by this hello. */
-    static Heartbeats of(Hello said, boolean local, long limitNs, long nowNs) {
-        return new Heartbeats(limitNs, local || !said.givesHeartbeats() ? null : new Pulse(limitNs, nowNs));
+    static Heartbeats of(Hello given, boolean local, long limitNs, long nowNs) {
+        return new Heartbeats(limitNs, local || !given.givesHeartbeats() ? null : new Pulse(limitNs, nowNs));
     }
 
     static Heartbeats none() {

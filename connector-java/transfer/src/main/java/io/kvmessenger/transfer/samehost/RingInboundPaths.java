@@ -82,7 +82,7 @@ public final class RingInboundPaths implements InboundPaths {
     }
 
     private void handOver() {
-        if (channel.tell(SameHostRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeDescriptor)) {
+        if (channel.report(SameHostRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeDescriptor)) {
             libC.close(ringFd);
             ringFd = NONE;
         }

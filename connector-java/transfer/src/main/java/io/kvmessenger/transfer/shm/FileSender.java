@@ -16,7 +16,7 @@ final class FileSender implements RegionSender {
 
     private final OfferedRegions offered;
     private int lastOfferedId = OfferedRegions.NONE;
-    private boolean allOfferedTold;
+    private boolean allOfferedReported;
 
     FileSender(IntFunction<RemoteKey> keys, OfferedRegions offered) {
         this.keys = keys;
@@ -27,23 +27,23 @@ final class FileSender implements RegionSender {
     public boolean offer(InboundChannel channel) {
         for (RemoteKey key = offered.after(lastOfferedId); key != null; key = offered.after(lastOfferedId)) {
             RegionRecord region = new RegionRecord(key.regionId(), key.lengthBytes());
-            if (!channel.tell(SameHostRecord.REGION_OFFERED, region.encode(), key.descriptor())) {
+            if (!channel.report(SameHostRecord.REGION_OFFERED, region.encode(), key.descriptor())) {
                 return false;
             }
             lastOfferedId = key.regionId();
         }
-        allOfferedTold = allOfferedTold || channel.tell(SameHostRecord.ALL_OFFERED, MemorySegment.NULL);
-        return allOfferedTold;
+        allOfferedReported = allOfferedReported || channel.report(SameHostRecord.ALL_OFFERED, MemorySegment.NULL);
+        return allOfferedReported;
     }
 
     @Override
     public boolean answer(int regionId, InboundChannel channel) {
         RemoteKey key = keys.apply(regionId);
         if (key == null) {
-            return channel.tell(
+            return channel.report(
                     SameHostRecord.REGION, RegionRecord.unknown(regionId).encode());
         }
-        return channel.tell(
+        return channel.report(
                 SameHostRecord.REGION, new RegionRecord(regionId, key.lengthBytes()).encode(), key.descriptor());
     }
 }

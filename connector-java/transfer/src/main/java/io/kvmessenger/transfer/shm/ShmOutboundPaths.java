@@ -112,7 +112,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     }
 
     private void sendReady() {
-        readySent = readySent || channel.tell(SameHostRecord.READY, MemorySegment.NULL);
+        readySent = readySent || channel.report(SameHostRecord.READY, MemorySegment.NULL);
     }
 
     /**
@@ -211,7 +211,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         }
         boolean wasOpen = open;
         if (wasOpen) {
-            tell();
+            report();
         }
         close();
         if (wasOpen) {
@@ -234,7 +234,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         if (!open) {
             return mapOrOpen(nowNs);
         }
-        int work = tell();
+        int work = report();
         if (copyFault != null) {
             lose(TransferFault.PROTOCOL, copyFault);
         }
@@ -251,7 +251,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     }
 
     /** Wakes the target for what was copied since the last duty cycle, and reports it to the engine. */
-    private int tell() {
+    private int report() {
         int count = copiedCount;
         if (count > 0) {
             ring.wake();
@@ -293,7 +293,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
             return true;
         }
         wantedRegionId = regionId;
-        waitingForRegion = channel.tell(SameHostRecord.REGION_WANTED, new RegionRecord(regionId, 0).encode());
+        waitingForRegion = channel.report(SameHostRecord.REGION_WANTED, new RegionRecord(regionId, 0).encode());
         return false;
     }
 

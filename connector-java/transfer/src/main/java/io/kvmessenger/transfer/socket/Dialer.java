@@ -17,7 +17,7 @@ public final class Dialer implements Pollable {
     /** Reports the result; called at most once, and not from the constructor. */
     public interface Events {
         /** The challenge is answered; from here on the socket may be sealed. */
-        default void onAnswered(int fd, Challenge asked, Hello said) {}
+        default void onAnswered(int fd, Challenge asked, Hello given) {}
 
         /** The socket belongs to the listener from now on. */
         void onConnected(int fd);
@@ -128,14 +128,14 @@ public final class Dialer implements Pollable {
             fail("connecting to " + target + ": " + Hello.versionFault(asked.version(), asked.newestVersion()));
             return;
         }
-        Hello said = answer.apply(asked);
-        long sent = send(said);
-        if (sent != said.lengthBytes()) {
+        Hello given = answer.apply(asked);
+        long sent = send(given);
+        if (sent != given.lengthBytes()) {
             // A fresh socket has room for a hello, so a short count means that it is broken.
             fail(words(sent < 0 ? (int) -sent : Errno.EPIPE));
             return;
         }
-        events.onAnswered(fd, asked, said);
+        events.onAnswered(fd, asked, given);
         loop.remove(key, fd);
         release();
         events.onConnected(fd);

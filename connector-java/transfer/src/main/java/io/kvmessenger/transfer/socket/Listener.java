@@ -234,14 +234,14 @@ public final class Listener {
             if (readBytes < Hello.SHORT_LENGTH_BYTES) {
                 return;
             }
-            Hello said = Hello.parse(hello);
-            if (said == null) {
+            Hello given = Hello.parse(hello);
+            if (given == null) {
                 reject(this);
             } else if (readBytes < wantedBytes()) {
                 onReady(mask, nowNs);
             } else {
                 forget();
-                receptionist.onHello(fd, said, challenge, nowNs);
+                receptionist.onHello(fd, given, challenge, nowNs);
             }
         }
 

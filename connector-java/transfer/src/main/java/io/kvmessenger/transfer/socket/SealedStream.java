@@ -106,10 +106,10 @@ final class SealedStream {
         this.scratch = scratch;
     }
 
-    /** @param said is sent in clear before the first record */
-    void sendWith(byte[] key, byte[] said) {
+    /** @param given is sent in clear before the first record */
+    void sendWith(byte[] key, byte[] given) {
         sending = new Direction(key);
-        prelude = said;
+        prelude = given;
     }
 
     void receiveWith(byte[] key) {

@@ -53,30 +53,30 @@ public final class SealingLibC extends ForwardingLibC implements Seals {
     }
 
     @Override
-    public void onDialled(int fd, Challenge asked, Hello said, byte[] key) {
+    public void onDialled(int fd, Challenge asked, Hello given, byte[] key) {
         SealedStream stream = new SealedStream(libC, fd, scratch);
-        boolean inHello = said.nonce().length > 0;
-        byte[] nonce = inHello ? said.nonce() : freshNonce();
-        stream.sendWith(keyOf(TO_TARGET, asked, said, nonce, key), inHello ? new byte[0] : nonce);
-        stream.receiveWith(keyOf(TO_WRITER, asked, said, said.nonce(), key));
+        boolean inHello = given.nonce().length > 0;
+        byte[] nonce = inHello ? given.nonce() : freshNonce();
+        stream.sendWith(keyOf(TO_TARGET, asked, given, nonce, key), inHello ? new byte[0] : nonce);
+        stream.receiveWith(keyOf(TO_WRITER, asked, given, given.nonce(), key));
         put(fd, stream);
     }
 
     @Override
-    public void onAccepted(int fd, Challenge asked, Hello said, byte[] key) {
+    public void onAccepted(int fd, Challenge asked, Hello given, byte[] key) {
         SealedStream stream = new SealedStream(libC, fd, scratch);
-        stream.sendWith(keyOf(TO_WRITER, asked, said, said.nonce(), key), new byte[0]);
-        if (said.nonce().length > 0) {
-            stream.receiveWith(keyOf(TO_TARGET, asked, said, said.nonce(), key));
+        stream.sendWith(keyOf(TO_WRITER, asked, given, given.nonce(), key), new byte[0]);
+        if (given.nonce().length > 0) {
+            stream.receiveWith(keyOf(TO_TARGET, asked, given, given.nonce(), key));
         } else {
-            stream.receiveAfter(NONCE_LENGTH_BYTES, nonce -> keyOf(TO_TARGET, asked, said, nonce, key));
+            stream.receiveAfter(NONCE_LENGTH_BYTES, nonce -> keyOf(TO_TARGET, asked, given, nonce, key));
         }
         put(fd, stream);
     }
 
-    private static byte[] keyOf(byte direction, Challenge asked, Hello said, byte[] nonce, byte[] key) {
+    private static byte[] keyOf(byte direction, Challenge asked, Hello given, byte[] nonce, byte[] key) {
         ByteBuffer statement = ByteBuffer.allocate(1 + Challenge.NONCE_LENGTH_BYTES + 2 * Integer.BYTES + nonce.length);
-        statement.put(direction).put(asked.nonce()).putInt(said.role()).putInt(said.count());
+        statement.put(direction).put(asked.nonce()).putInt(given.role()).putInt(given.count());
         return KeyProof.sealKey(key, statement.put(nonce).array());
     }
 

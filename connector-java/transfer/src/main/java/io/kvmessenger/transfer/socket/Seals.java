@@ -15,10 +15,10 @@ public interface Seals {
         }
 
         @Override
-        public void onDialled(int fd, Challenge asked, Hello said, byte[] key) {}
+        public void onDialled(int fd, Challenge asked, Hello given, byte[] key) {}
 
         @Override
-        public void onAccepted(int fd, Challenge asked, Hello said, byte[] key) {}
+        public void onAccepted(int fd, Challenge asked, Hello given, byte[] key) {}
 
         @Override
         public boolean holdsBytes(int fd) {
@@ -36,10 +36,10 @@ public interface Seals {
      *
      * @param key of the admission, known to both sides
      */
-    void onDialled(int fd, Challenge asked, Hello said, byte[] key);
+    void onDialled(int fd, Challenge asked, Hello given, byte[] key);
 
     /** The peer's hello is valid: from here on both directions are sealed, if sealing is on. */
-    void onAccepted(int fd, Challenge asked, Hello said, byte[] key);
+    void onAccepted(int fd, Challenge asked, Hello given, byte[] key);
 
     /** Whether bytes were read from the kernel that no caller has read yet: no event will report them. */
     boolean holdsBytes(int fd);

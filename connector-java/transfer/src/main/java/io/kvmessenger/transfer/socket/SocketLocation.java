@@ -34,14 +34,14 @@ public final class SocketLocation {
      * @param sealing whether this engine seals
      * @throws IllegalArgumentException naming what is wrong
      */
-    public static InetSocketAddress parse(String said, boolean sealing) {
-        boolean sealed = said.endsWith(SEALED);
+    public static InetSocketAddress parse(String given, boolean sealing) {
+        boolean sealed = given.endsWith(SEALED);
         if (sealed != sealing) {
             throw new IllegalArgumentException(
                     "KV over tcp is " + (sealed ? "encrypted" : "in clear") + " at the peer, and "
                             + (sealing ? "encrypted" : "in clear") + " here: set tcp_in_clear alike on both sides");
         }
-        String location = sealed ? said.substring(0, said.length() - SEALED.length()) : said;
+        String location = sealed ? given.substring(0, given.length() - SEALED.length()) : given;
         int colon = location.lastIndexOf(':');
         if (colon < 0) {
             throw new IllegalArgumentException("location " + location + " is not host:port");

@@ -36,8 +36,8 @@ public interface PeerChannel {
     boolean carriesDescriptors();
 
     /** Sends a record if there is room for it now; else false. */
-    boolean tell(int kind, MemorySegment payload);
+    boolean report(int kind, MemorySegment payload);
 
     /** The same with descriptors, which stay the caller's; only while nothing else waits to be sent. */
-    boolean tell(int kind, MemorySegment payload, int... descriptors);
+    boolean report(int kind, MemorySegment payload, int... descriptors);
 }

@@ -39,11 +39,11 @@ record DataNetworks(List<InetAddress> hosts, List<InetSocketAddress> addresses) 
      * @param otherwise the address to dial if the peer has sent none
      * @throws IllegalArgumentException naming what is wrong with them
      */
-    static List<InetSocketAddress> parse(MemorySegment told, InetSocketAddress otherwise) {
-        if (told.byteSize() == 0) {
+    static List<InetSocketAddress> parse(MemorySegment reported, InetSocketAddress otherwise) {
+        if (reported.byteSize() == 0) {
             return List.of(otherwise);
         }
-        String words = new String(told.toArray(ValueLayout.JAVA_BYTE), StandardCharsets.UTF_8);
+        String words = new String(reported.toArray(ValueLayout.JAVA_BYTE), StandardCharsets.UTF_8);
         List<InetSocketAddress> addresses = new ArrayList<>();
         for (String location : words.split(BETWEEN, -1)) {
             InetSocketAddress address = SocketLocation.parse(location, false);

@@ -44,7 +44,7 @@ final class ProgressPace {
     }
 
     /** Everything has been reported, or there is nothing to report. */
-    void onTold() {
+    void onReported() {
         frames = 0;
     }
 }

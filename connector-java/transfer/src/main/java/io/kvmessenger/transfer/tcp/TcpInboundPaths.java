@@ -86,7 +86,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         records = new MemorySegment[pathCount + 1];
         Arrays.setAll(records, count -> record.asSlice(0, (long) count * PathRecord.LENGTH_BYTES));
         acceptance = networks.encode();
-        accepted = channel.tell(TcpRecord.ACCEPTED, acceptance);
+        accepted = channel.report(TcpRecord.ACCEPTED, acceptance);
     }
 
     @Override
@@ -107,7 +107,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     }
 
     private void becomeReady() {
-        if (!ready && pathsOpened >= pathsForReady && channel.tell(TcpRecord.READY, MemorySegment.NULL)) {
+        if (!ready && pathsOpened >= pathsForReady && channel.report(TcpRecord.READY, MemorySegment.NULL)) {
             ready = true;
             channel.onReady();
         }
@@ -115,7 +115,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
 
     /** Sends ACCEPTED and READY as they fall due. Returns false if the control socket has no room for one of them. */
     private boolean reportReadiness() {
-        accepted = accepted || channel.tell(TcpRecord.ACCEPTED, acceptance);
+        accepted = accepted || channel.report(TcpRecord.ACCEPTED, acceptance);
         becomeReady();
         return accepted && (ready || pathsOpened < pathsForReady);
     }
@@ -143,15 +143,15 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             end("the peer did not open all its paths in time");
         }
         if (closed) {
-            tellOver();
+            reportOver();
             return false;
         }
         if (peerGone) {
             return false;
         }
         boolean lacksRoom = !reportReadiness();
-        tellEnds();
-        return tellProgress(nowNs) || lacksRoom;
+        reportEnds();
+        return reportProgress(nowNs) || lacksRoom;
     }
 
     @Override
@@ -207,12 +207,12 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     }
 
     /** Reports ended paths. While a path's last bytes are being copied to a device, its progress is not final. */
-    private void tellEnds() {
+    private void reportEnds() {
         for (int place = 0; place < paths.length; place++) {
             if (endsUnreported[place] && isSettled(ended[place])) {
                 long frames = ended[place] == null ? 0 : ended[place].framesTaken();
                 MemorySegment end = PathRecord.encode(records[1], place + 1, serials[place] - 1, frames);
-                endsUnreported[place] = !channel.tell(TcpRecord.PATH_ENDED, end);
+                endsUnreported[place] = !channel.report(TcpRecord.PATH_ENDED, end);
                 ended[place] = endsUnreported[place] ? ended[place] : null;
             }
         }
@@ -223,7 +223,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     }
 
     /** Returns whether there is progress to report that is not due yet. */
-    private boolean tellProgress(long nowNs) {
+    private boolean reportProgress(long nowNs) {
         long frames = 0;
         long bytes = 0;
         for (TcpReceivePath path : paths) {
@@ -233,29 +233,29 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             }
         }
         if (frames == 0) {
-            pace.onTold();
+            pace.onReported();
             return false;
         }
         if (!pace.isDue(frames, bytes, nowNs)) {
             return true;
         }
-        tellAllProgress();
+        reportAllProgress();
         return false;
     }
 
     /** Reports in one record, if there is room for it now. */
-    private void tellAllProgress() {
+    private void reportAllProgress() {
         int count = 0;
         for (int place = 0; place < paths.length; place++) {
             if (paths[place] != null && paths[place].framesUnreported() > 0) {
                 PathRecord.encode(record, count++, place + 1, serials[place] - 1, paths[place].framesTaken());
             }
         }
-        if (count > 0 && channel.tell(TcpRecord.PATH_PROGRESS, records[count])) {
-            pace.onTold();
+        if (count > 0 && channel.report(TcpRecord.PATH_PROGRESS, records[count])) {
+            pace.onReported();
             for (TcpReceivePath path : paths) {
                 if (path != null) {
-                    path.onTold();
+                    path.onReported();
                 }
             }
         }
@@ -294,10 +294,10 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         overDetail = detail;
         close();
         overUntold = true;
-        tellOver();
+        reportOver();
     }
 
-    private void tellOver() {
+    private void reportOver() {
         if (overUntold && !isCopying()) {
             overUntold = false;
             channel.onOver(overDetail);
@@ -369,7 +369,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         }
         if (!peerGone) {
             // Nothing more can land: this is the last report.
-            tellAllProgress();
+            reportAllProgress();
         }
         for (int place = 0; place < paths.length; place++) {
             ended[place] = paths[place] == null ? ended[place] : paths[place];

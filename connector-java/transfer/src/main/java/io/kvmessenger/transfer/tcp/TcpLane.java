@@ -42,12 +42,12 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         Hello answer(Challenge asked, int role, int serial);
 
         /** From now on everything on the socket is sealed, if sealing is on. */
-        void seal(int fd, Challenge asked, Hello said);
+        void seal(int fd, Challenge asked, Hello given);
 
         String location();
 
         /** Sends a record about a path, if there is room for it now. */
-        boolean tell(int type, int role, int serial);
+        boolean report(int type, int role, int serial);
 
         void onConnected(TcpLane lane);
 
@@ -100,16 +100,16 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         state = State.DIALLING;
         deadlineNs = limitNs;
         int number = serial;
-        Function<Challenge, Hello> answer = said -> owner.answer(said, role, number);
+        Function<Challenge, Hello> answer = given -> owner.answer(given, role, number);
         dialer = new Dialer(owner.loop(), owner.openSocket(network), owner.location(), answer, this);
     }
 
     @Override
-    public void onAnswered(int fd, Challenge asked, Hello said) {
-        pulse = said.givesHeartbeats()
+    public void onAnswered(int fd, Challenge asked, Hello given) {
+        pulse = given.givesHeartbeats()
                 ? new Pulse(owner.idleLimitNs(), owner.loop().nowNs())
                 : null;
-        owner.seal(fd, asked, said);
+        owner.seal(fd, asked, given);
     }
 
     @Override
@@ -183,7 +183,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
     /** The target has hung up before the socket was used: nothing is lost, and it may take another. */
     private void onTurnedAwayLate() {
-        owner.tell(TcpRecord.PATH_BROKEN, role, serial);
+        owner.report(TcpRecord.PATH_BROKEN, role, serial);
         path.close();
         path = null;
         rest();
@@ -199,7 +199,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         if (socketSerial != serial || (state != State.OPEN && state != State.BROKEN)) {
             return socketSerial - serial <= 0;
         }
-        long before = path.framesTold();
+        long before = path.framesReported();
         if (!path.onTaken(frames)) {
             return false;
         }
@@ -259,7 +259,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
                 return work;
             }
             case BROKEN -> {
-                asked = asked || owner.tell(TcpRecord.PATH_BROKEN, role, serial);
+                asked = asked || owner.report(TcpRecord.PATH_BROKEN, role, serial);
                 answer.look(owner.channel(), nowNs);
             }
             case RESTING -> {

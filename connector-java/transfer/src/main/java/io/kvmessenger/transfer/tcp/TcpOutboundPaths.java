@@ -85,16 +85,16 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
         }
     }
 
-    private static InetSocketAddress resolved(InetSocketAddress said, String location, OutboundChannel channel) {
-        if (!said.isUnresolved()) {
-            return said;
+    private static InetSocketAddress resolved(InetSocketAddress given, String location, OutboundChannel channel) {
+        if (!given.isUnresolved()) {
+            return given;
         }
         InetAddress address = channel.addressOf(location);
         if (address == null) {
             throw new IllegalArgumentException("the peer's address " + location
                     + " has a name that is not known here: fix the name service, or its advertise_host");
         }
-        return new InetSocketAddress(address, said.getPort());
+        return new InetSocketAddress(address, given.getPort());
     }
 
     @Override
@@ -110,8 +110,8 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     }
 
     @Override
-    public void seal(int fd, Challenge asked, Hello said) {
-        loop.seals().onDialled(fd, asked, said, channel.admissionKey());
+    public void seal(int fd, Challenge asked, Hello given) {
+        loop.seals().onDialled(fd, asked, given, channel.admissionKey());
     }
 
     @Override
@@ -166,7 +166,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
             lose(TransferFault.PROTOCOL, e.getMessage());
             return;
         }
-        if (isSpread() && !channel.tell(TcpRecord.READY_BY_ONE, MemorySegment.NULL)) {
+        if (isSpread() && !channel.report(TcpRecord.READY_BY_ONE, MemorySegment.NULL)) {
             lose(TransferFault.UNREACHABLE, "no room on the control stream for the first record");
             return;
         }
@@ -213,8 +213,8 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     }
 
     @Override
-    public boolean tell(int type, int role, int serial) {
-        return channel.tell(type, PathRecord.encode(record, role, serial, 0));
+    public boolean report(int type, int role, int serial) {
+        return channel.report(type, PathRecord.encode(record, role, serial, 0));
     }
 
     @Override

@@ -62,7 +62,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
     private int frameBytes;
     private long payloadLeftBytes;
     private long framesTaken;
-    private long framesTold;
+    private long framesReported;
     private long bytesUnreported;
     /** Where the payload lands; null between payloads, or while one is discarded. */
     private OpenWindow target;
@@ -376,7 +376,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
 
     /** Frames taken and not reported to the peer. */
     long framesUnreported() {
-        return framesTaken - framesTold;
+        return framesTaken - framesReported;
     }
 
     long bytesUnreported() {
@@ -384,8 +384,8 @@ final class TcpReceivePath implements Pollable, Landing.Events {
     }
 
     /** All frames taken have been reported to the peer. */
-    void onTold() {
-        framesTold = framesTaken;
+    void onReported() {
+        framesReported = framesTaken;
         bytesUnreported = 0;
     }
 

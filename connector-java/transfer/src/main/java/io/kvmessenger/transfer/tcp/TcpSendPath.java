@@ -56,7 +56,7 @@ final class TcpSendPath implements Pollable, Endpoint {
     private long framesBegun;
     private long framesWritten;
     /** Of these, the frames that the target has confirmed as taken. */
-    private long framesTold;
+    private long framesReported;
 
     private long bytesWritten;
     private boolean writable;
@@ -134,7 +134,7 @@ final class TcpSendPath implements Pollable, Endpoint {
 
     @Override
     public int post(WriteBatch batch, long postId) {
-        if (!writable || closed || framesBegun != framesWritten || framesBegun - framesTold == FRAMES_MAX) {
+        if (!writable || closed || framesBegun != framesWritten || framesBegun - framesReported == FRAMES_MAX) {
             return 0;
         }
         int taken = batch.limit(TcpFrame.PAGES_MAX, TcpFrame.PAYLOAD_AIM_BYTES, Long.MAX_VALUE);
@@ -146,12 +146,12 @@ final class TcpSendPath implements Pollable, Endpoint {
 
     /** Whether nothing is under way. */
     boolean isIdle() {
-        return framesBegun == framesTold;
+        return framesBegun == framesReported;
     }
 
     /** Whether nothing but a probe is under way. */
     boolean holdsOnlyProbe() {
-        return framesBegun - framesTold == 1 && postIds[(int) framesTold & (FRAMES_MAX - 1)] == PROBE;
+        return framesBegun - framesReported == 1 && postIds[(int) framesReported & (FRAMES_MAX - 1)] == PROBE;
     }
 
     /** Sends a frame that only shows whether the socket still leads to the peer; false if there is no room for it. */
@@ -218,17 +218,17 @@ final class TcpSendPath implements Pollable, Endpoint {
         return (int) (framesWritten - before);
     }
 
-    long framesTold() {
-        return framesTold;
+    long framesReported() {
+        return framesReported;
     }
 
     /** The target has taken the first {@code frames} frames: reports them; false if impossible. Also once closed. */
     boolean onTaken(long frames) {
-        if (frames < framesTold || frames > framesWritten) {
+        if (frames < framesReported || frames > framesWritten) {
             return false;
         }
-        while (framesTold < frames) {
-            long postId = postIds[(int) framesTold++ & (FRAMES_MAX - 1)];
+        while (framesReported < frames) {
+            long postId = postIds[(int) framesReported++ & (FRAMES_MAX - 1)];
             if (postId != PROBE) {
                 events.onSent(postId);
             }

@@ -60,8 +60,8 @@ record Nic(OpenVerbs verbs, VerbsRegions regions) {
      *
      * @throws IllegalArgumentException when it is malformed
      */
-    static int parseCount(MemorySegment said) {
-        int count = said.byteSize() == Integer.BYTES ? said.get(PathName.INT, 0) : 0;
+    static int parseCount(MemorySegment given) {
+        int count = given.byteSize() == Integer.BYTES ? given.get(PathName.INT, 0) : 0;
         if (count < 1) {
             throw new IllegalArgumentException("a peer names no number of RDMA devices");
         }

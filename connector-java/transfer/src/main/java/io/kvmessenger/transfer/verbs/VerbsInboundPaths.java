@@ -42,7 +42,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     /** By network: number of paths that the peer has named so far. */
     private final int[] serialsSeen = new int[Endpoint.NETWORKS_MAX];
 
-    private boolean devicesTold;
+    private boolean devicesReported;
     private boolean ready;
     private boolean stopped;
     private boolean peerGone;
@@ -72,11 +72,11 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         this.nowNs = nowNs;
         this.connectLimitNs = connectLimitNs;
         readyDeadlineNs = nowNs + connectLimitNs;
-        tellDevices();
+        reportDevices();
     }
 
-    private void tellDevices() {
-        devicesTold = devicesTold || channel.tell(VerbsRecord.DEVICES, Nic.encodeCount(nics));
+    private void reportDevices() {
+        devicesReported = devicesReported || channel.report(VerbsRecord.DEVICES, Nic.encodeCount(nics));
     }
 
     /** Takes what has arrived; returns the number of immediates. */
@@ -109,7 +109,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     }
 
     private int advance() {
-        tellDevices();
+        reportDevices();
         int count = 0;
         for (VerbsReceivePath path : paths) {
             count += path == null || closed ? 0 : path.poll(nowNs);
@@ -167,7 +167,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
                     new VerbsReceivePath(port, from, about, this, nic, writer, nowNs, nowNs + connectLimitNs);
         } catch (IllegalArgumentException | IllegalStateException e) {
             byte[] words = e.getMessage().getBytes(StandardCharsets.UTF_8);
-            if (!tell(VerbsRecord.PATH_REFUSED, about, MemorySegment.ofArray(words))) {
+            if (!report(VerbsRecord.PATH_REFUSED, about, MemorySegment.ofArray(words))) {
                 return false; // so that the record is offered again
             }
         }
@@ -180,7 +180,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         RemoteMemory wanted = kind == VerbsRecord.REGION_WANTED ? RemoteMemory.parse(body) : null;
         if (wanted != null && path.isReady()) {
             Nic nic = Nic.ofNetwork(nics, path.name().network());
-            return tell(
+            return report(
                     VerbsRecord.REGION,
                     path.name(),
                     regions.apply(nic, wanted.regionId()).encode());
@@ -195,8 +195,8 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     }
 
     @Override
-    public boolean tell(int kind, PathName about, MemorySegment body) {
-        return channel.tell(kind, about.with(body));
+    public boolean report(int kind, PathName about, MemorySegment body) {
+        return channel.report(kind, about.with(body));
     }
 
     @Override

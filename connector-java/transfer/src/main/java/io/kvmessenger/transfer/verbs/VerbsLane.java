@@ -19,7 +19,7 @@ final class VerbsLane implements VerbsSendPath.Events {
     /** Receives the events of the lane. */
     interface Owner {
         /** Sends a record, if there is room for it now. */
-        boolean tell(int kind, MemorySegment payload);
+        boolean report(int kind, MemorySegment payload);
 
         void drain(long nowNs);
 
@@ -99,7 +99,7 @@ final class VerbsLane implements VerbsSendPath.Events {
     int doWork(long now, long limitNs) {
         nowNs = now;
         if (owesClose) {
-            owesClose = !owner.tell(VerbsRecord.PATH_CLOSED, name.with(MemorySegment.NULL));
+            owesClose = !owner.report(VerbsRecord.PATH_CLOSED, name.with(MemorySegment.NULL));
             if (owesClose) {
                 return OutboundPaths.LOOK_SOON;
             }
@@ -121,8 +121,8 @@ final class VerbsLane implements VerbsSendPath.Events {
     }
 
     @Override
-    public boolean tell(int kind, MemorySegment body) {
-        return owner.tell(kind, name.with(body));
+    public boolean report(int kind, MemorySegment body) {
+        return owner.report(kind, name.with(body));
     }
 
     @Override

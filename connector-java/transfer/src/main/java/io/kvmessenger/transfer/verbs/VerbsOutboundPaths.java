@@ -100,8 +100,8 @@ final class VerbsOutboundPaths implements OutboundPaths, PeerChannel.Reader, Ver
     }
 
     @Override
-    public boolean tell(int kind, MemorySegment payload) {
-        return channel.tell(kind, payload);
+    public boolean report(int kind, MemorySegment payload) {
+        return channel.report(kind, payload);
     }
 
     @Override

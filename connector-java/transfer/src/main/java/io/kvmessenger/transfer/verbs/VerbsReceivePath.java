@@ -35,7 +35,7 @@ final class VerbsReceivePath {
     /** Receives the events of the path. */
     interface Owner {
         /** Sends a record about the path, if there is room for it now. */
-        boolean tell(int kind, PathName about, MemorySegment body);
+        boolean report(int kind, PathName about, MemorySegment body);
 
         /**
          * Called before arrivals are counted: makes them visible to kernels.
@@ -133,7 +133,7 @@ final class VerbsReceivePath {
         if (closed) {
             return count;
         }
-        if (proven && !ready && !peerGone && owner.tell(VerbsRecord.READY, name, MemorySegment.NULL)) {
+        if (proven && !ready && !peerGone && owner.report(VerbsRecord.READY, name, MemorySegment.NULL)) {
             ready = true;
             owner.onReady();
         }
@@ -144,10 +144,10 @@ final class VerbsReceivePath {
     /** Tells the writer once the queue pair is connected, or cannot be; returns whether the writer can continue. */
     private boolean accept() {
         try {
-            return pair.isConnected() && owner.tell(VerbsRecord.ACCEPTED, name, acceptance);
+            return pair.isConnected() && owner.report(VerbsRecord.ACCEPTED, name, acceptance);
         } catch (IllegalStateException e) {
             byte[] words = e.getMessage().getBytes(StandardCharsets.UTF_8);
-            if (owner.tell(VerbsRecord.PATH_REFUSED, name, MemorySegment.ofArray(words))) {
+            if (owner.report(VerbsRecord.PATH_REFUSED, name, MemorySegment.ofArray(words))) {
                 end(e.getMessage());
             }
             return false;
@@ -242,7 +242,7 @@ final class VerbsReceivePath {
     private void settle() {
         MemorySegment count = MemorySegment.ofArray(new byte[Long.BYTES]);
         count.set(COUNT, 0, arrivedCount);
-        if (owner.tell(VerbsRecord.SETTLED, name, count)) {
+        if (owner.report(VerbsRecord.SETTLED, name, count)) {
             end("the peer has lost it");
         }
     }

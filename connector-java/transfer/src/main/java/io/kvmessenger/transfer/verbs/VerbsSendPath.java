@@ -33,7 +33,7 @@ final class VerbsSendPath implements Endpoint {
     /** Receives the events of the path, which is closed already at each event that ends it, except {@link #onLost}. */
     interface Events {
         /** Sends a record about the path, if there is room for it now. */
-        boolean tell(int kind, MemorySegment body);
+        boolean report(int kind, MemorySegment body);
 
         /** Reads what the peer has sent, which probably arrived before the event being handled. */
         void drain(long nowNs);
@@ -68,7 +68,7 @@ final class VerbsSendPath implements Endpoint {
     private boolean full;
     private String fault;
     private boolean stopped;
-    private boolean failureTold;
+    private boolean failureReported;
     private long deadlineNs;
     private long heldMaxBytes = Long.MAX_VALUE;
     private boolean closed;
@@ -81,7 +81,7 @@ final class VerbsSendPath implements Endpoint {
         source = new RegisteredSource(nic.regions());
         this.network = network;
         this.events = events;
-        regions = new PeerRegions(wanted -> events.tell(VerbsRecord.REGION_WANTED, wanted));
+        regions = new PeerRegions(wanted -> events.report(VerbsRecord.REGION_WANTED, wanted));
         this.deadlineNs = deadlineNs;
         VerbsPort port = nic.verbs().port();
         writeMaxBytes = port.messageMaxBytes();
@@ -147,7 +147,7 @@ final class VerbsSendPath implements Endpoint {
         long arrived = body.byteSize() == Long.BYTES ? body.get(VerbsReceivePath.COUNT, 0) : -1;
         // The first post was the greeting, which the target does not count.
         long through = arrived + 1;
-        if (!failureTold || arrived < 0 || through > queue.posted()) {
+        if (!failureReported || arrived < 0 || through > queue.posted()) {
             events.onLost(
                     TransferFault.PROTOCOL, "the peer counts " + arrived + " posts on a path of " + queue.posted());
             return;
@@ -158,7 +158,7 @@ final class VerbsSendPath implements Endpoint {
         }
         close();
         while (queue.completed() < through) {
-            tellSent(queue.complete());
+            reportSent(queue.complete());
         }
         events.onSettled(fault);
     }
@@ -168,7 +168,7 @@ final class VerbsSendPath implements Endpoint {
         if (closed) {
             return 0;
         }
-        asked = asked || events.tell(VerbsRecord.PATH_WANTED, pair.name().encode());
+        asked = asked || events.report(VerbsRecord.PATH_WANTED, pair.name().encode());
         if (!opened && nowNs - deadlineNs > 0) {
             endUnopened("no answer over " + pair.device() + " within connect_limit_seconds");
             return 0;
@@ -193,7 +193,7 @@ final class VerbsSendPath implements Endpoint {
         int found = pair.poll();
         for (int i = 0; i < found && !closed && fault == null; i++) {
             if (pair.status(i) == VerbsApi.IBV_WC_SUCCESS) {
-                tellSent(queue.complete());
+                reportSent(queue.complete());
             } else {
                 fault = pair.device() + " reports: " + pair.describe(i);
             }
@@ -204,7 +204,7 @@ final class VerbsSendPath implements Endpoint {
         return Math.max(0, found);
     }
 
-    private void tellSent(long postId) {
+    private void reportSent(long postId) {
         if (postId != HELLO) {
             events.onSent(postId);
         }
@@ -221,7 +221,7 @@ final class VerbsSendPath implements Endpoint {
             deadlineNs = nowNs + SETTLE_LIMIT_NS;
             pair.stop();
         }
-        failureTold = failureTold || events.tell(VerbsRecord.FAILED, MemorySegment.NULL);
+        failureReported = failureReported || events.report(VerbsRecord.FAILED, MemorySegment.NULL);
         events.drain(nowNs);
         if (!closed && nowNs - deadlineNs > 0) {
             events.onLost(TransferFault.DISCONNECTED, fault + "; the peer has not said what came through");

@@ -113,7 +113,7 @@ final class GatheringPeerTest {
     private final FakeLinks links = new FakeLinks();
     private final Taking path = new Taking();
     private final CompletionRing completions = new CompletionRing(64, () -> {});
-    private final List<Integer> told = new ArrayList<>();
+    private final List<Integer> reported = new ArrayList<>();
     private final OutboundPeer peer = new OutboundPeer(
             1,
             "peer",
@@ -166,13 +166,13 @@ final class GatheringPeerTest {
         peer.doWork(0);
         assertThat(copies.targets).isNotEmpty();
         assertThat(path.taken).as("nothing is sent that has not been copied").isEmpty();
-        told();
-        told.clear();
+        reported();
+        reported.clear();
     }
 
-    private List<Integer> told() {
-        completions.drain((kind, cookie, value, subject, detail) -> told.add(kind), 64);
-        return told;
+    private List<Integer> reported() {
+        completions.drain((kind, cookie, value, subject, detail) -> reported.add(kind), 64);
+        return reported;
     }
 
     @ParameterizedTest
@@ -184,11 +184,11 @@ final class GatheringPeerTest {
             peer.doWork(0);
             peer.settle();
         }
-        assertThat(told()).as("while the device reads").isEmpty();
+        assertThat(reported()).as("while the device reads").isEmpty();
         assertThat(peer.isSettled()).isFalse();
         copies.done = Long.MAX_VALUE;
         peer.doWork(0);
-        assertThat(told()).contains(CompletionRing.WRITE_FAILED);
+        assertThat(reported()).contains(CompletionRing.WRITE_FAILED);
         assertThat(peer.isSettled()).isTrue();
         assertThat(path.taken).isEmpty();
     }

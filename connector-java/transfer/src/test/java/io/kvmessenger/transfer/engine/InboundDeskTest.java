@@ -102,11 +102,11 @@ final class InboundDeskTest {
         InboundAdmission linked = admit(1);
         InboundAdmission unused = admit(2);
         InboundAdmission other = admit(3);
-        List<String> told = new ArrayList<>();
-        linked.claim(told::add);
-        other.claim(detail -> told.add("the other: " + detail));
+        List<String> reported = new ArrayList<>();
+        linked.claim(reported::add);
+        other.claim(detail -> reported.add("the other: " + detail));
         desk.revoke(linked.admission(), "revoked");
-        assertThat(told).containsExactly("revoked");
+        assertThat(reported).containsExactly("revoked");
         assertThat(completions.size()).as("it ends when its link proves that").isZero();
         assertThat(desk.entryOf(linked.admission())).isSameAs(linked);
         desk.revoke(unused.admission(), "revoked");

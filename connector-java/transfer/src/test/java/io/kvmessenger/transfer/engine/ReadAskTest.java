@@ -40,26 +40,26 @@ final class ReadAskTest {
                 1 + random.nextInt(Integer.MAX_VALUE));
     }
 
-    private static void assertSame(PageList seen, PageList said) {
-        assertThat(seen.count()).isEqualTo(said.count());
-        for (int i = 0; i < said.count(); i++) {
-            assertThat(seen.offsetOf(i)).isEqualTo(said.offsetOf(i));
+    private static void assertSame(PageList seen, PageList given) {
+        assertThat(seen.count()).isEqualTo(given.count());
+        for (int i = 0; i < given.count(); i++) {
+            assertThat(seen.offsetOf(i)).isEqualTo(given.offsetOf(i));
         }
     }
 
     @Test
     void shouldSayWhatWasAsked() {
         for (int round = 0; round < 1000; round++) {
-            ReadAsk said = ask();
-            ReadAsk seen = ReadAsk.parse(said.encode(out));
+            ReadAsk given = ask();
+            ReadAsk seen = ReadAsk.parse(given.encode(out));
             assertThat(seen).as("seed %d round %d", seed, round).isNotNull();
-            assertSame(seen.sourcePages(), said.sourcePages());
-            assertSame(seen.targetPages(), said.targetPages());
-            assertThat(seen.from()).isEqualTo(said.from());
+            assertSame(seen.sourcePages(), given.sourcePages());
+            assertSame(seen.targetPages(), given.targetPages());
+            assertThat(seen.from()).isEqualTo(given.from());
             assertThat(new int[] {seen.imm(), seen.part(), seen.sourceRegionId(), seen.targetRegionId()})
-                    .containsExactly(said.imm(), said.part(), said.sourceRegionId(), said.targetRegionId());
-            assertThat(seen.pageBytes()).isEqualTo(said.pageBytes());
-            assertThat(seen.hearsTooLong()).isEqualTo(said.hearsTooLong());
+                    .containsExactly(given.imm(), given.part(), given.sourceRegionId(), given.targetRegionId());
+            assertThat(seen.pageBytes()).isEqualTo(given.pageBytes());
+            assertThat(seen.hearsTooLong()).isEqualTo(given.hearsTooLong());
         }
     }
 
@@ -112,8 +112,8 @@ final class ReadAskTest {
     @Test
     void shouldSayWhatWasAnswered() {
         for (int outcome : new int[] {ReadAnswer.SENT, ReadAnswer.NO_WINDOW, ReadAnswer.OUTSIDE, ReadAnswer.TOO_LONG}) {
-            ReadAnswer said = new ReadAnswer(Imm.of(3, 4), 5, outcome);
-            assertThat(ReadAnswer.parse(said.encode())).isEqualTo(said);
+            ReadAnswer given = new ReadAnswer(Imm.of(3, 4), 5, outcome);
+            assertThat(ReadAnswer.parse(given.encode())).isEqualTo(given);
         }
         assertThat(ReadAnswer.parse(new ReadAnswer(1, -1, ReadAnswer.SENT).encode()))
                 .isNull();

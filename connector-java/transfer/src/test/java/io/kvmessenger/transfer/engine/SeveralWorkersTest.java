@@ -51,7 +51,7 @@ final class SeveralWorkersTest {
     private final EventLoop loop = new EventLoop(LIB_C, System::nanoTime);
     private final List<Seat> seats = new ArrayList<>();
     private final List<Bell> bells = List.of(new Bell(), new Bell());
-    private final Recorder told = new Recorder();
+    private final Recorder reported = new Recorder();
     private InvokedEngine invoked;
 
     @AfterEach
@@ -175,9 +175,9 @@ final class SeveralWorkersTest {
         TransferEngine engine = invoked();
         IntStream.range(0, 4).forEach(i -> engine.revoke(engine.admit("writer " + i)));
         invoked.doWork();
-        assertThat(IntStream.range(0, 4).map(i -> engine.poll(told, 1))).containsOnly(1);
-        assertThat(told.events).containsExactlyInAnyOrder("writer 0", "writer 1", "writer 2", "writer 3");
-        assertThat(engine.poll(told, 1)).isZero();
+        assertThat(IntStream.range(0, 4).map(i -> engine.poll(reported, 1))).containsOnly(1);
+        assertThat(reported.events).containsExactlyInAnyOrder("writer 0", "writer 1", "writer 2", "writer 3");
+        assertThat(engine.poll(reported, 1)).isZero();
     }
 
     @Test
@@ -248,10 +248,10 @@ final class SeveralWorkersTest {
     private void assertEnded(TransferEngine engine) {
         assertThat(seats).extracting(seat -> seat.wasClosed).containsExactly(true, true);
         while (engine.counters().requestsInFlight() > 0) {
-            assertThat(engine.poll(told, 64)).isPositive();
+            assertThat(engine.poll(reported, 64)).isPositive();
         }
-        assertThat(told.events).containsExactlyInAnyOrder("failed 0", "failed 1");
-        assertThatThrownBy(() -> engine.poll(told, 64)).isInstanceOf(EngineEndedException.class);
+        assertThat(reported.events).containsExactlyInAnyOrder("failed 0", "failed 1");
+        assertThatThrownBy(() -> engine.poll(reported, 64)).isInstanceOf(EngineEndedException.class);
     }
 
     private static void fail() {

@@ -36,7 +36,7 @@ final class WorkerTest {
     private final FakeDomain domain = new FakeDomain("fake", 0);
     private final FakeLinks links = new FakeLinks();
     private final CompletionRing completions = new CompletionRing(64, () -> {});
-    private final List<String> told = new ArrayList<>();
+    private final List<String> reported = new ArrayList<>();
     private int lastPeerId;
 
     WorkerTest() {
@@ -72,7 +72,7 @@ final class WorkerTest {
                 (kind, cookie, value, subject, detail) -> {
                     assertThat(kind).isEqualTo(CompletionRing.PEER_LOST);
                     OutboundPeer.Loss loss = (OutboundPeer.Loss) subject;
-                    told.add(loss.peer().name() + " " + loss.fault() + " " + detail);
+                    reported.add(loss.peer().name() + " " + loss.fault() + " " + detail);
                 },
                 64);
     }
@@ -86,8 +86,8 @@ final class WorkerTest {
         worker.doWork();
         drain();
         assertThat(sick.isLost()).isTrue();
-        assertThat(told).hasSize(1);
-        assertThat(told.getFirst())
+        assertThat(reported).hasSize(1);
+        assertThat(reported.getFirst())
                 .startsWith("sick " + TransferFault.DISCONNECTED)
                 .contains("InternalError", "unsafe memory access", "WorkerTest");
         assertThat(domain.closed).containsExactly("sick");

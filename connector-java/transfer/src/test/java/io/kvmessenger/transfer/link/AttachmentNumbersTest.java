@@ -174,16 +174,16 @@ final class AttachmentNumbersTest {
 
     /** Remembers what the target says to one attachment. */
     private static final class Heard implements PeerChannel.Reader {
-        final List<String> said = new ArrayList<>();
+        final List<String> given = new ArrayList<>();
 
         @Override
         public void onRecord(int kind, MemorySegment payload, long nowNs) {
-            said.add(kind + " " + payload.get(ValueLayout.JAVA_INT_UNALIGNED, 0));
+            given.add(kind + " " + payload.get(ValueLayout.JAVA_INT_UNALIGNED, 0));
         }
 
         @Override
         public void onRefused(TransferFault fault, String detail) {
-            said.add(detail);
+            given.add(detail);
         }
 
         @Override
@@ -214,21 +214,22 @@ final class AttachmentNumbersTest {
             Heard heard = new Heard();
             OutboundChannel channel = attach(link, end == End.REFUSED ? "unknown" : TAKEN, heard);
             if (end == End.REFUSED) {
-                assertThat(heard.said).containsExactly("this engine has no transport unknown");
+                assertThat(heard.given).containsExactly("this engine has no transport unknown");
             } else {
                 // What is said to one use is never heard by another.
-                assertThat(channel.tell(PeerChannel.FIRST_KIND, MemorySegment.NULL))
+                assertThat(channel.report(PeerChannel.FIRST_KIND, MemorySegment.NULL))
                         .isTrue();
-                assertThat(paths.getLast().channel.tell(LAST_WORD, number(loss)))
+                assertThat(paths.getLast().channel.report(LAST_WORD, number(loss)))
                         .isTrue();
                 assertThat(paths.getLast().channel.number()).isEqualTo(channel.number());
                 work(link);
-                assertThat(heard.said).containsExactly(LAST_WORD + " " + loss);
+                assertThat(heard.given).containsExactly(LAST_WORD + " " + loss);
             }
             names.add(channel.number());
             end(end);
             link.detach(channel);
-            assertThat(channel.tell(PeerChannel.FIRST_KIND, MemorySegment.NULL)).isFalse();
+            assertThat(channel.report(PeerChannel.FIRST_KIND, MemorySegment.NULL))
+                    .isFalse();
             work(link);
             if (end == End.BY_THE_TARGET_LATER) {
                 paths.getLast().copies = false;
@@ -236,7 +237,7 @@ final class AttachmentNumbersTest {
                 work(link);
             }
             if (end != End.REFUSED) {
-                assertThat(paths.getLast().channel.tell(LAST_WORD, number(loss)))
+                assertThat(paths.getLast().channel.report(LAST_WORD, number(loss)))
                         .as("the next use would hear it")
                         .isFalse();
             }
@@ -283,7 +284,7 @@ final class AttachmentNumbersTest {
             link.send(messages);
         }
         MemorySegment small = MemorySegment.ofArray(new byte[1]);
-        while (channel.tell(LAST_WORD, small)) {}
+        while (channel.report(LAST_WORD, small)) {}
         link.detach(channel);
         for (int i = 0; i < 1_000 && !paths.getLast().closed; i++) {
             work(link);
@@ -296,13 +297,13 @@ final class AttachmentNumbersTest {
     private int writerOfThePreviousVersion() {
         int fd = SOCKETS.connectAbstract(here);
         work(null);
-        MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
-        assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
+        MemorySegment given = arena.allocate(Challenge.LENGTH_BYTES, 8);
+        assertThat(LIB_C.read(fd, given, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
         Challenge asked = new Challenge(
                 Hello.OLDEST_VERSION,
                 Hello.OLDEST_VERSION,
-                Challenge.parse(said).nonce());
+                Challenge.parse(given).nonce());
         Hello answer = Hello.answer(asked, here, Hello.CONTROL, 0, KEY, new byte[Hello.NONCE_LENGTH_BYTES]);
         answer.encode(hello);
         assertThat(LIB_C.write(fd, hello, answer.lengthBytes())).isEqualTo(answer.lengthBytes());
@@ -345,7 +346,7 @@ final class AttachmentNumbersTest {
             assertThat(channel.open(MemorySegment.NULL, heard)).isTrue();
             link.detach(channel);
             work(link);
-            assertThat(heard.said).isEmpty();
+            assertThat(heard.given).isEmpty();
             assertThat(events).containsExactly("opened");
         }
         link.close();
@@ -357,8 +358,8 @@ final class AttachmentNumbersTest {
         int fd = writerOfThePreviousVersion();
         attach(fd, 0);
         MemorySegment full = MemorySegment.ofArray(new byte[TransferEngine.MESSAGE_MAX_BYTES]);
-        while (paths.getFirst().channel.tell(LAST_WORD, full)) {}
-        while (paths.getFirst().channel.tell(LAST_WORD, MemorySegment.NULL)) {}
+        while (paths.getFirst().channel.report(LAST_WORD, full)) {}
+        while (paths.getFirst().channel.report(LAST_WORD, MemorySegment.NULL)) {}
         say(fd, ControlRecord.ATTACH, 1, new Attach("unknown", MemorySegment.NULL).encode());
         List<Byte> bytes = new ArrayList<>();
         MemorySegment in = arena.allocate(1 << 16, 8);

@@ -108,10 +108,10 @@ final class SocketLinksTest {
     private int peer(byte[] key) {
         int fd = SOCKETS.connectAbstract(here);
         work();
-        MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
-        assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
+        MemorySegment given = arena.allocate(Challenge.LENGTH_BYTES, 8);
+        assertThat(LIB_C.read(fd, given, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
-        Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, key, NONCE).encode(hello);
+        Hello.answer(Challenge.parse(given), here, Hello.CONTROL, 0, key, NONCE).encode(hello);
         assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
         work();
         return fd;
@@ -314,9 +314,9 @@ final class SocketLinksTest {
         InetAddress host = InetAddress.getLoopbackAddress();
         String there = links.listenInet(SENT, host, host.getHostAddress(), 0, 0, port, figures);
         int fd = SOCKETS.connectInet(host, SocketLocation.parse(there, false).getPort());
-        MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
-        await(() -> LIB_C.read(fd, said, Challenge.LENGTH_BYTES) == Challenge.LENGTH_BYTES);
-        Challenge asked = new Challenge(4, newestVersion, Challenge.parse(said).nonce());
+        MemorySegment given = arena.allocate(Challenge.LENGTH_BYTES, 8);
+        await(() -> LIB_C.read(fd, given, Challenge.LENGTH_BYTES) == Challenge.LENGTH_BYTES);
+        Challenge asked = new Challenge(4, newestVersion, Challenge.parse(given).nonce());
         Hello answer = Hello.answer(asked, there, Hello.CONTROL, 0, KEY, NONCE);
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
         answer.encode(hello);
@@ -499,9 +499,9 @@ final class SocketLinksTest {
         try (OtherWorker other = new OtherWorker()) {
             int fd = SOCKETS.connectAbstract(here);
             work();
-            MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
-            assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
-            Hello right = Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, ITS_KEY, NONCE);
+            MemorySegment given = arena.allocate(Challenge.LENGTH_BYTES, 8);
+            assertThat(LIB_C.read(fd, given, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
+            Hello right = Hello.answer(Challenge.parse(given), here, Hello.CONTROL, 0, ITS_KEY, NONCE);
             MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
             new Hello(
                             right.version(),

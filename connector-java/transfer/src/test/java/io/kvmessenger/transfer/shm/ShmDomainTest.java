@@ -72,7 +72,7 @@ final class ShmDomainTest {
 
     /** What the writer says is remembered; what the target says is handed to it. */
     private static final class TargetsEnd implements OutboundChannel {
-        final List<Integer> told = new ArrayList<>();
+        final List<Integer> reported = new ArrayList<>();
         final ArrayDeque<Integer> descriptors = new ArrayDeque<>();
         boolean carriesDescriptors = true;
         /** For how many of the next records there is no room. */
@@ -107,17 +107,17 @@ final class ShmDomainTest {
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload) {
+        public boolean report(int kind, MemorySegment payload) {
             if (refused > 0) {
                 refused--;
                 return false;
             }
-            told.add(kind);
+            reported.add(kind);
             return true;
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload, int... fds) {
+        public boolean report(int kind, MemorySegment payload, int... fds) {
             throw new AssertionError("a writer sends no descriptors");
         }
 
@@ -261,12 +261,12 @@ final class ShmDomainTest {
     void shouldSayThatItsRingIsMappedWhenThereIsRoomForThat() {
         channel.refused = 2;
         try (Accepted writer = new Accepted()) {
-            assertThat(channel.told).isEmpty();
+            assertThat(channel.reported).isEmpty();
             assertThat(writer.paths.doWork(NOW_NS)).isEqualTo(OutboundPaths.LOOK_SOON);
-            assertThat(channel.told).isEmpty();
+            assertThat(channel.reported).isEmpty();
             writer.paths.doWork(NOW_NS);
             writer.paths.doWork(NOW_NS);
-            assertThat(channel.told).containsExactly(SameHostRecord.READY);
+            assertThat(channel.reported).containsExactly(SameHostRecord.READY);
         }
     }
 
@@ -294,7 +294,7 @@ final class ShmDomainTest {
         InboundRings rings = new InboundRings();
         rings.add(paths);
         rings.poll(NOW_NS);
-        assertThat(peers.told)
+        assertThat(peers.reported)
                 .as("not to one that is not ready")
                 .containsExactly(String.valueOf(SameHostRecord.ACCEPTED));
         paths.onRecord(SameHostRecord.READY, MemorySegment.NULL, NOW_NS);
@@ -303,7 +303,7 @@ final class ShmDomainTest {
         regions.remove(new RemoteKey(1, 4096, gift));
         regions.add(new RemoteKey(3, 4096, gift));
         rings.poll(NOW_NS);
-        assertThat(peers.told)
+        assertThat(peers.reported)
                 .containsExactly(
                         String.valueOf(SameHostRecord.ACCEPTED),
                         SameHostRecord.REGION_OFFERED + " 1",
@@ -367,7 +367,7 @@ final class ShmDomainTest {
         Accepted() {
             boolean room = channel.refused == 0;
             channel.say(SameHostRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeFd);
-            assertThat(channel.told).isEqualTo(room ? List.of(SameHostRecord.READY) : List.of());
+            assertThat(channel.reported).isEqualTo(room ? List.of(SameHostRecord.READY) : List.of());
         }
 
         /** Its path opens. */

@@ -90,9 +90,9 @@ final class HelloTest {
         assertThat(Hello.speaks(challenge.version(), challenge.newestVersion())).isTrue();
 
         Hello answer = Hello.answer(challenge, LOCATION, Hello.CONTROL, 0, KEY, NONCE);
-        String said =
+        String given =
                 "4b564d5350544831" + "04000000" + "00000000" + KEY_NAME + "00000000" + "00000000" + PROOF_OF_SEVENS;
-        assertThat(HexFormat.of().formatHex(encoded(answer))).isEqualTo(said);
+        assertThat(HexFormat.of().formatHex(encoded(answer))).isEqualTo(given);
         assertThat(answer.admissionAt(port, challenge, LOCATION)).isSameAs(admission);
         assertThat(answer.givesHeartbeats()).isFalse();
     }

@@ -65,10 +65,10 @@ final class ListenerTest {
         MemorySegment challenge = arena.allocate(Challenge.LENGTH_BYTES, 8);
         assertThat(LIB_C.read(fd, challenge, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
-        Hello said = Hello.answer(
+        Hello given = Hello.answer(
                 Challenge.parse(challenge), name, Hello.CONTROL, 0, KEY, new byte[Hello.NONCE_LENGTH_BYTES]);
-        said.encode(hello);
-        assertThat(LIB_C.write(fd, hello, said.lengthBytes())).isEqualTo(said.lengthBytes());
+        given.encode(hello);
+        assertThat(LIB_C.write(fd, hello, given.lengthBytes())).isEqualTo(given.lengthBytes());
     }
 
     private long rejected() {
@@ -138,10 +138,10 @@ final class ListenerTest {
             LIB_C.read(fd, challenge, Challenge.LENGTH_BYTES);
             Challenge asked =
                     new Challenge(4, newest, Challenge.parse(challenge).nonce());
-            Hello said = Hello.answer(asked, name, Hello.CONTROL, 0, KEY, new byte[Hello.NONCE_LENGTH_BYTES]);
+            Hello given = Hello.answer(asked, name, Hello.CONTROL, 0, KEY, new byte[Hello.NONCE_LENGTH_BYTES]);
             MemorySegment bytes = arena.allocate(Hello.LENGTH_BYTES, 8);
-            said.encode(bytes);
-            for (int i = 0; i < said.lengthBytes(); i++) {
+            given.encode(bytes);
+            for (int i = 0; i < given.lengthBytes(); i++) {
                 assertThat(hellos.size()).isLessThan(newest - 3);
                 LIB_C.write(fd, bytes.asSlice(i), 1);
                 work();

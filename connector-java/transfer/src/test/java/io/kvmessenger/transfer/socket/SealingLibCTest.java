@@ -51,11 +51,11 @@ class SealingLibCTest {
             Hello.OLDEST_VERSION,
             version(),
             Challenge.fresh(new SplittableRandom(1)).nonce());
-    private final Hello said = hello();
+    private final Hello given = hello();
 
     SealingLibCTest() {
-        libC.onDialled(WRITER, asked, said, KEY);
-        libC.onAccepted(TARGET, asked, said, KEY);
+        libC.onDialled(WRITER, asked, given, KEY);
+        libC.onAccepted(TARGET, asked, given, KEY);
     }
 
     /** The version that both ends speak. */
@@ -69,7 +69,7 @@ class SealingLibCTest {
 
     /** Length of what the writer sends in clear in front of its records. */
     private int preludeBytes() {
-        return said.nonce().length == 0 ? SealingLibC.NONCE_LENGTH_BYTES : 0;
+        return given.nonce().length == 0 ? SealingLibC.NONCE_LENGTH_BYTES : 0;
     }
 
     @AfterEach

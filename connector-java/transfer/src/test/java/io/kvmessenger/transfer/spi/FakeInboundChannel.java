@@ -10,7 +10,7 @@ import java.util.function.Function;
 
 /** Remembers what the paths say of themselves, and to their peer. */
 public final class FakeInboundChannel implements InboundChannel {
-    public final List<String> told = new ArrayList<>();
+    public final List<String> reported = new ArrayList<>();
     public final List<String> over = new ArrayList<>();
     public final List<String> dismissed = new ArrayList<>();
     public final List<Throwable> errors = new ArrayList<>();
@@ -43,18 +43,18 @@ public final class FakeInboundChannel implements InboundChannel {
     }
 
     @Override
-    public boolean tell(int kind, MemorySegment payload) {
+    public boolean report(int kind, MemorySegment payload) {
         if (full) {
             return false;
         }
-        told.add(kind + (payload.byteSize() == 0 ? "" : " " + words.apply(payload)));
+        reported.add(kind + (payload.byteSize() == 0 ? "" : " " + words.apply(payload)));
         return true;
     }
 
     @Override
-    public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+    public boolean report(int kind, MemorySegment payload, int... descriptors) {
         assertThat(carriesDescriptors).isTrue();
-        return tell(kind, payload);
+        return report(kind, payload);
     }
 
     @Override

@@ -102,12 +102,12 @@ public final class FakeLinks implements Links {
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload) {
+        public boolean report(int kind, MemorySegment payload) {
             return true;
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+        public boolean report(int kind, MemorySegment payload, int... descriptors) {
             return true;
         }
 

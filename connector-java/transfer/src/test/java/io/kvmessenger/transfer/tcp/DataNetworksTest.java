@@ -23,14 +23,14 @@ final class DataNetworksTest {
                 .toList();
     }
 
-    private static MemorySegment told(String words) {
+    private static MemorySegment reported(String words) {
         return MemorySegment.ofArray(words.getBytes(StandardCharsets.UTF_8));
     }
 
     @Test
     void shouldReadWhatWasTold() {
-        DataNetworks told = new DataNetworks(List.of(FIRST, SECOND, SIX), at(FIRST, SECOND, SIX));
-        assertThat(DataNetworks.parse(told.encode(), OTHERWISE)).isEqualTo(told.addresses());
+        DataNetworks reported = new DataNetworks(List.of(FIRST, SECOND, SIX), at(FIRST, SECOND, SIX));
+        assertThat(DataNetworks.parse(reported.encode(), OTHERWISE)).isEqualTo(reported.addresses());
     }
 
     @Test
@@ -41,11 +41,11 @@ final class DataNetworksTest {
 
     @Test
     void shouldRefuseWhatIsNoListOfAddresses() {
-        assertThatThrownBy(() -> DataNetworks.parse(told("127.0.0.1:1  127.0.0.2:1"), OTHERWISE))
+        assertThatThrownBy(() -> DataNetworks.parse(reported("127.0.0.1:1  127.0.0.2:1"), OTHERWISE))
                 .isInstanceOf(IllegalArgumentException.class);
-        assertThatThrownBy(() -> DataNetworks.parse(told("a-name:1"), OTHERWISE))
+        assertThatThrownBy(() -> DataNetworks.parse(reported("a-name:1"), OTHERWISE))
                 .isInstanceOf(IllegalArgumentException.class);
-        assertThatThrownBy(() -> DataNetworks.parse(told("127.0.0.1:1 ".repeat(8) + "127.0.0.1:1"), OTHERWISE))
+        assertThatThrownBy(() -> DataNetworks.parse(reported("127.0.0.1:1 ".repeat(8) + "127.0.0.1:1"), OTHERWISE))
                 .isInstanceOf(IllegalArgumentException.class)
                 .hasMessageContaining("9 data addresses, at most 8");
     }

@@ -14,16 +14,16 @@ final class ProgressPaceTest {
     private final ProgressPace pace = new ProgressPace();
     private long nowNs = 7 * ProgressPace.AGE_MAX_NS;
     private long unreported;
-    private int told;
+    private int reported;
 
     /** A duty cycle in which so many frames came. */
     private void doWork(int frames, long stepNs) {
         nowNs += stepNs;
         unreported += frames;
         if (unreported > 0 && pace.isDue(unreported, unreported * PAGE_BYTES, nowNs)) {
-            pace.onTold();
+            pace.onReported();
             unreported = 0;
-            told++;
+            reported++;
         }
     }
 
@@ -36,15 +36,15 @@ final class ProgressPaceTest {
             }
         }
         // The first may be told alone: how far apart they come is not known yet.
-        assertThat(told).isBetween(1, PINGS / (ProgressPace.FRAMES_MAX - 1) + 2);
+        assertThat(reported).isBetween(1, PINGS / (ProgressPace.FRAMES_MAX - 1) + 2);
     }
 
     @Test
     void shouldTellAtOnceWhatIsManyFramesOrManyBytes() {
         assertThat(pace.isDue(ProgressPace.FRAMES_MAX, 1, nowNs)).isTrue();
-        pace.onTold();
+        pace.onReported();
         assertThat(pace.isDue(1, ProgressPace.BYTES_MAX, nowNs)).isTrue();
-        pace.onTold();
+        pace.onReported();
         assertThat(pace.isDue(1, ProgressPace.BYTES_MAX - 1, nowNs + 1)).isFalse();
     }
 
@@ -54,11 +54,11 @@ final class ProgressPaceTest {
         for (int frame = 0; frame < 3; frame++) {
             doWork(1, 4 * STEP_NS);
         }
-        assertThat(told).isZero();
-        for (int i = 0; i <= 4 * ProgressPace.STOPPED_FACTOR && told == 0; i++) {
+        assertThat(reported).isZero();
+        for (int i = 0; i <= 4 * ProgressPace.STOPPED_FACTOR && reported == 0; i++) {
             doWork(0, STEP_NS);
         }
-        assertThat(told).isEqualTo(1);
+        assertThat(reported).isEqualTo(1);
         assertThat(unreported).isZero();
     }
 
@@ -66,28 +66,28 @@ final class ProgressPaceTest {
     @Test
     void shouldTellInTheNextIdleTurnWhatCameAtOnce() {
         doWork(2, STEP_NS);
-        assertThat(told).isZero();
+        assertThat(reported).isZero();
         doWork(0, 1);
-        assertThat(told).isEqualTo(1);
+        assertThat(reported).isEqualTo(1);
     }
 
     @Test
     void shouldTellALoneFrameWhenItIsOld() {
         doWork(1, 10 * ProgressPace.AGE_MAX_NS);
         doWork(0, ProgressPace.AGE_MAX_NS - 1);
-        assertThat(told).isZero();
+        assertThat(reported).isZero();
         doWork(0, 1);
-        assertThat(told).isEqualTo(1);
+        assertThat(reported).isEqualTo(1);
     }
 
     @Test
     void shouldCountTheAgeOfTheOldest() {
         doWork(1, STEP_NS);
         doWork(1, ProgressPace.AGE_MAX_NS / 2);
-        assertThat(told).isZero();
+        assertThat(reported).isZero();
         doWork(1, ProgressPace.AGE_MAX_NS / 2);
-        assertThat(told).isEqualTo(1);
+        assertThat(reported).isEqualTo(1);
         doWork(1, STEP_NS);
-        assertThat(told).as("a new age begins").isEqualTo(1);
+        assertThat(reported).as("a new age begins").isEqualTo(1);
     }
 }

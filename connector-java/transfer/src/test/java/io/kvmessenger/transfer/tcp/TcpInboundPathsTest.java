@@ -153,7 +153,7 @@ final class TcpInboundPathsTest {
         open(2);
         doWork();
         assertThat(looksSoon).isTrue();
-        assertThat(channel.told).isEmpty();
+        assertThat(channel.reported).isEmpty();
         assertThat(channel.readies)
                 .as("the peer has not heard that it may write")
                 .isZero();
@@ -161,10 +161,11 @@ final class TcpInboundPathsTest {
         channel.full = false;
         doWork();
         assertThat(looksSoon).isFalse();
-        assertThat(channel.told).containsExactly(String.valueOf(TcpRecord.ACCEPTED), String.valueOf(TcpRecord.READY));
+        assertThat(channel.reported)
+                .containsExactly(String.valueOf(TcpRecord.ACCEPTED), String.valueOf(TcpRecord.READY));
         assertThat(channel.readies).isEqualTo(1);
         doWork();
-        assertThat(channel.told).hasSize(2);
+        assertThat(channel.reported).hasSize(2);
     }
 
     @Test
@@ -291,10 +292,10 @@ final class TcpInboundPathsTest {
     }
 
     /** What the writer is told from now on: kind, role, serial, frames. */
-    private List<String> told() {
-        List<String> told = List.copyOf(channel.told);
-        channel.told.clear();
-        return told;
+    private List<String> reported() {
+        List<String> reported = List.copyOf(channel.reported);
+        channel.reported.clear();
+        return reported;
     }
 
     private void say(int role, int serial) {
@@ -319,7 +320,7 @@ final class TcpInboundPathsTest {
         assertThat(port.arrivedWeight).isEqualTo(1);
         assertThat(port.landings).as("nothing more can land").isZero();
         assertThat(channel.over).as("the peer may open another").isEmpty();
-        assertThat(told())
+        assertThat(reported())
                 .endsWith(record(TcpRecord.PATH_ENDED, 1, 0, 1))
                 .doesNotContain(record(TcpRecord.PATH_ENDED, 2, 0, 0));
         assertThat(paths.take(connect(), 1, 0))
@@ -330,13 +331,13 @@ final class TcpInboundPathsTest {
         doWork();
         turnLater();
         assertThat(port.arrivedWeight).isEqualTo(2);
-        assertThat(told()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 1, 1));
+        assertThat(reported()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 1, 1));
     }
 
     @Test
     void shouldTellManyFramesOfAllPathsByFewRecords() {
         open(2);
-        told();
+        reported();
         byte[] frame = frame();
         int frames = 4 * ProgressPace.FRAMES_MAX;
         for (int i = 0; i < frames; i++) {
@@ -344,7 +345,7 @@ final class TcpInboundPathsTest {
             doWork();
         }
         assertThat(port.arrivedWeight).isEqualTo(frames);
-        assertThat(told())
+        assertThat(reported())
                 .hasSize(4)
                 .last()
                 .isEqualTo(TcpRecord.PATH_PROGRESS + " 1 0 " + frames / 2 + ", 2 0 " + frames / 2);
@@ -355,14 +356,14 @@ final class TcpInboundPathsTest {
     @Test
     void shouldAskToBeTurnedSoonWhileAFrameIsUnreported() {
         open(1);
-        told();
+        reported();
         byte[] frame = frame();
         send(1, frame, 0, frame.length);
         doWork();
-        assertThat(told()).isEmpty();
+        assertThat(reported()).isEmpty();
         assertThat(looksSoon).isTrue();
         turnLater();
-        assertThat(told()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 0, 1));
+        assertThat(reported()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 0, 1));
         assertThat(looksSoon).isFalse();
     }
 
@@ -370,12 +371,12 @@ final class TcpInboundPathsTest {
     @Test
     void shouldTellWhatItTookBeforeItStops() {
         open(1);
-        told();
+        reported();
         byte[] frame = frame();
         send(1, frame, 0, frame.length);
         doWork();
         paths.stop();
-        assertThat(told()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 0, 1));
+        assertThat(reported()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 0, 1));
     }
 
     /** To ask once more would cost each write to and fro a system call. */
@@ -409,7 +410,7 @@ final class TcpInboundPathsTest {
         for (int i = 0; i < CYCLES; i++) {
             doWork();
         }
-        assertThat(told()).endsWith(record(TcpRecord.PATH_ENDED, 2, 0, 0));
+        assertThat(reported()).endsWith(record(TcpRecord.PATH_ENDED, 2, 0, 0));
         assertThat(port.landings).isZero();
         port.memory.fill((byte) 5);
         assertThat(LIB_C.send(writerFds.get(2), arena.allocate(PAGE_BYTES), PAGE_BYTES, SocketApi.MSG_NOSIGNAL))
@@ -429,7 +430,7 @@ final class TcpInboundPathsTest {
         say(1, 1);
         doWork();
         doWork();
-        assertThat(told()).endsWith(record(TcpRecord.PATH_ENDED, 1, 0, 0), record(TcpRecord.PATH_ENDED, 1, 1, 0));
+        assertThat(reported()).endsWith(record(TcpRecord.PATH_ENDED, 1, 0, 0), record(TcpRecord.PATH_ENDED, 1, 1, 0));
         assertThat(paths.take(connect(), 1, 1)).isFalse();
         assertThat(paths.take(connect(), 1, 2)).isTrue();
     }

@@ -47,7 +47,7 @@ final class PathPair implements PathEvents {
         public void deregister() {}
     }
 
-    private record Said(int kind, MemorySegment payload) {}
+    private record Given(int kind, MemorySegment payload) {}
 
     final Arena arena = Arena.ofConfined();
     final StandInVerbs library;
@@ -184,19 +184,19 @@ final class PathPair implements PathEvents {
     void turn() {
         do {
             writer.doWork(nowNs);
-            while (targetHears && target != null && !writerChannel.said.isEmpty()) {
-                Said record = writerChannel.said.poll();
+            while (targetHears && target != null && !writerChannel.given.isEmpty()) {
+                Given record = writerChannel.given.poll();
                 target.onRecord(record.kind, record.payload, nowNs);
             }
             if (target != null) {
                 target.poll(nowNs);
             }
-            while (!targetChannel.said.isEmpty()) {
-                Said record = targetChannel.said.poll();
+            while (!targetChannel.given.isEmpty()) {
+                Given record = targetChannel.given.poll();
                 writerChannel.reader.onRecord(record.kind, record.payload, nowNs);
             }
             writer.doWork(nowNs);
-        } while (targetHears && target != null && !writerChannel.said.isEmpty());
+        } while (targetHears && target != null && !writerChannel.given.isEmpty());
     }
 
     /** The target says something that it should not. */
@@ -211,7 +211,7 @@ final class PathPair implements PathEvents {
 
     /** The writer hears how many devices the target has, and no more. */
     void hearDevices() {
-        Said record = targetChannel.said.poll();
+        Given record = targetChannel.given.poll();
         targetSays(record.kind, record.payload);
     }
 
@@ -333,7 +333,7 @@ final class PathPair implements PathEvents {
     }
 
     private final class WriterChannel implements OutboundChannel {
-        final Deque<Said> said = new ArrayDeque<>();
+        final Deque<Given> given = new ArrayDeque<>();
         Reader reader;
 
         @Override
@@ -367,19 +367,19 @@ final class PathPair implements PathEvents {
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload) {
-            return said.add(new Said(kind, payload));
+        public boolean report(int kind, MemorySegment payload) {
+            return given.add(new Given(kind, payload));
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+        public boolean report(int kind, MemorySegment payload, int... descriptors) {
             throw new AssertionError("verbs sends no descriptors");
         }
     }
 
     /** Remembers what the target's end says of itself. */
     static final class TargetChannel implements InboundChannel {
-        final Deque<Said> said = new ArrayDeque<>();
+        final Deque<Given> given = new ArrayDeque<>();
         final List<String> events = new ArrayList<>();
 
         @Override
@@ -413,12 +413,12 @@ final class PathPair implements PathEvents {
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload) {
-            return said.add(new Said(kind, payload));
+        public boolean report(int kind, MemorySegment payload) {
+            return given.add(new Given(kind, payload));
         }
 
         @Override
-        public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+        public boolean report(int kind, MemorySegment payload, int... descriptors) {
             throw new AssertionError("verbs sends no descriptors");
         }
     }

@@ -58,7 +58,7 @@ public final class Checkers implements WorldListener {
                 new ArrivalChecker()));
     }
 
-    private void tell(Consumer<WorldListener> event) {
+    private void report(Consumer<WorldListener> event) {
         if (first != null) {
             throw first;
         }
@@ -72,186 +72,186 @@ public final class Checkers implements WorldListener {
 
     @Override
     public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
-        tell(c -> c.processStarted(process, geometry, memories));
+        report(c -> c.processStarted(process, geometry, memories));
     }
 
     @Override
     public void processDied(String process) {
-        tell(c -> c.processDied(process));
+        report(c -> c.processDied(process));
     }
 
     @Override
     public void requestRouted(String transferId, List<String> prefillers, List<String> decoders, boolean mustArrive) {
-        tell(c -> c.requestRouted(transferId, prefillers, decoders, mustArrive));
+        report(c -> c.requestRouted(transferId, prefillers, decoders, mustArrive));
     }
 
     @Override
     public void linkClosed(String process, String peer, boolean dialled, String reason) {
-        tell(c -> c.linkClosed(process, peer, dialled, reason));
+        report(c -> c.linkClosed(process, peer, dialled, reason));
     }
 
     @Override
     public void admitted(String process, String peerName, int admissionId) {
-        tell(c -> c.admitted(process, peerName, admissionId));
+        report(c -> c.admitted(process, peerName, admissionId));
     }
 
     @Override
     public void admissionClosed(String process, int admissionId) {
-        tell(c -> c.admissionClosed(process, admissionId));
+        report(c -> c.admissionClosed(process, admissionId));
     }
 
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
-        tell(c -> c.frameSent(from, to, frame));
+        report(c -> c.frameSent(from, to, frame));
     }
 
     @Override
     public void frameDelivered(String from, String to, ControlFrame frame) {
-        tell(c -> c.frameDelivered(from, to, frame));
+        report(c -> c.frameDelivered(from, to, frame));
     }
 
     @Override
     public void writeSubmitted(PageWrite write) {
-        tell(c -> c.writeSubmitted(write));
+        report(c -> c.writeSubmitted(write));
     }
 
     @Override
     public void sourceRead(PageWrite write) {
-        tell(c -> c.sourceRead(write));
+        report(c -> c.sourceRead(write));
     }
 
     @Override
     public void deviceRead(String process, int rankIndex, long offset, int lengthBytes) {
-        tell(c -> c.deviceRead(process, rankIndex, offset, lengthBytes));
+        report(c -> c.deviceRead(process, rankIndex, offset, lengthBytes));
     }
 
     @Override
     public void landed(PageWrite write, int fromByte, int toByte) {
-        tell(c -> c.landed(write, fromByte, toByte));
+        report(c -> c.landed(write, fromByte, toByte));
     }
 
     @Override
     public void counted(PageWrite write) {
-        tell(c -> c.counted(write));
+        report(c -> c.counted(write));
     }
 
     @Override
     public void writeGone(PageWrite write) {
-        tell(c -> c.writeGone(write));
+        report(c -> c.writeGone(write));
     }
 
     @Override
     public void writeRefused(String process, String detail) {
-        tell(c -> c.writeRefused(process, detail));
+        report(c -> c.writeRefused(process, detail));
     }
 
     @Override
     public void promptEnqueued(String process, String transferId) {
-        tell(c -> c.promptEnqueued(process, transferId));
+        report(c -> c.promptEnqueued(process, transferId));
     }
 
     @Override
     public void promptRefused(String process, String transferId) {
-        tell(c -> c.promptRefused(process, transferId));
+        report(c -> c.promptRefused(process, transferId));
     }
 
     @Override
     public void prefillBegun(String process, String request, String transferId) {
-        tell(c -> c.prefillBegun(process, request, transferId));
+        report(c -> c.prefillBegun(process, request, transferId));
     }
 
     @Override
     public void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {
-        tell(c -> c.prefillPagesTaken(process, request, promptTokens, pages));
+        report(c -> c.prefillPagesTaken(process, request, promptTokens, pages));
     }
 
     @Override
     public void prefillPagesShared(String process, String request, int promptTokens, List<Integer> pages) {
-        tell(c -> c.prefillPagesShared(process, request, promptTokens, pages));
+        report(c -> c.prefillPagesShared(process, request, promptTokens, pages));
     }
 
     @Override
     public void layerComputed(String process, String request, int rankIndex, int layerIndex, int endToken) {
-        tell(c -> c.layerComputed(process, request, rankIndex, layerIndex, endToken));
+        report(c -> c.layerComputed(process, request, rankIndex, layerIndex, endToken));
     }
 
     @Override
     public void prefillPagesTakenBack(String process, String request, String transferId) {
-        tell(c -> c.prefillPagesTakenBack(process, request, transferId));
+        report(c -> c.prefillPagesTakenBack(process, request, transferId));
     }
 
     @Override
     public void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {
-        tell(c -> c.prefillEnded(process, request, transferId, outcome));
+        report(c -> c.prefillEnded(process, request, transferId, outcome));
     }
 
     @Override
     public void contextLeft(String process, String request, int slot) {
-        tell(c -> c.contextLeft(process, request, slot));
+        report(c -> c.contextLeft(process, request, slot));
     }
 
     @Override
     public void prefillReleased(String process, String request) {
-        tell(c -> c.prefillReleased(process, request));
+        report(c -> c.prefillReleased(process, request));
     }
 
     @Override
     public void prefillSent(String process, String request, String transferId) {
-        tell(c -> c.prefillSent(process, request, transferId));
+        report(c -> c.prefillSent(process, request, transferId));
     }
 
     @Override
     public void fetchAsked(FetchFacts fetch) {
-        tell(c -> c.fetchAsked(fetch));
+        report(c -> c.fetchAsked(fetch));
     }
 
     @Override
     public void transferDeclined(String process, String transferId, List<String> prefillers) {
-        tell(c -> c.transferDeclined(process, transferId, prefillers));
+        report(c -> c.transferDeclined(process, transferId, prefillers));
     }
 
     @Override
     public void transferRejected(String process, String transferId, List<String> prefillers) {
-        tell(c -> c.transferRejected(process, transferId, prefillers));
+        report(c -> c.transferRejected(process, transferId, prefillers));
     }
 
     @Override
     public void fetchAbandoned(String process, String request) {
-        tell(c -> c.fetchAbandoned(process, request));
+        report(c -> c.fetchAbandoned(process, request));
     }
 
     @Override
     public void fetchArrived(String process, String request, int pageCount) {
-        tell(c -> c.fetchArrived(process, request, pageCount));
+        report(c -> c.fetchArrived(process, request, pageCount));
     }
 
     @Override
     public void fetchQuarantined(String process, String request, String reason) {
-        tell(c -> c.fetchQuarantined(process, request, reason));
+        report(c -> c.fetchQuarantined(process, request, reason));
     }
 
     @Override
     public void fetchFailed(String process, String request, String reason) {
-        tell(c -> c.fetchFailed(process, request, reason));
+        report(c -> c.fetchFailed(process, request, reason));
     }
 
     @Override
     public void decodeEnded(String process, String request) {
-        tell(c -> c.decodeEnded(process, request));
+        report(c -> c.decodeEnded(process, request));
     }
 
     @Override
     public void pagesOverwritten(String process, List<Integer> pages) {
-        tell(c -> c.pagesOverwritten(process, pages));
+        report(c -> c.pagesOverwritten(process, pages));
     }
 
     @Override
     public void processAtRest(String process, HeldCounts held, int freePages, int pages, FabricHoldings fabric) {
-        tell(c -> c.processAtRest(process, held, freePages, pages, fabric));
+        report(c -> c.processAtRest(process, held, freePages, pages, fabric));
     }
 
     @Override
     public void worldAtRest() {
-        tell(WorldListener::worldAtRest);
+        report(WorldListener::worldAtRest);
     }
 }

@@ -26,7 +26,7 @@ final class TerminalChecker implements WorldListener {
     }
 
     /** Frames about a transfer between a prefiller process and one of a decoder's messengers. */
-    private static final class Said {
+    private static final class Given {
         boolean granted;
         boolean undelivered;
         boolean cancelConfirmed;
@@ -55,7 +55,7 @@ final class TerminalChecker implements WorldListener {
     }
 
     private final Map<String, Attempt> attempts = new LinkedHashMap<>();
-    private final Map<String, Said> said = new HashMap<>();
+    private final Map<String, Given> given = new HashMap<>();
     /** The granted transfer, by prefiller, decoder and id of the grant. */
     private final Map<String, String> granted = new HashMap<>();
 
@@ -69,7 +69,7 @@ final class TerminalChecker implements WorldListener {
         if (frame.hasGrant()) {
             Grant grant = frame.getGrant();
             String name = PromptName.of(grant.getTransferId(), grant.getPromptDigest());
-            said(to, name, from).granted = true;
+            given(to, name, from).granted = true;
             granted.put(to + " " + from + " " + grant.getGrantId(), name);
         }
     }
@@ -79,12 +79,13 @@ final class TerminalChecker implements WorldListener {
         if (frame.hasCancelConfirmed()) {
             CancelConfirmed confirmed = frame.getCancelConfirmed();
             String name = granted.get(from + " " + to + " " + confirmed.getGrantId());
-            said(from, name, to).cancelConfirmed = true;
+            given(from, name, to).cancelConfirmed = true;
         } else if (frame.hasCannotDeliver()) {
             CannotDeliver answer = frame.getCannotDeliver();
             Reason reason = answer.getReason();
             boolean mayHaveBegun = reason == Reason.PREFILL_ABORTED || reason == Reason.PATH_LOST;
-            said(from, PromptName.of(answer.getTransferId(), answer.getPromptDigest()), to).undelivered |= mayHaveBegun;
+            given(from, PromptName.of(answer.getTransferId(), answer.getPromptDigest()), to).undelivered |=
+                    mayHaveBegun;
         }
     }
 
@@ -109,7 +110,7 @@ final class TerminalChecker implements WorldListener {
         Attempt attempt = attempts.remove(process + " " + request);
         String ofTransfer = process + " " + attempt.transferId + " ";
         boolean heardOf = false;
-        for (Map.Entry<String, Said> entry : said.entrySet()) {
+        for (Map.Entry<String, Given> entry : given.entrySet()) {
             if (entry.getKey().startsWith(ofTransfer)) {
                 heardOf = true;
                 endAttempt(
@@ -122,8 +123,8 @@ final class TerminalChecker implements WorldListener {
         }
     }
 
-    private Said said(String process, String transferId, String decoder) {
-        return said.computeIfAbsent(process + " " + transferId + " " + decoder, key -> new Said());
+    private Given given(String process, String transferId, String decoder) {
+        return given.computeIfAbsent(process + " " + transferId + " " + decoder, key -> new Given());
     }
 
     private void endAttempt(String transferId, PrefillEnd end) {
@@ -186,7 +187,7 @@ final class TerminalChecker implements WorldListener {
             }
             return ofProcess;
         });
-        said.forEach((key, facts) -> {
+        given.forEach((key, facts) -> {
             if (key.startsWith(process + " ")) {
                 String ofProcess = key.substring(process.length() + 1);
                 endAttempt(ofProcess.substring(0, ofProcess.indexOf(' ')), PrefillEnd.DIED);

@@ -13,7 +13,7 @@ import java.util.Map;
  * <p>A long prompt has a write for each layer of each of its chunks: some hundred thousand. What many writes share, the
  * place and the shape of a layer's pages, is stored once; each write adds {@value #WORDS} ints.
  */
-final class ToldChecksums {
+final class ReportedChecksums {
     private static final int WORDS = 6;
     private static final int FIRST_WRITES = 16;
 

@@ -5,13 +5,13 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.messenger.wire.Checksums;
 import org.junit.jupiter.api.Test;
 
-class ToldChecksumsTest {
+class ReportedChecksumsTest {
     private static final int LAYERS = 126;
     private static final int CHUNKS = 1_000_000 / 512;
     private static final int CHUNK_PAGES = 32;
     private static final int BYTES_PER_WRITE_MAX = 40;
 
-    private final ToldChecksums told = new ToldChecksums();
+    private final ReportedChecksums reported = new ReportedChecksums();
 
     private static Checksums.Write write(int layer, int chunk) {
         return Checksums.Write.newBuilder()
@@ -32,23 +32,23 @@ class ToldChecksumsTest {
     void shouldKeepOfAPromptOfAMillionTokensLittleForEachWrite() {
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             for (int layer = 0; layer < LAYERS; layer++) {
-                told.add(write(layer, chunk));
+                reported.add(write(layer, chunk));
             }
         }
-        assertThat(told.count()).isEqualTo(LAYERS * CHUNKS);
-        assertThat(told.shapeCount()).isEqualTo(LAYERS);
-        assertThat(told.lengthBytes()).isLessThan((long) BYTES_PER_WRITE_MAX * told.count());
+        assertThat(reported.count()).isEqualTo(LAYERS * CHUNKS);
+        assertThat(reported.shapeCount()).isEqualTo(LAYERS);
+        assertThat(reported.lengthBytes()).isLessThan((long) BYTES_PER_WRITE_MAX * reported.count());
     }
 
     @Test
     void shouldGiveBackWhatWasSaidInItsOrder() {
         for (int chunk = 0; chunk < 40; chunk++) {
             for (int layer = 0; layer < 3; layer++) {
-                told.add(write(layer, chunk));
+                reported.add(write(layer, chunk));
             }
         }
-        for (int position = 0; position < told.count(); position++) {
-            assertThat(told.get(position)).isEqualTo(write(position % 3, position / 3));
+        for (int position = 0; position < reported.count(); position++) {
+            assertThat(reported.get(position)).isEqualTo(write(position % 3, position / 3));
         }
     }
 }
