@@ -51,6 +51,11 @@ JAVA_OPAQUE = re.compile(
 JAVA_TYPE = re.compile(r"\b(?:class|interface|enum|record)\b|@interface\b")
 JAVA_CONTROL = re.compile(r"^(?:if|for|while|switch|try|catch|finally|else|do|synchronized|return|new|throw)\b")
 
+# A program reports, sends or is given something; it says nothing.
+SPEECH_NAME = re.compile(
+    r"\b(?:(?:tell|told|said)(?:[A-Z]\w*)?|(?:Tell|Told|Said)[A-Z]\w*|[a-z]\w*(?:Tell|Told|Said)(?:[A-Z]\w*)?)\b"
+)
+
 # Clients that obey the user's environment: http_proxy and its like, .netrc.
 WHEEL = "python/kv_connector/"
 OBEDIENT_CLIENT = re.compile(
@@ -190,6 +195,12 @@ def plain_words(path: PurePosixPath, text: str) -> Iterator[str]:
         yield from matches(path, text, pattern, remedy)
 
 
+def no_speech(path: PurePosixPath, text: str) -> Iterator[str]:
+    if path.suffix == ".java" and "/src/main/" in str(path):
+        code = JAVA_OPAQUE.sub(lambda opaque: "\n" * opaque.group().count("\n"), text)
+        yield from matches(path, code, SPEECH_NAME, "say 'report', 'send' or 'given' in names")
+
+
 def no_proxies(path: PurePosixPath, text: str) -> Iterator[str]:
     """A proxy variable of a pod must not send a question to this pod, or to a peer, through a proxy."""
     if path.suffix == ".py" and str(path).startswith((WHEEL, "examples/")):
@@ -209,6 +220,7 @@ def checks(root: Path) -> dict[str, Check]:
         "no registry hosts": registry_hosts,
         "nothing is left to finish": unfinished,
         "plain words": plain_words,
+        "names do not speak": no_speech,
         "no client obeys a proxy": no_proxies,
         "one title a page": markdown_title,
         "links lead somewhere": links(root),

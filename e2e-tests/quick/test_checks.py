@@ -34,6 +34,12 @@ CASES = {
         "a.md",
         "No thread waits; see the lifetime of a lifeguard, who spends it.",
     ),
+    "names do not speak": (
+        "a/src/main/A.java",
+        "class A { int tellAll() { return 0; } }",
+        "a/src/main/A.java",
+        'class A { // what it was told\n  String report() { return "said"; }\n  int teller;\n}',
+    ),
     "no client obeys a proxy": (
         "python/kv_connector/cli/page.py",
         "def ask():\n    import requests\n",

@@ -273,7 +273,7 @@ public abstract class LostPathContractTest {
     }
 
     @Test
-    void shouldFailInTheTimeSaidWhenNoDataSocketComesBack() {
+    void shouldFailInTheTimeGivenWhenNoDataSocketComesBack() {
         close();
         connect(options().withConnectLimitNs(SHORT_LIMIT_NS));
         grant(draw(PAGE_COUNT), Long.MAX_VALUE, 1);

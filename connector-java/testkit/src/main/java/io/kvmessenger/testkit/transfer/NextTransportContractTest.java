@@ -91,7 +91,7 @@ public abstract class NextTransportContractTest extends RoundsOfPages {
     }
 
     @Test
-    void shouldFailInTheTimeSaidWhenNoTransportIsLeft() {
+    void shouldFailInTheTimeGivenWhenNoTransportIsLeft() {
         connect(TransferOptions.TCP, TransferOptions.SHM);
         try (Arena arena = Arena.ofShared()) {
             Region region = target.engine().register(Memory.host(arena.allocate(PAGE_BYTES)));

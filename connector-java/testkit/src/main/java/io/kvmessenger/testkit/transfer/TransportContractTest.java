@@ -257,7 +257,7 @@ public abstract class TransportContractTest extends WriterAndTarget {
 
     /** A window that is granted again after a preemption has the cookie of the first one. */
     @Test
-    void shouldNotTellThatAClosedWindowWasFilled() {
+    void shouldNotReportAClosedWindowAsFilled() {
         ImmWindow first = grant(everything(), 1, 9);
         ImmWindow overshot = grant(everything(), 1, 9);
         writer.submit(peer, immediate(first, 1), 0);
@@ -435,7 +435,7 @@ public abstract class TransportContractTest extends WriterAndTarget {
     }
 
     @Test
-    void shouldTellBothSidesWhenTheWriterGoes() {
+    void shouldEndOnBothSidesWhenTheWriterGoes() {
         grant(everything(), 1, 1);
         writer.engine().close();
         target.await("the end of the admission", () -> target.closedAdmissions.containsKey(admission.id()));
