@@ -22,6 +22,8 @@ public final class KvPerf {
 
     private static final int COMPILED_MILLIS_MAX = 3;
     private static final int WARM_UP_ROUNDS_MAX = 80;
+    /** Rounds that last minutes, over a slow link, are no longer for the compiler's sake. */
+    private static final long WARM_UP_LIMIT_NS = TimeUnit.MINUTES.toNanos(2);
 
     private KvPerf() {}
 
@@ -143,9 +145,13 @@ public final class KvPerf {
      * cores the compiler would compete with the measured threads.
      */
     private static void warmUp(KvPerfOptions options, Initiator initiator) throws IOException {
+        long startedNs = System.nanoTime();
         long compiledMillis = 0;
         int settled = 0;
-        for (int i = 0; i < options.warmUpRounds() || (i < WARM_UP_ROUNDS_MAX && settled < SETTLED_ROUNDS); i++) {
+        for (int i = 0; i < WARM_UP_ROUNDS_MAX && System.nanoTime() - startedNs < WARM_UP_LIMIT_NS; i++) {
+            if (i >= options.warmUpRounds() && settled >= SETTLED_ROUNDS) {
+                return;
+            }
             Initiator.Round round = checked(initiator.run());
             settled = round.compiledMillis() - compiledMillis > COMPILED_MILLIS_MAX ? 0 : settled + 1;
             compiledMillis = round.compiledMillis();
