@@ -35,7 +35,7 @@ from make_model import (  # noqa: E402
     cached_model,
 )
 from prompts import cache_home, random_prompt  # noqa: E402
-from server_process import Server, free_port, words_of  # noqa: E402
+from server_process import Server, free_port, greedy_completion, words_of  # noqa: E402
 from sglang_bed import Ground, Kind, Pair, Side, start  # noqa: E402
 from sglang_servers import EngineOptions, engine  # noqa: E402
 from warm_sglang import LAUNCHER, WarmSglang  # noqa: E402
@@ -150,13 +150,7 @@ class Asker:
 
     def expected(self, prompt: str) -> list[str]:
         if prompt not in self._known:
-            body = {
-                "model": "tiny",
-                "prompt": prompt,
-                "max_tokens": ANSWER_TOKENS,
-                "temperature": 0,
-                "ignore_eos": True,
-            }
+            body = greedy_completion(prompt, ANSWER_TOKENS)
             self._known[prompt] = words_of(self._alone.post("/v1/completions", body))
         return self._known[prompt]
 
