@@ -16,9 +16,10 @@ from http import HTTPStatus
 from typing import Any
 
 from kv_connector.comparison_counts import Outcome
+from kv_connector.pair_rules import PROBE_TOKENS_MIN
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.own_pass import NoRoomError, OwnPass, on_stream, unsafe
-from kv_connector.sglang.pair_states import PROBE_TOKENS_MIN, Arrival, PairStates, Verdict, Wanted
+from kv_connector.sglang.pair_states import Arrival, PairStates, Verdict, Wanted
 from kv_connector.sglang.received_rows import ReceivedRows, Rows
 
 OWN_PASS_TOKENS_MAX = 512

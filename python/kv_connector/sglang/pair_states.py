@@ -16,30 +16,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from kv_connector.pair_rules import (
+    DIFFERENT_MAX,
+    JUDGED_KEPT,
+    PROBE_TOKENS_MIN,
+    REFUTED_SECONDS,
+    UNJUDGED_MAX,
+    Check,
+    PairState,
+    record_of,
+)
 from kv_connector.sglang.exchange import PrefillerAddress
-
-Check = Literal["off", "warn", "fail"]
-
-PROBE_TOKENS_MIN = 32
-"""Shorter prompts prove nothing: with two tokens even other positions change the KV by less than a tenth."""
-REFUTED_SECONDS = 60.0
-"""After this time one more prompt of a refuted pair is compared, before it is answered."""
-UNJUDGED_MAX = 3
-"""After this many consecutive comparisons that came to nothing, none is tried for ``REFUTED_SECONDS``."""
-JUDGED_KEPT = 8
-DIFFERENT_MAX = 1
-"""Of the last ``JUDGED_KEPT`` prompts of a proven pair, where more than the first is compared."""
-PAIRS_MAX = 1024
-
-
-class PairState(enum.Enum):
-    """What is known of a pair."""
-
-    UNPROVEN = "unproven"
-    PROVEN = "proven"
-    REFUTED = "refuted"
 
 
 class Wanted(enum.IntEnum):
@@ -187,12 +176,7 @@ class PairStates:
     # ---- inside
 
     def _record(self, pair: Pair) -> _Record:
-        if (record := self._records.pop(pair, None)) is None:
-            record = _Record()
-            if len(self._records) >= PAIRS_MAX:
-                self._records.pop(next(iter(self._records)))
-        self._records[pair] = record  # the last used is the last to be forgotten
-        return record
+        return record_of(self._records, pair, _Record)
 
     def _is_refuted(self, record: _Record) -> bool:
         """Whether the pair is refuted; after a time it is unproven again."""

@@ -22,36 +22,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from kv_connector.pair_rules import (
+    DIFFERENT_MAX,
+    JUDGED_KEPT,
+    PROBE_TOKENS_MIN,
+    REFUTED_SECONDS,
+    UNJUDGED_MAX,
+    Check,
+    PairState,
+    record_of,
+)
 from kv_connector.vllm.engine_facts import EngineFacts
 from kv_connector.vllm.kv_groups import KvGroup, has_state
 from kv_connector.vllm.messenger_addresses import Messengers
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved
 from kv_connector.vllm.transfer_params import Receive, Refused
 
-Check = Literal["off", "warn", "fail"]
-
-PROBE_TOKENS_MIN = 32
-"""Shorter prompts prove nothing: with two tokens even other positions change the KV by less than a tenth."""
 PROBE_LIMIT_SECONDS = 10.0
 """How long the others of an unproven pair wait for those that go first; their prompts may be long, or never come."""
-REFUTED_SECONDS = 60.0
-"""After this time one more request is compared, where a difference fails that request before it answers."""
-JUDGED_KEPT = 8
-DIFFERENT_MAX = 1
-"""Of the last ``JUDGED_KEPT`` requests of a proven pair; one may be due to damaged pages."""
-UNJUDGED_MAX = 3
-"""After this many consecutive requests that could not be compared, requests no longer wait for a verdict."""
 SHADOW_TOKENS_MAX = 8192
 """Longer prompts of an unproven pair are not computed here only to prove it: that is the prefiller's work."""
-PAIRS_MAX = 1024
-
-
-class PairState(enum.Enum):
-    """What is known of a pair."""
-
-    UNPROVEN = "unproven"
-    PROVEN = "proven"
-    REFUTED = "refuted"
 
 
 class Way(enum.Enum):
@@ -366,12 +356,7 @@ class PairProofs:
         return Pair(messengers, self._weights(), self._adapter_of(lora) if lora is not None else "")
 
     def _record(self, pair: Pair) -> _Record:
-        if (record := self._records.pop(pair, None)) is None:
-            record = _Record()
-            if len(self._records) >= PAIRS_MAX:
-                self._records.pop(next(iter(self._records)))
-        self._records[pair] = record  # the last used is the last to be forgotten
-        return record
+        return record_of(self._records, pair, _Record)
 
     def _finding(self, pair: Pair) -> str:
         """Why the pair is refuted; "" if it is not, or if it is time to compare another request."""

@@ -14,7 +14,7 @@ from conftest import EngineMaker
 from simulated_engine import SimulatedEngine, remote_prefill
 
 from kv_connector import Connected
-from kv_connector.vllm.pair_proofs import PairState
+from kv_connector.pair_rules import PairState
 from kv_connector.vllm.proof_messages import Proof, Proved, ShadowProof
 
 FINDING = "K of layer model.layers.0.self_attn.attn differs by 1.7"
@@ -247,7 +247,7 @@ def test_should_keep_what_is_compared_when_the_request_ends_before_the_fetch(eng
     assert world.decoder.at_rest()
 
 
-def test_should_end_a_fetch_that_could_not_be_told(engine: EngineMaker) -> None:
+def test_should_end_a_fetch_that_could_not_be_reported(engine: EngineMaker) -> None:
     world = World(engine)
     worker = world.decoder.own_worker._worker
 
