@@ -13,7 +13,6 @@ such differences.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,10 +22,10 @@ from typing import Any, Final
 
 import pytest
 from bed import Messenger, decode_leg, decoder, messenger, prefiller, prove, serial, start_messengers, together, way_of
-from faults import body_of, dropped_payload, leave
+from faults import STEP_LIMIT_SECONDS, body_of, dropped_payload, leave
 from make_model import TinyFalconH1, TinyLfm2, cached_model
 from prompts import cache_home, random_prompt
-from server_process import complete, words_of
+from server_process import complete, wait_until, words_of
 from traffic import sharing_beginning
 
 PAGE_TOKENS: Final = 128
@@ -132,13 +131,18 @@ def test_no_wrong_token_comes_of_a_prefiller_of_which_nothing_is_known(pair: Pai
         for request in ("leaves", "stays"):
             prompt, leg = random_prompt(1700, 513), decode_leg(killed, request)
             if request == "leaves":
-                leave(target.server, body_of(prompt, 512, leg, stream=False), request, lambda: time.sleep(0.1))
+                asked = body_of(prompt, 512, leg, stream=False)
+                leave(target.server, asked, request, lambda: wait_until_fetched(target))
             else:
                 answer = complete(target.server, prompt, ANSWER_TOKENS, leg, {"X-Request-Id": request})
                 assert words_of(answer) == pair.alone(prompt), "computed here, although no prefill was asked for"
         killed.server.kill()
         target.wait_at_rest()
     pair.is_at_rest()
+
+
+def wait_until_fetched(target: Messenger) -> None:
+    wait_until(lambda: target.metric("kv_messenger_fetches_open") > 0, STEP_LIMIT_SECONDS, "a fetch is open")
 
 
 def bytes_for(pair: Pair, length: int) -> float:
