@@ -11,12 +11,11 @@ if a right pair was suspected once.
 from __future__ import annotations
 
 import argparse
-import random
 import re
 import sys
 import time
+import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,18 +27,14 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("e2e-tests", "examples", "exam
 
 from bed import PREFILL_LEG, Messenger, Side, decode_leg, messenger, start_messengers  # noqa: E402
 from make_model import cached_model  # noqa: E402
-from prompts import cache_home, random_prompt  # noqa: E402
+from prompts import cache_home  # noqa: E402
 from server_process import MODEL_NAME  # noqa: E402
 from warm_starts import LAUNCHER  # noqa: E402
 
+from proof.asked import ANSWER_TOKENS, AT_ONCE, prompts  # noqa: E402
 from proof.cases import CASES, Case, Prefiller  # noqa: E402
 
 PLUGINS = Path(__file__).resolve().parent / "vllm_plugins"
-LENGTHS = (40, 2, 5, 16, 17, 33, 64, 100, 127, 128, 129, 200, 256, 300, 513, 900)
-"""The first one is long enough to refute a pair."""
-TOKENS_MAX = 900
-ANSWER_TOKENS = 8
-AT_ONCE = 8
 WRONG_REQUESTS_MAX = 40
 """A wrong pair is refuted by its first requests; the others are refused."""
 FINDING = re.compile(r"this engine compute different KV[^:]*: (.*)")
@@ -87,19 +82,12 @@ def through(prefiller: Messenger, decoder: Messenger, prompt: str, salt: str, re
     return answer
 
 
-def prompts(count: int) -> Iterator[tuple[int, str]]:
-    draw = random.Random(31)
-    for index in range(count):
-        tokens = LENGTHS[index] if index < len(LENGTHS) else draw.randint(1, TOKENS_MAX)
-        yield tokens, random_prompt(tokens, 1000 + index)
-
-
 def ask(of: Prefiller, source: Messenger, target: Messenger, count: int, at_once: int) -> Seen:
     """The first requests one by one, the others at once; half of them repeat the beginning of an earlier one."""
     seen = Seen()
 
-    def one(index: int, tokens: int, prompt: str) -> None:
-        answer = through(source, target, prompt, of.name, f"{of.name}-{index}-{time.monotonic_ns()}")
+    def one(prompt: str) -> None:
+        answer = through(source, target, prompt, of.name, f"{of.name}-{uuid.uuid4()}")
         if "choices" not in answer:
             seen.failed += 1
             return
@@ -107,19 +95,13 @@ def ask(of: Prefiller, source: Messenger, target: Messenger, count: int, at_once
         if answer["choices"][0]["text"] == alone["choices"][0]["text"]:
             seen.right += 1
         else:
-            seen.unlike.append(tokens)
+            seen.unlike.append(len(prompt.split()))
 
-    asked = list(prompts(count))
-    for index, (tokens, prompt) in enumerate(asked[: len(LENGTHS)]):
-        one(index, tokens, prompt)
-    rest: list[tuple[int, str]] = []
-    for index, (tokens, prompt) in enumerate(asked[len(LENGTHS) :]):
-        words = prompt.split()
-        shared = asked[index % len(LENGTHS)][1].split()
-        joined = (shared[: tokens // 2] + words)[:tokens] if index % 2 else words
-        rest.append((len(joined), " ".join(joined)))
+    first, rest = prompts(count)
+    for prompt in first:
+        one(prompt)
     with ThreadPoolExecutor(at_once) as clients:
-        list(clients.map(lambda each: one(each[0] + len(LENGTHS), *each[1]), enumerate(rest)))
+        list(clients.map(one, rest))
     return seen
 
 

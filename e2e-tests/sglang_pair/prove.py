@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
 import statistics
 import sys
@@ -34,31 +33,16 @@ from make_model import (  # noqa: E402
     TinyQwen3Moe,
     cached_model,
 )
-from prompts import cache_home, random_prompt  # noqa: E402
+from prompts import cache_home  # noqa: E402
+from proof.asked import ANSWER_TOKENS, AT_ONCE, prompts  # noqa: E402
+from proof.cases import Prefiller  # noqa: E402
 from server_process import Server, free_port, greedy_completion, words_of  # noqa: E402
 from sglang_bed import Ground, Kind, Pair, Side, start  # noqa: E402
 from sglang_servers import EngineOptions, engine  # noqa: E402
 from warm_sglang import LAUNCHER, WarmSglang  # noqa: E402
 
-LENGTHS = (40, 2, 5, 16, 17, 33, 64, 100, 127, 128, 129, 200, 256, 300, 513, 900)
-"""The first one is long enough to refute a pair."""
-TOKENS_MAX = 900
-ANSWER_TOKENS = 8
-AT_ONCE = 8
 FINDING = re.compile(r"this engine compute different KV, its fetches are refused from now on: (.*)")
 PASS = re.compile(r"(\d+) tokens were computed here in (\d+) ms, the largest difference is (\S+), (.*)")
-
-
-@dataclass(frozen=True)
-class Prefiller:
-    """How a prefiller differs from the decoder of its case."""
-
-    name: str
-    right: bool
-    arguments: tuple[str, ...] = ()
-    model: Any = None
-    """Another model of equal shape; None: the decoder's."""
-    tp_size: int = 1
 
 
 RIGHT = Prefiller("right", right=True)
@@ -174,17 +158,6 @@ class Asker:
         with ThreadPoolExecutor(AT_ONCE) as clients:
             list(clients.map(one, rest))
         return seen
-
-
-def prompts(count: int) -> tuple[list[str], list[str]]:
-    draw = random.Random(31)
-    first = [random_prompt(tokens, 1000 + index) for index, tokens in enumerate(LENGTHS[:count])]
-    rest = []
-    for index in range(count - len(first)):
-        words = random_prompt(draw.randint(1, TOKENS_MAX), 2000 + index).split()
-        shared = first[index % len(first)].split()
-        rest.append(" ".join((shared[: len(words) // 2] + words)[: len(words)] if index % 2 else words))
-    return first, rest
 
 
 def figures(decoder: Side) -> Counter[str]:
