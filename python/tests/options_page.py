@@ -31,12 +31,12 @@ def options_page() -> str:
     for field in dataclasses.fields(Options):
         spec = OPTION_SPECS.get(field.name)
         if spec is not None:
-            default = spec.default_said or _default_said(field.default)
+            default = spec.default_shown or _default_shown(field.default)
             lines.append(f"| `{field.name}` | {spec.kind} | {default} | {_limits_said(spec)} | {spec.sentence} |")
     return "\n".join(lines) + "\n"
 
 
-def _default_said(default: object) -> str:
+def _default_shown(default: object) -> str:
     match default:
         case bool():
             return f"`{str(default).lower()}`"
