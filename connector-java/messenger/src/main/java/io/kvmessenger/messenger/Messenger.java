@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineEndedException;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.ArrayList;
@@ -29,6 +30,7 @@ public final class Messenger {
     private final Tally tally;
     private final PeerWarnings warnings;
     private final NanoClock clock;
+    private final CompletionHandler completions;
     /** The parts of the duty cycle, in order. */
     private final ServedSubject.Duty[] duties;
     /** Completed at the end of a drain; null before a drain begins and after it has ended. */
@@ -51,6 +53,7 @@ public final class Messenger {
         this.tally = ports.tally();
         this.warnings = ports.warnings();
         this.clock = ports.clock();
+        this.completions = subject.completions();
         this.duties = dutyCycle(subject);
         sessions.carry(subject);
     }
@@ -140,7 +143,7 @@ public final class Messenger {
             return 0;
         }
         try {
-            return transfer.poll(subject.completions(), COMPLETIONS_PER_CYCLE_MAX);
+            return transfer.poll(completions, COMPLETIONS_PER_CYCLE_MAX);
         } catch (EngineEndedException ended) {
             die(ended);
             throw ended; // thrown once, so that it is logged with its cause

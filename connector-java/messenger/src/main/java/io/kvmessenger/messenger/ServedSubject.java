@@ -16,10 +16,10 @@ public interface ServedSubject extends Subject {
         int run(long nowNs);
     }
 
-    /** Its parts of the duty cycle, in order; always the same. */
+    /** Its parts of the duty cycle, in order; asked for once. */
     List<Duty> duties();
 
-    /** Receives what the transfer engine has completed. */
+    /** Receives what the transfer engine has completed; asked for once. */
     CompletionHandler completions();
 
     /** The next moment at which one of its duties has something to do without any input. */
