@@ -39,7 +39,7 @@ PREFILLER_KILLED: Final = Series(seed=39, lengths=(500,) * 6)
 DECODER_KILLED: Final = Series(seed=40, lengths=(500,) * 6)
 LEFT: Final = Series(seed=41, lengths=(500,))
 AFTER_FAULTS: Final = Series(seed=42, lengths=(150,) * 8)
-MIXED_REQUESTS: Final = 208
+MIXED_REQUESTS: Final = 104
 MIXED_AT_ONCE: Final = 8
 MIXED_TOKENS_MAX: Final = 700
 HIT_TOKENS: Final = 720

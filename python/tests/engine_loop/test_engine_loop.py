@@ -1,4 +1,4 @@
-"""The engine in the loop: clean for 10,000 requests, half of them with each release of vLLM; not so on broken code."""
+"""The engine in the loop: clean for 5,000 requests, half of them with each release of vLLM; not so on broken code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from engine_loop.vllm_release import RELEASES
 
-REQUESTS = int(os.environ.get("LOOP_REQUESTS", "10000"))
+REQUESTS = int(os.environ.get("LOOP_REQUESTS", "5000"))
 SEED = int(os.environ.get("LOOP_SEED", "1"))
 LIMIT_SECONDS = 60.0 + REQUESTS / 5
 """Ten times what it takes on a quiet core."""
@@ -35,7 +35,7 @@ CLEAN_KINDS = (
 
 
 SHADOWED_KINDS = ("windows", "states", "chunks", "preemption", "aborts", "mixed")
-SHADOWED_REQUESTS = 600
+SHADOWED_REQUESTS = 300
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -16,9 +16,9 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(2400)
 class PrefillerEndsTest {
     /** Orderly ends over each transport. */
-    private static final int ORDERLY = Integer.getInteger("kvmessenger.orderlyEnds", 10);
+    private static final int ORDERLY = Integer.getInteger("kvmessenger.orderlyEnds", 6);
     /** Killed prefillers over each transport. */
-    private static final int KILLED = Integer.getInteger("kvmessenger.killedEnds", 6);
+    private static final int KILLED = Integer.getInteger("kvmessenger.killedEnds", 4);
 
     private final Count count = new Count();
 

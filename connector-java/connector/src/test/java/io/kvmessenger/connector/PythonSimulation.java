@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.kvmessenger.testkit.sim.PythonEngines;
 import io.kvmessenger.testkit.sim.Simulation;
-import io.kvmessenger.testkit.sim.SimulationMain;
 import java.nio.file.Path;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
@@ -13,7 +12,7 @@ import org.junit.jupiter.api.BeforeEach;
 /** What tests of the simulation with the real Python connector share. An interpreter is its thread's: one class runs at a time. */
 abstract class PythonSimulation {
     private static final String JEP = System.getProperty("kvmessenger.jep", "");
-    private static final long SEEDS = Long.getLong("kvmessenger.sim.pythonSeeds", SimulationMain.SEEDS);
+    private static final long SEEDS = Long.getLong("kvmessenger.sim.pythonSeeds", 400);
 
     /** A JVM opens Python once: it stays for the next class, and until the process ends. */
     static PythonEngines engines;

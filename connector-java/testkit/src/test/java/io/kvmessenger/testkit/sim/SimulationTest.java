@@ -14,7 +14,8 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
 class SimulationTest {
-    private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", SimulationMain.SEEDS);
+    /** Fewer than {@code make sim} runs: a suite of every day. */
+    private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", 400);
     /** Seeds 1 and 280 once enqueued a prompt twice that several of a decoder's messengers bring. */
     private static final long SEEDS_SOUND = 280;
 
