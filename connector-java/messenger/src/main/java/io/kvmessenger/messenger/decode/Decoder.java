@@ -233,7 +233,7 @@ public final class Decoder {
             return;
         }
         session.admissionClosed = true;
-        if (session.state == Session.State.ENDED) {
+        if (session.state() == Session.State.ENDED) {
             sessionEnds.onProven(session, detail);
         } else { // its end decides its sources: the admission is closed already, which is the proof
             sessions.end(session, "the data paths from " + session.peerName() + " ended: " + detail);
@@ -268,7 +268,7 @@ public final class Decoder {
         FetchSource next = fetches.nextSlotless();
         while (next != null) {
             grantAll(next.fetch);
-            next = next.state == FetchSource.State.WAITING ? null : fetches.nextSlotless();
+            next = next.state() == FetchSource.State.WAITING ? null : fetches.nextSlotless();
         }
     }
 
@@ -293,7 +293,7 @@ public final class Decoder {
     /** Number of entries that are kept for requests and lost prefillers; none at rest. */
     public int entryCount() {
         long endedSessions = byAdmission.values().stream()
-                .filter(session -> session.state == Session.State.ENDED)
+                .filter(session -> session.state() == Session.State.ENDED)
                 .count();
         return fetches.entryCount() + verdicts.count() + links.expectedCount() + (int) endedSessions;
     }
@@ -341,7 +341,7 @@ public final class Decoder {
             return 0;
         }
         for (FetchSource source : fetch.sources) {
-            if (!fetch.failing() && source.state == FetchSource.State.WAITING && source.session.ready()) {
+            if (!fetch.failing() && source.state() == FetchSource.State.WAITING && source.session.ready()) {
                 grants.send(source);
             }
         }

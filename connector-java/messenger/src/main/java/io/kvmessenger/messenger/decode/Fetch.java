@@ -58,7 +58,7 @@ final class Fetch {
 
     /** Some source can no longer receive a confirmation from its prefiller, while writes may still land. */
     boolean awaitsProof() {
-        return sources.stream().anyMatch(source -> source.state == FetchSource.State.AWAITING_PROOF);
+        return sources.stream().anyMatch(source -> source.state() == FetchSource.State.AWAITING_PROOF);
     }
 
     /** Nothing can land in its pages any more. */
@@ -73,7 +73,7 @@ final class Fetch {
 
     boolean filled() {
         for (FetchSource source : sources) {
-            if (source.state != FetchSource.State.FILLED) {
+            if (source.state() != FetchSource.State.FILLED) {
                 return false;
             }
         }

@@ -97,13 +97,13 @@ final class FetchEnds {
     }
 
     private void giveUp(FetchSource source) {
-        switch (source.state) {
+        switch (source.state()) {
             case WAITING -> {
                 fetches.end(source, FetchSource.State.DRAINED);
                 links.decline(source.session, source.fetch.transfer);
             }
             case GRANTED -> {
-                source.state = FetchSource.State.CANCELLING;
+                source.become(FetchSource.State.CANCELLING);
                 source.grant.confirmDeadlineNs = clock.nowNs() + limits.silenceLimitNs();
                 fetches.endBegins(source);
                 tally.add(MessengerMetric.CANCELS_SENT, 1);
@@ -197,7 +197,7 @@ final class FetchEnds {
 
     /** Records that the prefiller posts nothing more. Repeats are ignored. The source ends once all is counted. */
     private boolean drain(FetchSource source, long postedWeight, boolean again) {
-        if (source.state == FetchSource.State.DRAINING) {
+        if (source.state() == FetchSource.State.DRAINING) {
             return false;
         }
         if (postedWeight < 0 || postedWeight > source.grant.expectedWeight) {
@@ -215,7 +215,7 @@ final class FetchEnds {
 
     /** Ends a source whose posted writes have all been counted: nothing of them can land any more. */
     boolean endIfDrained(FetchSource source) {
-        if (source.state != FetchSource.State.DRAINING || source.grant.arrivedWeight() < source.grant.postedWeight) {
+        if (source.state() != FetchSource.State.DRAINING || source.grant.arrivedWeight() < source.grant.postedWeight) {
             return false;
         }
         if (source.grant.arrivedWeight() > source.grant.postedWeight) {
@@ -253,7 +253,7 @@ final class FetchEnds {
         if (source == null || source.session != session) {
             return null;
         }
-        boolean unverified = source.state == FetchSource.State.FILLED && !hasChecksums(source);
+        boolean unverified = source.state() == FetchSource.State.FILLED && !hasChecksums(source);
         return source.holdsWindow() || unverified ? source : null;
     }
 
@@ -261,7 +261,7 @@ final class FetchEnds {
         FetchSource source = fetches.grantedBy(message.getGrantId());
         if (source == null
                 || source.session != session
-                || (source.state != FetchSource.State.GRANTED && source.state != FetchSource.State.FILLED)) {
+                || (source.state() != FetchSource.State.GRANTED && source.state() != FetchSource.State.FILLED)) {
             return;
         }
         String wrong = verifier.add(source, message);

@@ -33,7 +33,7 @@ final class FetchRows {
     }
 
     private static String waitsFor(FetchSource source) {
-        return switch (source.state) {
+        return switch (source.state()) {
             case WAITING -> source.session.ready() ? "an imm slot" : "the connection";
             case GRANTED ->
                 "KV, " + source.grant.arrivedWeight() + " of " + source.grant.expectedWeight + " pieces are here";

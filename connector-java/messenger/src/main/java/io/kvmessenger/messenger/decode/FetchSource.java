@@ -2,6 +2,9 @@ package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.ProtocolState;
+import java.util.EnumSet;
+import java.util.Set;
 
 /**
  * What one prefiller's messenger contributes to a fetch. It has a window of its own, so that its end is counted,
@@ -12,8 +15,8 @@ final class FetchSource {
     /** Interval at which a draining source's count is polled: no event reports a count below the window's weight. */
     private static final long DRAIN_LOOK_NS = 1_000_000;
 
-    /** The states of a source, in order. */
-    enum State {
+    /** The states of a source, in order; the table of docs/protocol.md. */
+    enum State implements ProtocolState<State> {
         /** Waits for its session, or for a free imm slot. It may not write. */
         WAITING,
         /** It may write. */
@@ -27,13 +30,26 @@ final class FetchSource {
         /** All that was expected of it has arrived. */
         FILLED,
         /** It has not sent everything, and can write no more. */
-        DRAINED
+        DRAINED;
+
+        @Override
+        public Set<State> next() {
+            return switch (this) {
+                case WAITING -> EnumSet.of(GRANTED, FILLED, DRAINED);
+                case GRANTED -> EnumSet.of(FILLED, CANCELLING, DRAINING, AWAITING_PROOF, DRAINED);
+                case CANCELLING -> EnumSet.of(DRAINING, FILLED, AWAITING_PROOF, DRAINED);
+                case DRAINING -> EnumSet.of(WAITING, DRAINED, FILLED, AWAITING_PROOF);
+                case AWAITING_PROOF -> EnumSet.of(FILLED, DRAINED);
+                case FILLED -> EnumSet.of(DRAINING);
+                case DRAINED -> EnumSet.noneOf(State.class);
+            };
+        }
     }
 
     final Fetch fetch;
     final EngineCommand.PrefillerAddress address;
     final PrefillerSession session;
-    State state = State.WAITING;
+    private State state = State.WAITING;
     /** The last grant and all that is known of it; replaced whole by the next one. */
     SourceGrant grant = SourceGrant.none();
 
@@ -43,10 +59,19 @@ final class FetchSource {
         this.session = session;
     }
 
+    State state() {
+        return state;
+    }
+
+    /** @throws IllegalStateException if that state may not follow */
+    void become(State next) {
+        state = ProtocolState.change(state, next);
+    }
+
     /** Records a window that has been opened, whose grant is about to be sent. */
     void granted(SourceGrant opened) {
         grant = opened;
-        state = State.GRANTED;
+        become(State.GRANTED);
     }
 
     boolean everGranted() {
@@ -71,7 +96,7 @@ final class FetchSource {
         grant.postedWeight = posted;
         grant.again = again;
         grant.confirmDeadlineNs = deadlineNs;
-        state = State.DRAINING;
+        become(State.DRAINING);
     }
 
     /** When its present state has to be checked again; {@code otherwiseNs} in a state without a limit. */
@@ -102,7 +127,7 @@ final class FetchSource {
 
     /** Ends it and closes its window; the caller knows that nothing more can land. */
     void end(State end) {
-        state = end;
+        become(end);
         grant.close();
     }
 }

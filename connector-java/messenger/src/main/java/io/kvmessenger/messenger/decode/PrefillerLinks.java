@@ -122,7 +122,7 @@ final class PrefillerLinks {
     private void send(PrefillerSession session, ControlFrame.Builder frame) {
         if (session.ready()) {
             sessions.send(session, frame);
-        } else if (session.state != Session.State.ENDED) {
+        } else if (session.state() != Session.State.ENDED) {
             session.waitingFrames.add(frame);
         }
     }

@@ -37,7 +37,7 @@ final class SessionEnds {
             boolean mayLand = source.holdsWindow() && !proven;
             (mayLand && mayBeFilled(source) ? undecided : decided).add(source);
             if (mayLand) {
-                source.state = FetchSource.State.AWAITING_PROOF;
+                source.become(FetchSource.State.AWAITING_PROOF);
             }
         }
         if (!proven) {
@@ -53,12 +53,12 @@ final class SessionEnds {
     /** Whether all of a granted source may still arrive without its session. */
     private boolean mayBeFilled(FetchSource source) {
         SourceGrant grant = source.grant;
-        boolean allPosted = source.state != FetchSource.State.DRAINING || grant.postedWeight == grant.expectedWeight;
+        boolean allPosted = source.state() != FetchSource.State.DRAINING || grant.postedWeight == grant.expectedWeight;
         return !source.fetch.failing() && allPosted && ends.hasChecksums(source);
     }
 
     private int end(FetchSource source, FetchFailure why, String reason) {
-        if (source.state == FetchSource.State.AWAITING_PROOF) {
+        if (source.state() == FetchSource.State.AWAITING_PROOF) {
             ends.fail(source.fetch, why, reason);
         } else if (!source.over()) {
             decide(source, why, reason);

@@ -152,7 +152,7 @@ final class AttachedDecoders {
 
     private void stopAll(DecoderSession session, String sentence) {
         for (Delivery delivery : parts.prefills.deliveriesTo(session)) {
-            if (!delivery.sent && !delivery.awaitsOnlyCompletions()) {
+            if (!delivery.sent() && !delivery.awaitsOnlyCompletions()) {
                 parts.deliveries.stop(delivery, Reason.PATH_LOST, sentence);
                 parts.deliveries.settle(delivery);
             }

@@ -110,7 +110,7 @@ final class Contradictions {
     /** Prompts announced by the engine under this id that no decoder has asked for, or is expected to. */
     private List<Prefill> unaskedPrefills(String transferId, Predicate<Prefill> expected) {
         return prefills.named(transferId).stream()
-                .filter(prefill -> prefill.announced && !prefill.stopped && prefill.answeredRanks == null)
+                .filter(prefill -> prefill.announced() && !prefill.stopped() && prefill.answeredRanks == null)
                 .filter(prefill -> !expected.test(prefill))
                 .toList();
     }

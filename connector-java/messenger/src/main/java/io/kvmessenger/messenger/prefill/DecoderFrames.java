@@ -16,14 +16,13 @@ import io.kvmessenger.messenger.wire.Rejected;
 import io.kvmessenger.transfer.WindowArea;
 import java.util.Optional;
 import java.util.Set;
-import java.util.function.Consumer;
 
 /**
  * Handles decoders' frames about transfers, and finds the attempt of a prompt that each frame answers: a running one,
  * one that has ended, or one to come. Each rank gives one answer per attempt, a grant or a decline.
  *
- * <p>Owned by the messenger's thread. It neither begins nor stops prefills; those that may be finished are reported to
- * {@link Prefiller}.
+ * <p>Owned by the messenger's thread. It neither begins nor stops prefills; those that may be over go to
+ * {@link PrefillEnds}.
  */
 final class DecoderFrames {
     private final Prefills prefills;
@@ -38,9 +37,8 @@ final class DecoderFrames {
     private final Tally tally;
     private final NanoClock clock;
     private final ProtocolLimits limits;
-    private final Consumer<Prefill> settled;
+    private final PrefillEnds ends;
 
-    /** @param settled receives each prefill that has been answered */
     DecoderFrames(
             Prefills prefills,
             WaitingGrants waiting,
@@ -51,7 +49,7 @@ final class DecoderFrames {
             LayerWriter writer,
             Prefiller.Ports ports,
             ProtocolLimits limits,
-            Consumer<Prefill> settled) {
+            PrefillEnds ends) {
         this.prefills = prefills;
         this.waiting = waiting;
         this.ended = ended;
@@ -62,7 +60,7 @@ final class DecoderFrames {
         this.tally = ports.tally();
         this.clock = ports.clock();
         this.limits = limits;
-        this.settled = settled;
+        this.ends = ends;
         this.expectations =
                 new Expectations(limits.unheardLimitNs(), limits.capacities().expectedTransfersMax());
         this.rejections =
@@ -75,9 +73,8 @@ final class DecoderFrames {
         expectations.add(session, transfer, clock.nowNs());
         asked(transfer);
         Prefill next = prefills.awaiting(transfer, session.peerCache().ranks());
-        boolean computed = next == null
-                ? !prefills.any(transfer) && ended.owes(session, transfer, clock.nowNs())
-                : next.engineEnded;
+        boolean computed =
+                next == null ? !prefills.any(transfer) && ended.owes(session, transfer, clock.nowNs()) : next.ended();
         if (computed) {
             replies.prefilled(session, transfer);
         }
@@ -109,7 +106,7 @@ final class DecoderFrames {
             if (prefill.answeredRanks == null && !expected(prefill) && rejections.names(prefill.transfer(), nowNs)) {
                 prefill.rejected = true;
                 long deadlineNs = nowNs + limits.rejectedWaitNs();
-                if (prefill.engineEnded && deadlineNs - prefill.grantDeadlineNs < 0) {
+                if (prefill.ended() && deadlineNs - prefill.grantDeadlineNs < 0) {
                     prefills.expireAt(prefill, deadlineNs);
                 }
             }
@@ -159,7 +156,7 @@ final class DecoderFrames {
             join(prefill, next.get());
         }
         dismissed.ifPresent(dismissal -> endIfUnwanted(prefill, dismissal.sentence()));
-        settled.accept(prefill);
+        ends.settle(prefill);
     }
 
     private Optional<PageGrant> nextFor(Prefill prefill) {
@@ -197,12 +194,12 @@ final class DecoderFrames {
     }
 
     private void join(Prefill prefill, PageGrant grant) {
-        if (prefill.stopped) {
+        if (prefill.stopped()) {
             prefill.addAnswer(grant.ranks(), grant.session().peerCache().needingRanks()); // its answer in this attempt
             replies.decline(
                     grant,
-                    prefill.stopCode == Reason.EXPIRED ? Reason.EXPIRED : Reason.PREFILL_ABORTED,
-                    prefill.stopReason);
+                    prefill.stop().reason() == Reason.EXPIRED ? Reason.EXPIRED : Reason.PREFILL_ABORTED,
+                    prefill.stop().sentence());
         } else if (!prefill.mayAnswer(grant.ranks())) {
             replies.decline(
                     grant,
@@ -241,7 +238,7 @@ final class DecoderFrames {
             return; // preempted with writes in flight: the cancel is confirmed when the last has completed
         }
         Delivery delivery = prefills.find(session, transfer, cancel.getGrantId());
-        if (delivery != null && !delivery.sent) {
+        if (delivery != null && !delivery.sent()) {
             deliveries.stop(delivery, Reason.REASON_UNSPECIFIED, WaitingGrants.CANCELLED);
             deliveries.settle(delivery);
             return;
@@ -275,14 +272,14 @@ final class DecoderFrames {
         if (prefill != null) {
             prefill.addAnswer(session.peerCache().ranks(), session.peerCache().needingRanks());
             endIfUnwanted(prefill, sentence);
-            settled.accept(prefill);
+            ends.settle(prefill);
         } else if (prefills.mayBeSeveral(transfer) || !prefills.any(transfer)) {
             waiting.dismiss(transfer, session, sentence, clock.nowNs());
         }
     }
 
     private void endIfUnwanted(Prefill prefill, String sentence) {
-        if (!prefill.stopped && prefill.deliveries.isEmpty() && !prefill.awaitsGrants()) {
+        if (!prefill.stopped() && prefill.deliveries.isEmpty() && !prefill.awaitsGrants()) {
             prefill.unwanted = sentence;
         }
         deliveries.reportIfNothingToSend(prefill, sentence);
@@ -310,7 +307,7 @@ final class DecoderFrames {
         long deadlineNs = clock.nowNs() + limits.grantWaitNs();
         Set<TransferKey> expected = expectations.drop(session);
         for (Prefill prefill : prefills.all()) {
-            if (prefill.engineEnded && expected.contains(prefill.transfer())) {
+            if (prefill.ended() && expected.contains(prefill.transfer())) {
                 prefills.expireAt(prefill, deadlineNs);
             }
         }

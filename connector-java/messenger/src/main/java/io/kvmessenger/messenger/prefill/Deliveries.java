@@ -13,14 +13,13 @@ import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.WindowArea;
-import java.util.function.Consumer;
 
 /**
  * Serves grants: submits what has become readable, stops on request, and answers the decoder when no write for its
  * grant is posted and none will follow.
  *
- * <p>Owned by the messenger's thread. It neither begins nor ends prefills: it reports each delivery that may be
- * finished to {@link Prefiller}.
+ * <p>Owned by the messenger's thread. It begins and stops no prefill; one that may be over goes to
+ * {@link PrefillEnds}.
  */
 final class Deliveries {
     private final LayerWriter writer;
@@ -30,17 +29,16 @@ final class Deliveries {
     private final Tally tally;
     private final History history;
     private final NanoClock clock;
-    private final Consumer<Prefill> settled;
+    private final PrefillEnds ends;
     private final SourceChecksums checksums;
 
-    /** @param settled receives the prefill after each change that may have ended one of its deliveries */
     Deliveries(
             LayerWriter writer,
             Sessions sessions,
             Replies replies,
             Prefiller.Ports ports,
             ProtocolLimits limits,
-            Consumer<Prefill> settled) {
+            PrefillEnds ends) {
         this.writer = writer;
         this.sessions = sessions;
         this.replies = replies;
@@ -48,9 +46,8 @@ final class Deliveries {
         this.tally = ports.tally();
         this.history = ports.history();
         this.clock = ports.clock();
-        this.settled = settled;
-        this.checksums =
-                new SourceChecksums(sessions, limits.capacities().checksumsPerFrameMax(), ports.random(), this::left);
+        this.ends = ends;
+        this.checksums = new SourceChecksums(sessions, limits.capacities().checksumsPerFrameMax(), ports.random());
     }
 
     /** @param area the memory that the grant lets this side write to */
@@ -60,7 +57,7 @@ final class Deliveries {
         tally.observe(MessengerMetric.GRANT_QUEUED_SECONDS, (delivery.begunNs - grant.receivedNs()) / 1e9);
         prefill.deliveries.add(delivery);
         writer.allow(delivery, area);
-        if (prefill.announced) {
+        if (prefill.announced()) {
             engine.granted(
                     prefill.request,
                     grant.promptTokens(),
@@ -86,8 +83,8 @@ final class Deliveries {
         }
         for (int i = 0; i < prefill.deliveries.size(); i++) {
             Delivery delivery = prefill.deliveries.get(i);
-            boolean over = delivery.stopped || delivery.sent || !delivery.grant.session().peerReady;
-            boolean contextToSend = prefill.engineEnded && delivery.contextPending();
+            boolean over = !delivery.open() || !delivery.grant.session().peerReady;
+            boolean contextToSend = prefill.ended() && delivery.contextPending();
             if (!over && (contextToSend || !delivery.isExhausted())) {
                 return false;
             }
@@ -98,7 +95,7 @@ final class Deliveries {
     /** Submits every complete page not yet submitted. Returns the number of writes accepted. */
     int advance(Delivery delivery) {
         PageGrant grant = delivery.grant;
-        if (delivery.stopped || delivery.sent || !grant.session().peerReady) {
+        if (!delivery.open() || !grant.session().peerReady) {
             return 0;
         }
         if (delivery.isExhausted()) {
@@ -133,10 +130,8 @@ final class Deliveries {
 
     /** Submits nothing more; {@link #settle} answers when the last write has completed. */
     void stop(Delivery delivery, Reason reason, String sentence) {
-        if (!delivery.stopped && !delivery.sent) {
-            delivery.stopped = true;
-            delivery.stopReason = sentence;
-            delivery.stopCode = reason;
+        if (delivery.open()) {
+            delivery.stop(new Stop(reason, sentence));
             reportIfNothingToSend(delivery.prefill, sentence);
         }
     }
@@ -153,19 +148,31 @@ final class Deliveries {
 
     /** Tells the engine, if it announced the prompt, that nothing of it will be sent any more. */
     void reportIfNothingToSend(Prefill prefill, String sentence) {
-        if (prefill.announced && !prefill.stopReported && prefill.nothingToSend()) {
-            prefill.stopReported = true;
+        if (prefill.announcement == Prefill.Announcement.ANNOUNCED && prefill.nothingToSend()) {
+            prefill.announcement = Prefill.Announcement.STOP_REPORTED;
             engine.stopped(prefill.request, sentence);
         }
     }
 
     /** Sums pages for decoders that compare. Returns the number of writes worked on. */
     int doWork() {
-        return checksums.doWork();
+        int work = 0;
+        checksums.beginCycle();
+        while (checksums.mayAdvance()) {
+            LayerWrite summed = checksums.advance();
+            work++;
+            if (summed != null) {
+                left(summed);
+            }
+        }
+        return work;
     }
 
     void onWriteCompleted(long cookie) {
-        checksums.add(writer.complete((int) cookie));
+        LayerWrite write = writer.complete((int) cookie);
+        if (!checksums.add(write)) {
+            left(write);
+        }
     }
 
     /** Accounts for a write whose pages nothing reads any more. */
@@ -210,53 +217,51 @@ final class Deliveries {
         }
     }
 
-    /** Advances the delivery's state: sent or answered, if nothing is in flight. */
+    /** Advances the delivery's state, unless a write is in flight: its completion comes back here. */
     void settle(Delivery delivery) {
         if (delivery.writesInFlight > 0) {
             return;
         }
-        Prefill prefill = delivery.prefill;
-        if (!delivery.stopped
-                && !delivery.sent
-                && prefill.computed()
-                && delivery.everythingSubmitted()
-                && contextLeft(delivery)) {
-            delivery.sent = true;
-            checksums.flush(delivery);
-            writer.disallow(delivery);
-            PrefillTimeline timeline = delivery.timeline();
-            engine.timeline(timeline);
-            history.sent(timeline);
+        if (delivery.open() && delivery.kvSubmitted()) {
+            if (delivery.contextPending()) {
+                sendContext(delivery);
+            } else {
+                finish(delivery);
+            }
         }
-        if (delivery.writesInFlight > 0) {
-            return;
-        }
-        if (delivery.stopped && !delivery.answered) {
-            delivery.answered = true;
+        if (delivery.state() == Delivery.State.STOPPED && delivery.writesInFlight == 0) {
+            delivery.become(Delivery.State.ANSWERED);
             writer.disallow(delivery);
             replies.answer(delivery);
         }
-        settled.accept(prefill);
+        ends.settle(delivery.prefill);
+    }
+
+    private void finish(Delivery delivery) {
+        delivery.become(Delivery.State.SENT);
+        checksums.flush(delivery);
+        writer.disallow(delivery);
+        PrefillTimeline timeline = delivery.timeline();
+        engine.timeline(timeline);
+        history.sent(timeline);
     }
 
     /**
      * After all KV has left: sends the context rows once the engine has ended the prefill. The decoder's window
      * includes them, so a prompt that was aborted after its KV was sent can never count as arrived.
      */
-    private boolean contextLeft(Delivery delivery) {
-        if (!delivery.contextPending()) {
-            return true;
+    private void sendContext(Delivery delivery) {
+        if (!delivery.prefill.ended()) {
+            return;
         }
-        if (delivery.prefill.engineEnded && delivery.prefill.contextSlot == ContextSlots.NO_SLOT) {
+        if (delivery.prefill.contextSlot == ContextSlots.NO_SLOT) {
             stop(
                     delivery,
                     Reason.GRANT_UNFIT,
                     "the prefiller's engine has left no context rows for transfer "
                             + delivery.grant.transferId() + ", and the decoder asks for some of ["
                             + writer.contextKinds().describe() + "]");
-            return false;
-        }
-        if (delivery.prefill.engineEnded && delivery.grant.session().peerReady) {
+        } else if (delivery.grant.session().peerReady) {
             int result = writer.submitContext(delivery);
             if (result == TransferEngine.BACK_PRESSURE) {
                 tally.add(MessengerMetric.BACK_PRESSURED, 1);
@@ -264,6 +269,5 @@ final class Deliveries {
                 stop(delivery, Reason.PATH_LOST, writer.refusalOf(result, delivery.grant));
             }
         }
-        return false;
     }
 }

@@ -1,11 +1,13 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.PrefillTimeline;
-import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.messenger.session.ProtocolState;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.transfer.RemoteWindow;
 import java.util.ArrayList;
+import java.util.EnumSet;
 import java.util.List;
+import java.util.Set;
 
 /**
  * What one decoder's messenger gets of a prefill: its grant, and how far it has been served. State only, owned by the
@@ -15,6 +17,27 @@ import java.util.List;
  * whether the layer or the grant came first.
  */
 final class Delivery {
+    /** The states of a delivery; the table of docs/protocol.md. */
+    enum State implements ProtocolState<State> {
+        /** Pages leave as they become readable. */
+        GRANTED,
+        /** Nothing more is submitted; the answer waits for the last write to complete. */
+        STOPPED,
+        /** The decoder has its answer, or the end of its session in place of one. */
+        ANSWERED,
+        /** All pages have left. */
+        SENT;
+
+        @Override
+        public Set<State> next() {
+            return switch (this) {
+                case GRANTED -> EnumSet.of(STOPPED, SENT);
+                case STOPPED -> EnumSet.of(ANSWERED);
+                case ANSWERED, SENT -> EnumSet.noneOf(State.class);
+            };
+        }
+    }
+
     final Prefill prefill;
     final PageGrant grant;
     /** The routes of a page's pieces to this decoder, in the order in which layers become readable. */
@@ -48,18 +71,12 @@ final class Delivery {
     /** A write failed: part of its bytes may have been sent, and whether they have landed is unknown on this side. */
     boolean mayStillLand;
 
-    /** No write will be submitted any more. */
-    boolean stopped;
+    /** Why nothing more is submitted; null while more may be. */
+    private Stop stop;
 
-    String stopReason = "";
-    /** The reason for the stop that the decoder is given; unspecified for the confirmation of its cancel. */
-    Reason stopCode = Reason.REASON_UNSPECIFIED;
+    private State state = State.GRANTED;
     /** Checksums of completed writes that have not been sent yet. */
     final List<Checksums.Write> checksums = new ArrayList<>();
-    /** All pages have left. */
-    boolean sent;
-    /** The decoder has been told how the delivery ended, or need not be. */
-    boolean answered;
 
     Delivery(Prefill prefill, PageGrant grant, List<PieceRoute> routes) {
         this.prefill = prefill;
@@ -71,8 +88,41 @@ final class Delivery {
                 .toArray();
     }
 
+    State state() {
+        return state;
+    }
+
+    /** @throws IllegalStateException if that state may not follow */
+    void become(State next) {
+        state = ProtocolState.change(state, next);
+    }
+
+    /** Whether more of it may be submitted. */
+    boolean open() {
+        return state == State.GRANTED;
+    }
+
+    /** Whether it ends without everything sent. */
+    boolean stopped() {
+        return state == State.STOPPED || state == State.ANSWERED;
+    }
+
+    boolean sent() {
+        return state == State.SENT;
+    }
+
+    void stop(Stop why) {
+        become(State.STOPPED);
+        stop = why;
+    }
+
+    /** Why it has been stopped; only for one that has. */
+    Stop stop() {
+        return stop;
+    }
+
     boolean holds(DecoderSession session, long grantId) {
-        return !answered && grant.is(session, grantId);
+        return state != State.ANSWERED && grant.is(session, grantId);
     }
 
     boolean isOf(DecoderSession session) {
@@ -81,7 +131,7 @@ final class Delivery {
 
     /** Whether its decoder still waits for KV, or for the notice that none will come. */
     boolean owed() {
-        return !sent && !answered;
+        return !over();
     }
 
     /** Whether any context row has not been submitted. */
@@ -91,17 +141,17 @@ final class Delivery {
 
     /** Whether the delivery can finish by writes alone, without the engine. */
     boolean leavesWithoutEngine() {
-        return grant.session().peerReady && prefill.computed() && (prefill.engineEnded || !contextPending());
+        return grant.session().peerReady && prefill.computed() && (prefill.ended() || !contextPending());
     }
 
     /** Whether all of it is posted: its writes alone decide whether it has been sent, whatever the session does. */
     boolean awaitsOnlyCompletions() {
-        return writesInFlight > 0 && !stopped && prefill.computed() && everythingSubmitted() && !contextPending();
+        return writesInFlight > 0 && open() && kvSubmitted() && !contextPending();
     }
 
     /** Nothing reads the prefill's pages for this decoder, now or later. */
     boolean over() {
-        return writesInFlight == 0 && (sent || answered);
+        return state == State.SENT || state == State.ANSWERED;
     }
 
     /** Notes that everything readable now has been submitted. */
@@ -112,6 +162,11 @@ final class Delivery {
     /** Whether nothing has become readable since everything readable had been submitted. */
     boolean isExhausted() {
         return anyExhausted && prefill.isReadableAs(exhausted);
+    }
+
+    /** Whether all pages of the prompt have been submitted; its context rows may not have. */
+    boolean kvSubmitted() {
+        return prefill.computed() && everythingSubmitted();
     }
 
     boolean everythingSubmitted() {

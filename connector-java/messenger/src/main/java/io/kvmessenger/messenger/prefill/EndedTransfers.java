@@ -60,11 +60,13 @@ final class EndedTransfers {
     }
 
     void remember(Prefill prefill, long nowNs) {
-        String sentence = prefill.sent() || !prefill.stopped ? "it was sent, or given up, already" : prefill.stopReason;
+        String sentence = prefill.sent() || !prefill.stopped()
+                ? "it was sent, or given up, already"
+                : prefill.stop().sentence();
         Set<Long> links = prefill.deliveries.stream()
                 .map(delivery -> delivery.grant.session().link)
                 .collect(Collectors.toSet());
-        boolean aborted = prefill.stopped && prefill.stopCode == Reason.PREFILL_ABORTED;
+        boolean aborted = prefill.stopped() && prefill.stop().reason() == Reason.PREFILL_ABORTED;
         byTransfer.put(prefill.transfer(), new Ended(sentence, aborted, prefill.answeredRanks(), links, nowNs));
         lastById.put(prefill.transfer().id(), prefill.transfer());
     }

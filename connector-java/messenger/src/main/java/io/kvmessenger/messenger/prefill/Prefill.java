@@ -8,11 +8,14 @@ import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.PrefillFailure;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.ProtocolState;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.ArrayList;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 
 /**
@@ -20,6 +23,36 @@ import java.util.concurrent.CompletableFuture;
  * {@link Prefiller} drives it.
  */
 final class Prefill {
+    /** The states of a prefill; the table of docs/protocol.md. Whether deliveries may begin is another question. */
+    enum State implements ProtocolState<State> {
+        /** The engine computes it or has it queued. */
+        RUNNING,
+        /** It was stopped and nothing reads its pages: counted, and kept until the engine ends the request. */
+        CONCLUDED,
+        /** The engine has ended the request and waits for its release. */
+        ENDED,
+        /** Nothing reads its pages, and the engine has them back. */
+        RELEASED;
+
+        @Override
+        public Set<State> next() {
+            return switch (this) {
+                case RUNNING -> EnumSet.of(CONCLUDED, ENDED);
+                case CONCLUDED, ENDED -> EnumSet.of(RELEASED);
+                case RELEASED -> EnumSet.noneOf(State.class);
+            };
+        }
+    }
+
+    /** Whether the engine gets events about it before its end. */
+    enum Announcement {
+        NONE,
+        /** The engine has announced it, and gets them. */
+        ANNOUNCED,
+        /** The engine has had the last one: nothing more of it will be sent. */
+        STOP_REPORTED
+    }
+
     final String request;
     /** When the engine first named it. */
     final long begunNs;
@@ -39,10 +72,7 @@ final class Prefill {
     /** The decoder's ranks whose answers are required. */
     EngineRanks requiredRanks;
 
-    /** Whether the engine has announced it, and so gets events about it before its end. */
-    boolean announced;
-    /** The engine has the event that nothing more of it will be sent. */
-    boolean stopReported;
+    Announcement announcement = Announcement.NONE;
     /** The engine's slot of its context rows; meaningful once the engine has ended the request. */
     int contextSlot = ContextSlots.NO_SLOT;
 
@@ -51,18 +81,12 @@ final class Prefill {
     /** Its chunks of forward passes in flight, oldest first. */
     private final List<RunningChunk> running = new ArrayList<>();
 
-    /** No delivery begins any more. */
-    boolean stopped;
-
-    String stopReason = "";
+    private State state = State.RUNNING;
+    /** Why no delivery begins any more; null while one may. */
+    private Stop stop;
     /** Why every rank of its decoder has dismissed it; "" while a rank may still grant it. */
     String unwanted = "";
 
-    Reason stopCode = Reason.REASON_UNSPECIFIED;
-    /** It has been counted and reported as sent or undelivered. */
-    boolean concluded;
-    /** The engine has ended the request and waits for its release. */
-    boolean engineEnded;
     /** A decoder has rejected a request of this transfer id, and no other has asked for the transfer since. */
     boolean rejected;
     /** When a finished prefill gives up waiting for its grants. */
@@ -81,6 +105,38 @@ final class Prefill {
 
     TransferKey transfer() {
         return transfer;
+    }
+
+    State state() {
+        return state;
+    }
+
+    /** @throws IllegalStateException if that state may not follow */
+    void become(State next) {
+        state = ProtocolState.change(state, next);
+    }
+
+    /** Whether the engine has ended the request. */
+    boolean ended() {
+        return state == State.ENDED || state == State.RELEASED;
+    }
+
+    boolean announced() {
+        return announcement != Announcement.NONE;
+    }
+
+    /** Whether no delivery begins any more. */
+    boolean stopped() {
+        return stop != null;
+    }
+
+    void stop(Stop why) {
+        stop = why;
+    }
+
+    /** Why no delivery begins any more; null while one may. */
+    Stop stop() {
+        return stop;
     }
 
     /** A forward pass begins that computes a chunk of the prompt. */
@@ -199,7 +255,7 @@ final class Prefill {
     EngineRanks servedRanks() {
         EngineRanks heard = EngineRanks.copyOf(answeredRanks);
         for (Delivery delivery : deliveries) {
-            if (!delivery.sent && !delivery.stopped) {
+            if (delivery.open()) {
                 heard.remove(delivery.grant.ranks());
             }
         }
@@ -246,7 +302,7 @@ final class Prefill {
 
     /** Whether nothing will be sent any more. */
     boolean nothingToSend() {
-        return !awaitsGrants() && deliveries.stream().allMatch(delivery -> delivery.stopped);
+        return !awaitsGrants() && deliveries.stream().allMatch(Delivery::stopped);
     }
 
     /** Why the decoder means another prompt; empty when it does not, and until the engine has reported the prompt. */
@@ -292,7 +348,7 @@ final class Prefill {
     }
 
     boolean awaitsGrants() {
-        return !stopped && !allAnswered();
+        return !stopped() && !allAnswered();
     }
 
     /** Whether no delivery will begin and nothing reads the pages for earlier ones. */
@@ -316,22 +372,23 @@ final class Prefill {
     }
 
     boolean sent() {
-        return !deliveries.isEmpty() && deliveries.stream().allMatch(delivery -> delivery.sent);
+        return !deliveries.isEmpty() && deliveries.stream().allMatch(Delivery::sent);
     }
 
-    private Optional<Delivery> unsent() {
-        return deliveries.stream().filter(delivery -> !delivery.sent).findFirst();
+    /** Why not all of it was sent; its sentence is "" where its decoder gave no reason. */
+    Stop shortfall() {
+        Optional<Delivery> unsent =
+                deliveries.stream().filter(delivery -> !delivery.sent()).findFirst();
+        if (unsent.isPresent()) {
+            return unsent.get().stop();
+        }
+        Stop own = stopped() ? stop : Stop.NONE;
+        return unwanted.isEmpty() ? own : new Stop(Reason.REASON_UNSPECIFIED, unwanted);
     }
 
-    /** Why not all of it was sent, as a sentence; "" where its decoder gave no reason. */
-    String failureSentence() {
-        return unsent().map(delivery -> delivery.stopReason).orElse(unwanted.isEmpty() ? stopReason : unwanted);
-    }
-
-    /** Why not all of it was sent. */
+    /** Why not all of it was sent, as it is counted. */
     PrefillFailure failure() {
-        Reason own = unwanted.isEmpty() ? stopCode : Reason.REASON_UNSPECIFIED;
-        return switch (unsent().map(delivery -> delivery.stopCode).orElse(own)) {
+        return switch (shortfall().reason()) {
             case PREEMPTED -> PrefillFailure.PREEMPTED;
             case PREFILL_ABORTED, NEVER_CAME -> PrefillFailure.ABORTED;
             case EXPIRED -> rejected ? PrefillFailure.UNWANTED : PrefillFailure.EXPIRED;

@@ -34,7 +34,10 @@ final class PrefillRows {
 
     private static List<String> waitsFor(Prefill prefill) {
         if (prefill.deliveries.isEmpty()) {
-            return List.of(prefill.stopped ? "the engine's end of it: " + prefill.stopReason : "a decoder's grant");
+            return List.of(
+                    prefill.stopped()
+                            ? "the engine's end of it: " + prefill.stop().sentence()
+                            : "a decoder's grant");
         }
         return prefill.deliveries.stream()
                 .map(delivery -> delivery.grant.session().peerName() + ": " + waitsFor(prefill, delivery))
@@ -42,13 +45,13 @@ final class PrefillRows {
     }
 
     private static String waitsFor(Prefill prefill, Delivery delivery) {
-        if (delivery.sent) {
+        if (delivery.sent()) {
             return "nothing, " + delivery.pagesSent + " pages have left";
         }
         String writes = delivery.writesInFlight + " writes under way, " + delivery.pagesSent + " pages have left";
-        if (delivery.stopped) {
-            return "the end of " + writes + "; stopped"
-                    + (delivery.stopReason.isEmpty() ? "" : ": " + delivery.stopReason);
+        if (delivery.stopped()) {
+            String why = delivery.stop().sentence();
+            return "the end of " + writes + "; stopped" + (why.isEmpty() ? "" : ": " + why);
         }
         if (!delivery.grant.session().peerReady) {
             return "the data path";

@@ -47,7 +47,6 @@ public final class Prefiller {
     private final WaitingGrants waiting;
     private final Deliveries deliveries;
     private final Tally tally;
-    private final History history;
     private final ProtocolLimits limits;
     private final List<KvGroup> groups;
 
@@ -56,7 +55,7 @@ public final class Prefiller {
 
     private final Fences fences;
     private final DecoderFrames words;
-    private final EndedTransfers ended;
+    private final PrefillEnds ends;
     private final Contradictions contradictions;
     private final NanoClock clock;
     private final AttachedDecoders decoders;
@@ -81,15 +80,15 @@ public final class Prefiller {
         this.prefills = new Prefills(!writer.contextKinds().isEmpty());
         this.fences = new Fences(writer.contextKinds().anyAlways());
         this.tally = ports.tally();
-        this.history = ports.history();
         this.replies = new Replies(sessions, tally);
         this.clock = ports.clock();
-        this.ended = new EndedTransfers(limits);
-        this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
+        EndedTransfers endedTransfers = new EndedTransfers(limits);
+        this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, endedTransfers);
         this.contradictions = new Contradictions(prefills, waiting, engine, limits);
-        this.deliveries = new Deliveries(writer, sessions, replies, ports, limits, this::settle);
+        this.ends = new PrefillEnds(prefills, fences, waiting, endedTransfers, ports);
+        this.deliveries = new Deliveries(writer, sessions, replies, ports, limits, ends);
         this.words = new DecoderFrames(
-                prefills, waiting, ended, fences, deliveries, replies, writer, ports, limits, this::settle);
+                prefills, waiting, endedTransfers, fences, deliveries, replies, writer, ports, limits, ends);
         this.decoders = new AttachedDecoders(
                 new KvSession.Side(geometry, engine, tally),
                 new AttachedDecoders.Parts(words, contradictions, prefills, deliveries, writer),
@@ -146,7 +145,7 @@ public final class Prefiller {
     private void queue(EngineCommand.Announce announce, boolean announced) {
         Prefill prefill = start(announce.request(), announce.transfer());
         if (prefill != null) {
-            prefill.announced = announced;
+            prefill.announcement = announced ? Prefill.Announcement.ANNOUNCED : Prefill.Announcement.NONE;
             words.match(prefill);
             contradictions.note(announce.transferId(), clock.nowNs());
         } else if (announced) {
@@ -161,7 +160,7 @@ public final class Prefiller {
             prefill.onComputed(chunk, writer.layerCount(), nowNs);
             prefills.touch(prefill);
             deliveries.advance(prefill);
-            settle(prefill);
+            ends.settle(prefill);
         }
     }
 
@@ -196,7 +195,7 @@ public final class Prefiller {
                 prefill.stepOver(over, nowNs);
                 prefills.touch(prefill);
                 advance(prefill);
-                settle(prefill);
+                ends.settle(prefill);
             }
         }
     }
@@ -216,10 +215,17 @@ public final class Prefiller {
             engine.released(ended.request()); // never known, or over: an engine that has not heard of it asks again
             return;
         }
-        if (prefill.engineEnded && ended.outcome() == EngineCommand.PrefillOutcome.FINISHED) {
+        if (prefill.state() == Prefill.State.CONCLUDED) {
+            words.reportPrefilled(prefill);
+            ends.releaseConcluded(prefill);
+            return;
+        }
+        if (prefill.ended() && ended.outcome() == EngineCommand.PrefillOutcome.FINISHED) {
             return; // once more: it is released when it is over. An abort after the end stops what has not left
         }
-        prefill.engineEnded = true;
+        if (!prefill.ended()) {
+            prefill.become(Prefill.State.ENDED);
+        }
         words.reportPrefilled(prefill);
         prefills.expireAt(prefill, nowNs + grantWaitNs(prefill));
         prefills.touch(prefill); // its context rows may be sent now
@@ -229,23 +235,26 @@ public final class Prefiller {
             stop(prefill, Reason.PREFILL_ABORTED, unfit);
         }
         deliveries.settle(prefill);
-        settle(prefill);
+        ends.settle(prefill);
     }
 
     public void preempt(EngineCommand.Preempt preempt) {
         for (String request : preempt.requests()) {
             Prefill prefill = prefills.of(request);
-            if (prefill != null && prefill.engineEnded) { // not computed again: a second grant would wait in vain
+            if (prefill != null && prefill.ended()) { // not computed again: a second grant would wait in vain
                 steps.remove(prefill);
                 stop(prefill, Reason.PREFILL_ABORTED, "the prefiller's engine has ended the request");
                 fences.add(prefill, preempt.fenced(), clock.nowNs());
             } else if (prefill != null) {
                 steps.remove(prefill);
-                boolean again = !prefill.stopped;
-                boolean announced = prefill.announced;
+                boolean again = !prefill.stopped();
+                boolean announced = prefill.announced();
                 words.dismissServed(prefill);
                 prefills.remove(prefill);
-                prefill.announced = announced && !again; // it has not stopped, but waits in the queue again
+                if (again) {
+                    prefill.announcement =
+                            Prefill.Announcement.NONE; // it has not stopped, but waits in the queue again
+                }
                 stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
                 fences.add(prefill, preempt.fenced(), clock.nowNs());
                 if (again) {
@@ -266,7 +275,7 @@ public final class Prefiller {
                 close(prefill, Reason.SHUTTING_DOWN, sentence);
             }
             deliveries.stopWhatNeedsTheEngine(prefill, Reason.SHUTTING_DOWN, sentence);
-            settle(prefill);
+            ends.settle(prefill);
         }
     }
 
@@ -353,7 +362,7 @@ public final class Prefiller {
     }
 
     private boolean mayExpire(Prefill prefill) {
-        return prefill.engineEnded && prefill.awaitsGrants() && !words.expected(prefill);
+        return prefill.ended() && prefill.awaitsGrants() && !words.expected(prefill);
     }
 
     /** Whether a decoder waits for layers of a forward pass in flight, so that the counter should be polled closely. */
@@ -399,7 +408,7 @@ public final class Prefiller {
         if (first) {
             prefill = start(chunk.request(), chunk.transfer());
         }
-        if (prefill == null || prefill.stopped) {
+        if (prefill == null || prefill.stopped()) {
             return null;
         }
         String misfit = prefill.misfit(chunk);
@@ -426,7 +435,7 @@ public final class Prefiller {
     private void stopDifferent(Prefill prefill) {
         for (Delivery delivery : prefill.deliveries) {
             String difference = prefill.difference(delivery.grant);
-            if (!delivery.stopped && !difference.isEmpty()) {
+            if (!delivery.stopped() && !difference.isEmpty()) {
                 deliveries.stop(delivery, Reason.GRANT_UNFIT, difference);
                 deliveries.settle(delivery);
             }
@@ -456,15 +465,13 @@ public final class Prefiller {
             deliveries.stop(delivery, reason, sentence);
             deliveries.settle(delivery);
         }
-        settle(prefill);
+        ends.settle(prefill);
     }
 
     /** Begins no further delivery; deliveries in progress continue. */
     private void close(Prefill prefill, Reason reason, String sentence) {
-        if (!prefill.stopped) {
-            prefill.stopped = true;
-            prefill.stopCode = reason;
-            prefill.stopReason = sentence;
+        if (!prefill.stopped()) {
+            prefill.stop(new Stop(reason, sentence));
             deliveries.reportIfNothingToSend(prefill, sentence);
         }
     }
@@ -481,40 +488,6 @@ public final class Prefiller {
             engine.log(EngineLog.Level.WARNING, sentence);
         }
         close(prefill, Reason.EXPIRED, sentence);
-        settle(prefill);
-    }
-
-    /** Advances the prefill's state: fenced, concluded, released, forgotten. */
-    private void settle(Prefill prefill) {
-        fences.onDrained(prefill);
-        if (!prefill.over()) {
-            return;
-        }
-        if (!prefill.concluded && (prefill.engineEnded || prefill.stopped)) {
-            prefill.concluded = true;
-            conclude(prefill);
-        }
-        if (prefill.engineEnded && prefills.has(prefill)) {
-            prefills.remove(prefill);
-            waiting.forgetPrompt(prefill.transfer());
-            ended.remember(prefill, clock.nowNs());
-            engine.released(prefill.request);
-        }
-    }
-
-    private void conclude(Prefill prefill) {
-        if (!prefill.sent()) {
-            tally.add(MessengerMetric.PREFILLS_UNDELIVERED, prefill.failure());
-            history.prefillFailed(
-                    prefill.request, prefill.transfer(), clock.nowNs(), prefill.failure(), prefill.failureSentence());
-            return;
-        }
-        tally.add(MessengerMetric.PREFILLS_SENT, 1);
-        long lastLeftNs = 0;
-        for (Delivery delivery : prefill.deliveries) {
-            lastLeftNs = Math.max(lastLeftNs, delivery.lastLeftNs);
-        }
-        tally.observe(
-                MessengerMetric.PREFILL_TAIL_SECONDS, Math.max(0, lastLeftNs - prefill.chunks.forwardEndNs()) / 1e9);
+        ends.settle(prefill);
     }
 }

@@ -100,7 +100,7 @@ final class Prefills {
     /** Sets when it gives up waiting for grants; effective once the engine has ended it. */
     void expireAt(Prefill prefill, long deadlineNs) {
         prefill.grantDeadlineNs = deadlineNs;
-        if (prefill.engineEnded && has(prefill)) {
+        if (prefill.ended() && has(prefill)) {
             expiries.set(prefill, deadlineNs);
         }
     }
@@ -164,12 +164,12 @@ final class Prefills {
             Prefill only = first(grant.transfer(), prefill -> true);
             return only == null || only.servedBefore(ranks) ? null : only;
         }
-        Prefill next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.awaitsAnswerOf(ranks));
+        Prefill next = first(grant.transfer(), prefill -> !prefill.stopped() && prefill.awaitsAnswerOf(ranks));
         if (next == null) { // a decline that the decoder revokes
-            next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.mayAnswer(ranks));
+            next = first(grant.transfer(), prefill -> !prefill.stopped() && prefill.mayAnswer(ranks));
         }
         return next == null
-                ? first(grant.transfer(), prefill -> prefill.stopped && prefill.awaitsAnswerOf(ranks))
+                ? first(grant.transfer(), prefill -> prefill.stopped() && prefill.awaitsAnswerOf(ranks))
                 : next;
     }
 

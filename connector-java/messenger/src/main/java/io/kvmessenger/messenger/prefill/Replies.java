@@ -30,12 +30,12 @@ final class Replies {
             return; // any reply would assert that nothing lands any more
         }
         PageGrant grant = delivery.grant;
-        if (delivery.stopCode == CannotDeliver.Reason.REASON_UNSPECIFIED) {
+        if (delivery.stop().reason() == CannotDeliver.Reason.REASON_UNSPECIFIED) {
             confirm(
                     grant.session(),
                     CancelConfirmed.newBuilder().setGrantId(grant.id()).setPostedWeight(delivery.postedWeight));
         } else {
-            decline(grant, delivery.stopCode, delivery.stopReason, delivery.postedWeight);
+            decline(grant, delivery.stop().reason(), delivery.stop().sentence(), delivery.postedWeight);
         }
     }
 

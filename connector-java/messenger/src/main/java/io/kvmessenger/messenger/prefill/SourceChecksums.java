@@ -7,7 +7,6 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.ArrayDeque;
-import java.util.function.Consumer;
 import java.util.random.RandomGenerator;
 
 /**
@@ -21,55 +20,58 @@ final class SourceChecksums {
     private final Sessions sessions;
     private final int writesPerFrameMax;
     private final RandomGenerator random;
-    private final Consumer<LayerWrite> summed;
     private final ArrayDeque<LayerWrite> waiting = new ArrayDeque<>();
 
-    /**
-     * @param writesPerFrameMax how many checksums are collected before they are sent
-     * @param summed receives each write whose pages are no longer needed for its checksum
-     */
-    SourceChecksums(Sessions sessions, int writesPerFrameMax, RandomGenerator random, Consumer<LayerWrite> summed) {
+    /** Bytes that may still be summed in this duty cycle. */
+    private long budgetBytes;
+
+    /** @param writesPerFrameMax how many checksums are collected before they are sent */
+    SourceChecksums(Sessions sessions, int writesPerFrameMax, RandomGenerator random) {
         this.sessions = sessions;
         this.writesPerFrameMax = writesPerFrameMax;
         this.random = random;
-        this.summed = summed;
     }
 
-    /** Adds a completed write. */
-    void add(LayerWrite write) {
+    /** Adds a completed write, if its pages are to be summed; else returns false. */
+    boolean add(LayerWrite write) {
         int interval = write.delivery.grant.checksumInterval();
-        if (interval == 0 || write.delivery.stopped) {
-            summed.accept(write);
-            return;
+        if (interval == 0 || write.delivery.stopped()) {
+            return false;
         }
         PagedWrites request = write.request;
         write.sum = new PageSum(
                 request.source(), request.sourcePages(), request.pageBytes(), random.nextInt(interval), interval);
         waiting.add(write);
+        return true;
     }
 
-    /** Returns the number of writes worked on. */
-    int doWork() {
-        int work = 0;
-        long bytes = 0;
-        while (!waiting.isEmpty() && bytes < PageSum.BYTES_PER_CYCLE) {
-            LayerWrite write = waiting.getFirst();
-            if (!write.delivery.stopped) {
-                bytes += write.sum.advance(PageSum.BYTES_PER_CYCLE - bytes);
-            }
-            work++;
-            if (write.delivery.stopped || write.sum.done()) {
-                waiting.removeFirst();
-                note(write);
-                summed.accept(write);
-            }
+    /** A duty cycle begins. */
+    void beginCycle() {
+        budgetBytes = PageSum.BYTES_PER_CYCLE;
+    }
+
+    /** Whether a write waits, whose pages may be summed in this duty cycle. */
+    boolean mayAdvance() {
+        return !waiting.isEmpty() && budgetBytes > 0;
+    }
+
+    /** Sums pages of the oldest write. Returns it when they are no longer needed, else null. */
+    LayerWrite advance() {
+        LayerWrite write = waiting.getFirst();
+        if (!write.delivery.stopped()) {
+            budgetBytes -= write.sum.advance(budgetBytes);
         }
-        return work;
+        if (!write.delivery.stopped() && !write.sum.done()) {
+            return null;
+        }
+        waiting.removeFirst();
+        note(write);
+        return write;
     }
 
     private void note(LayerWrite write) {
         Delivery delivery = write.delivery;
-        if (delivery.stopped) {
+        if (delivery.stopped()) {
             return;
         }
         PagedWrites request = write.request;

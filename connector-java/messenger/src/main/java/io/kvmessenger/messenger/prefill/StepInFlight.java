@@ -37,7 +37,7 @@ final class StepInFlight {
     boolean awaited() {
         for (Prefill prefill : prefills) {
             for (Delivery delivery : prefill.deliveries) {
-                if (!delivery.stopped) {
+                if (!delivery.stopped()) {
                     return true;
                 }
             }

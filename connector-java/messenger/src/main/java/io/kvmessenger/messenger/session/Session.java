@@ -3,7 +3,9 @@ package io.kvmessenger.messenger.session;
 import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import java.util.EnumSet;
 import java.util.Optional;
+import java.util.Set;
 
 /**
  * One control link and the pair of incarnations it belongs to. A reconnected peer is a new session.
@@ -12,14 +14,25 @@ import java.util.Optional;
  * Owned by the messenger's thread; {@link Sessions} drives it. It knows no transfer engine.
  */
 public abstract class Session {
-    /** The states of a link, in order. */
-    public enum State {
+    /** The states of a session, in order; the table of docs/protocol.md. */
+    public enum State implements ProtocolState<State> {
         DIALLING,
         HANDSHAKING,
         /** The peer has been welcomed; its Attach is awaited. Listener only. */
         WELCOMED,
         READY,
-        ENDED
+        ENDED;
+
+        @Override
+        public Set<State> next() {
+            return switch (this) {
+                case DIALLING -> EnumSet.of(HANDSHAKING, ENDED);
+                case HANDSHAKING -> EnumSet.of(WELCOMED, READY, ENDED);
+                case WELCOMED -> EnumSet.of(READY, ENDED);
+                case READY -> EnumSet.of(ENDED);
+                case ENDED -> EnumSet.noneOf(State.class);
+            };
+        }
     }
 
     public final long link;
@@ -28,7 +41,7 @@ public abstract class Session {
     /** The address that was dialled, or that the peer connected from; for sentences. */
     final String peerAddress;
 
-    public State state;
+    private State state;
 
     public String peerEngineId = "";
     long peerIncarnation;
@@ -105,6 +118,15 @@ public abstract class Session {
     /** Whether the peer understands what was added to the protocol with this version. */
     public boolean speaks(int version) {
         return protocolVersion >= version;
+    }
+
+    public State state() {
+        return state;
+    }
+
+    /** @throws IllegalStateException if that state may not follow */
+    void become(State next) {
+        state = ProtocolState.change(state, next);
     }
 
     public boolean ready() {

@@ -121,7 +121,9 @@ public final class Sessions {
             challenge(session);
         }
         if (session != null) {
-            session.state = Session.State.HANDSHAKING;
+            if (session.state() == Session.State.DIALLING) {
+                session.become(Session.State.HANDSHAKING);
+            }
             session.lastHeardNs = nowNs;
         }
     }
@@ -251,7 +253,7 @@ public final class Sessions {
 
     /** Tells the peer the reason, closes the link and ends its session. */
     public void end(Session session, String reason) {
-        if (byLink.containsKey(session.link) && session.state != Session.State.DIALLING && goodbye == null) {
+        if (byLink.containsKey(session.link) && session.state() != Session.State.DIALLING && goodbye == null) {
             send(
                     session,
                     ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(PeerText.oneLine(reason))));
@@ -315,7 +317,7 @@ public final class Sessions {
         if (!session.speaks(FrameVersions.since(frame.getBodyCase()))) {
             throw new AssertionError(session.peerName() + " does not know " + frame.getBodyCase());
         }
-        if (session.state != Session.State.ENDED) {
+        if (session.state() != Session.State.ENDED) {
             network.send(session.link, session.sealOut == null ? frame.build() : session.sealOut.seal(frame));
         }
     }
@@ -338,8 +340,8 @@ public final class Sessions {
                         session.inbound
                                 ? subject.roles().dialler()
                                 : subject.roles().listener(),
-                        session.state.name().toLowerCase(Locale.ROOT),
-                        session.state == Session.State.DIALLING ? 0 : nowNs - session.lastHeardNs))
+                        session.state().name().toLowerCase(Locale.ROOT),
+                        session.state() == Session.State.DIALLING ? 0 : nowNs - session.lastHeardNs))
                 .toList();
     }
 
@@ -375,7 +377,7 @@ public final class Sessions {
             readyCount--;
             tally.add(MessengerMetric.LINKS_LOST, 1);
         }
-        session.state = Session.State.ENDED;
+        session.become(Session.State.ENDED);
         session.onEnded(reason);
     }
 
@@ -431,7 +433,7 @@ public final class Sessions {
         welcome.setProof(HandshakeProof.of(session.keys, LISTENER, session.transcript));
         send(session, ControlFrame.newBuilder().setWelcome(welcome));
         session.sealOut = seal(session, LISTENER);
-        session.state = Session.State.WELCOMED;
+        session.become(Session.State.WELCOMED);
     }
 
     private void onWelcome(Session session, Welcome welcome, long nowNs) {
@@ -476,7 +478,7 @@ public final class Sessions {
     }
 
     private void onAttach(Session session, Attach attach, long nowNs) {
-        if (session.state != Session.State.WELCOMED) {
+        if (session.state() != Session.State.WELCOMED) {
             outOfPlace(session, "Attach");
             return;
         }
@@ -493,13 +495,13 @@ public final class Sessions {
             return;
         }
         session.attached(attach);
-        if (session.state != Session.State.ENDED) {
+        if (session.state() != Session.State.ENDED) {
             ready(session, nowNs);
         }
     }
 
     private void ready(Session session, long nowNs) {
-        session.state = Session.State.READY;
+        session.become(Session.State.READY);
         readyCount++;
         pending.remove(session);
         session.lastHeartbeatNs = nowNs;

@@ -13,6 +13,7 @@ import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Sessions;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.ArrayList;
 import java.util.List;
@@ -92,7 +93,7 @@ class ContradictionsTest {
 
     private void look() {
         contradictions.endOld(nowNs, prefill -> false, (prefill, why) -> {
-            prefill.stopped = true;
+            prefill.stop(new Stop(Reason.EXPIRED, why));
             stopped.add(prefill.request);
         });
     }
@@ -103,7 +104,7 @@ class ContradictionsTest {
                 new TransferKey(ID, digest),
                 Geometries.of("m").groups(),
                 nowNs);
-        prefill.announced = true;
+        prefill.announcement = Prefill.Announcement.ANNOUNCED;
         prefills.add(prefill);
         contradictions.note(ID, nowNs);
         return prefill;

@@ -7,7 +7,7 @@ import io.kvmessenger.messenger.Wire;
 import io.kvmessenger.messenger.kv.FittingPeers;
 import io.kvmessenger.messenger.kv.KvSession;
 import io.kvmessenger.messenger.port.ProtocolLimits;
-import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.session.ReadySessions;
 
 /** Sessions with decoders that have attached, for tests of one class. */
 final class Decoders {
@@ -18,7 +18,7 @@ final class Decoders {
                 new KvSession.Side(own, new SilentEngine(), new SilentTally()), Wire.DIALLED_LINK, "there:1", null);
         FittingPeers.introduce(session, decoder);
         session.agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
-        session.state = Session.State.READY;
+        ReadySessions.ready(session);
         return session;
     }
 }

@@ -59,14 +59,25 @@ class DeliveriesTest {
             new SplittableRandom(1),
             new PeerWarnings(new SilentEngine(), () -> 0));
     private final Replies replies = new Replies(sessions, new SilentTally());
-    private final Deliveries deliveries = new Deliveries(
-            writer,
-            sessions,
-            replies,
-            new Prefiller.Ports(
-                    transfer, null, null, null, new SilentTally(), new History(), () -> 1, new SplittableRandom(1)),
-            new ProtocolLimits(1, 1, 1, 1, 1),
-            settled -> {});
+    private final Deliveries deliveries = deliveries();
+
+    private Deliveries deliveries() {
+        ProtocolLimits limits = new ProtocolLimits(1, 1, 1, 1, 1);
+        Prefiller.Ports ports = new Prefiller.Ports(
+                transfer,
+                new SilentEngine(),
+                null,
+                null,
+                new SilentTally(),
+                new History(),
+                () -> 1,
+                new SplittableRandom(1));
+        Prefills prefills = new Prefills(false);
+        EndedTransfers ended = new EndedTransfers(limits);
+        WaitingGrants waiting = new WaitingGrants(replies, ports.intake(), ports.engine(), limits, prefills, ended);
+        PrefillEnds ends = new PrefillEnds(prefills, new Fences(false), waiting, ended, ports);
+        return new Deliveries(writer, sessions, replies, ports, limits, ends);
+    }
 
     private static KvGeometry geometry() {
         List<LayerGeometry> layers = IntStream.range(0, LAYERS)
@@ -132,10 +143,8 @@ class DeliveriesTest {
     @Test
     void shouldNeverSayThatNothingFollowsAWriteThatFailed() {
         delivery.grant.session().agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
-        delivery.stopped = true;
+        delivery.stop(new Stop(Reason.PATH_LOST, "lost"));
         delivery.mayStillLand = true;
-        replies.answer(delivery);
-        delivery.stopCode = Reason.PATH_LOST;
         replies.answer(delivery);
         assertThat(wire.sent).isEmpty();
 
@@ -156,7 +165,7 @@ class DeliveriesTest {
         }
         deliveries.onWriteFailed(transfer.submitted.removeFirst(), TransferFault.DISCONNECTED, "reset");
 
-        assertThat(delivery.stopped).isTrue();
+        assertThat(delivery.stopped()).isTrue();
         assertThat(wire.sent).isEmpty();
     }
 

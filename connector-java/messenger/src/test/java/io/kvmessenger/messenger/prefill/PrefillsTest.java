@@ -16,7 +16,7 @@ class PrefillsTest {
     private Prefill ended(String request) {
         Prefill prefill = new Prefill(request, TRANSFER, List.of(), 0);
         prefills.add(prefill);
-        prefill.engineEnded = true;
+        prefill.become(Prefill.State.ENDED);
         prefills.expireAt(prefill, 10);
         prefills.touch(prefill);
         return prefill;
