@@ -30,7 +30,7 @@ public final class ForeignMemory {
         try {
             return (int) size.invokeExact();
         } catch (Throwable t) {
-            throw FfmLibC.unexpected(t);
+            throw Downcalls.unexpected(t);
         }
     }
 

@@ -1,13 +1,17 @@
 package io.kvmessenger.foreign;
 
+import io.kvmessenger.bindings.C;
+import io.kvmessenger.bindings.NativeLibrary;
 import java.lang.foreign.MemorySegment;
 
 /**
  * The C library: one method for each C function, under its C name. Linux on x86_64 and aarch64.
  *
  * <p>A method returns what C returns, except that a failure, {@code -1} in C, is returned as {@code -errno}; see
- * {@link Errno}. Safe from any thread. Arguments are not checked.
+ * {@link Errno}. Safe from any thread. Arguments are not checked. A
+ * function that the library lacks fails only when it is called, with an {@link UnsatisfiedLinkError} that names it.
  */
+@NativeLibrary(failures = NativeLibrary.Failures.ERRNO)
 public interface LibC {
     /** <a href="https://man7.org/linux/man-pages/man2/accept4.2.html">accept4(2)</a>. */
     int accept4(int socket, MemorySegment address, MemorySegment addressLength, int flags);
@@ -34,6 +38,7 @@ public interface LibC {
     int eventfd(int initialValue, int flags);
 
     /** <a href="https://man7.org/linux/man-pages/man2/fcntl.2.html">fcntl(2)</a>. */
+    @C(variadicAfter = 2)
     int fcntl(int fd, int operation, int argument);
 
     /** <a href="https://man7.org/linux/man-pages/man2/ftruncate.2.html">ftruncate(2)</a>. */
@@ -52,6 +57,7 @@ public interface LibC {
     int getuid();
 
     /** <a href="https://man7.org/linux/man-pages/man2/ioctl.2.html">ioctl(2)</a>. */
+    @C(variadicAfter = 2)
     int ioctl(int fd, long request, MemorySegment argument);
 
     /** <a href="https://man7.org/linux/man-pages/man2/listen.2.html">listen(2)</a>. */
@@ -78,7 +84,11 @@ public interface LibC {
     /** <a href="https://man7.org/linux/man-pages/man2/munmap.2.html">munmap(2)</a>. */
     int munmap(long address, long lengthBytes);
 
-    /** <a href="https://man7.org/linux/man-pages/man2/pidfd_open.2.html">pidfd_open(2)</a>, without flags. */
+    /**
+     * <a href="https://man7.org/linux/man-pages/man2/pidfd_open.2.html">pidfd_open(2)</a>, without flags: C
+     * libraries before glibc 2.36 have no function for it. The number of the system call is the same on x86_64 and aarch64.
+     */
+    @C(value = "long syscall(434L, (long) pid, 0L)", variadicAfter = 1)
     int pidfd_open(int pid);
 
     /** <a href="https://man7.org/linux/man-pages/man2/read.2.html">read(2)</a>. */

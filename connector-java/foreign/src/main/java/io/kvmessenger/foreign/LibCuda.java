@@ -1,6 +1,11 @@
 package io.kvmessenger.foreign;
 
+import io.kvmessenger.bindings.ByValue;
+import io.kvmessenger.bindings.C;
+import io.kvmessenger.bindings.NativeLibrary;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 
 /**
  * The functions of NVIDIA's driver, libcuda, that this project calls, under their exported names: if there are several
@@ -10,6 +15,7 @@ import java.lang.foreign.MemorySegment;
  * <p>Contexts, streams, events, handles and memory are identified by numbers. Each function returns a {@code CUresult},
  * 0 on success. Safe from any thread; most require a context that is current on the calling one.
  */
+@NativeLibrary(file = "libcuda.so.1")
 public interface LibCuda {
     // the driver, its devices and their contexts
 
@@ -67,6 +73,7 @@ public interface LibCuda {
     int cuMemcpyDtoDAsync_v2(long target, long source, long lengthBytes, long stream);
 
     /** Copies in no order; {@link CudaApi#CUDA_ERROR_NOT_FOUND} if the driver is older than CUDA 13. */
+    @C(optional = true, otherwise = CudaApi.CUDA_ERROR_NOT_FOUND)
     int cuMemcpyBatchAsync_v2(
             MemorySegment targets,
             MemorySegment sources,
@@ -124,9 +131,11 @@ public interface LibCuda {
      *
      * @param handle receives a descriptor, which the caller has to close
      */
+    @C(optional = true, otherwise = CudaApi.CUDA_ERROR_NOT_SUPPORTED)
     int cuMemGetHandleForAddressRange(MemorySegment handle, long address, long lengthBytes, int type, long flags);
 
     /** {@link CudaApi#CUDA_ERROR_NOT_SUPPORTED} if the driver is older than CUDA 11.3. */
+    @C(optional = true, otherwise = CudaApi.CUDA_ERROR_NOT_SUPPORTED)
     int cuFlushGPUDirectRDMAWrites(int target, int scope);
 
     // memory between processes
@@ -138,11 +147,21 @@ public interface LibCuda {
 
     int cuIpcGetMemHandle(MemorySegment handle, long address);
 
-    /** @param handle 64 bytes, passed by value */
-    int cuIpcOpenMemHandle_v2(MemorySegment address, MemorySegment handle, int flags);
+    int cuIpcOpenMemHandle_v2(
+            MemorySegment address, @ByValue(CudaLayout.IPC_HANDLE_SIZE_BYTES) MemorySegment handle, int flags);
 
     int cuIpcCloseMemHandle(long address);
 
+    /** @param name receives the address of the driver's name for a result */
+    int cuGetErrorName(int result, MemorySegment name);
+
     /** The driver's name for a result; never empty. */
-    String cuGetErrorName(int result);
+    default String cuGetErrorName(int result) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment name = arena.allocate(ValueLayout.JAVA_LONG);
+            return cuGetErrorName(result, name) == CudaApi.CUDA_SUCCESS
+                    ? ForeignMemory.stringAt(name.get(ValueLayout.JAVA_LONG, 0))
+                    : "error " + result;
+        }
+    }
 }

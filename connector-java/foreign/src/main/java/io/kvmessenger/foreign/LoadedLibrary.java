@@ -5,7 +5,6 @@ import static java.lang.foreign.ValueLayout.JAVA_INT;
 
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
@@ -16,27 +15,36 @@ import java.lang.invoke.MethodHandle;
  * <p>Immutable.
  */
 final class LoadedLibrary {
-    private static final Linker LINKER = Linker.nativeLinker();
     private static final int RTLD_NOW = 2;
 
+    private static final MethodHandle SETENV = system("setenv", JAVA_INT, ADDRESS, ADDRESS, JAVA_INT);
     private static final MethodHandle DLOPEN = system("dlopen", ADDRESS, ADDRESS, JAVA_INT);
     private static final MethodHandle DLSYM = system("dlsym", ADDRESS, ADDRESS, ADDRESS);
     private static final MethodHandle DLERROR = system("dlerror", ADDRESS);
 
     private final MemorySegment handle;
 
+    private LoadedLibrary(MemorySegment handle) {
+        this.handle = handle;
+    }
+
     /**
      * @param library its path, or a name for the loader
+     * @param variable of the environment, to be set to 1 before; "" for none
      * @throws UnsatisfiedLinkError saying in one line why it cannot be loaded
      */
-    LoadedLibrary(String library) {
+    static LoadedLibrary load(String library, String variable) {
         try (Arena arena = Arena.ofConfined()) {
-            handle = (MemorySegment) DLOPEN.invokeExact(arena.allocateFrom(library), RTLD_NOW);
+            if (!variable.isEmpty()) {
+                int _ = (int) SETENV.invokeExact(arena.allocateFrom(variable), arena.allocateFrom("1"), 1);
+            }
+            MemorySegment handle = (MemorySegment) DLOPEN.invokeExact(arena.allocateFrom(library), RTLD_NOW);
             if (handle.equals(MemorySegment.NULL)) {
                 throw new UnsatisfiedLinkError(error());
             }
+            return new LoadedLibrary(handle);
         } catch (Throwable t) {
-            throw FfmLibC.unexpected(t);
+            throw Downcalls.unexpected(t);
         }
     }
 
@@ -53,22 +61,7 @@ final class LoadedLibrary {
             }
             return found;
         } catch (Throwable t) {
-            throw FfmLibC.unexpected(t);
-        }
-    }
-
-    /** @throws UnsatisfiedLinkError if the library lacks it */
-    @SuppressWarnings("restricted")
-    MethodHandle symbol(String name, FunctionDescriptor descriptor, Linker.Option... options) {
-        return LINKER.downcallHandle(find(name), descriptor, options);
-    }
-
-    /** Null if the library is older than the function. */
-    MethodHandle optional(String name, FunctionDescriptor descriptor, Linker.Option... options) {
-        try {
-            return symbol(name, descriptor, options);
-        } catch (UnsatisfiedLinkError e) {
-            return null;
+            throw Downcalls.unexpected(t);
         }
     }
 
@@ -77,9 +70,7 @@ final class LoadedLibrary {
         return ForeignMemory.stringAt(text.address());
     }
 
-    @SuppressWarnings("restricted")
     private static MethodHandle system(String name, MemoryLayout result, MemoryLayout... arguments) {
-        return LINKER.downcallHandle(
-                LINKER.defaultLookup().findOrThrow(name), FunctionDescriptor.of(result, arguments));
+        return Downcalls.ofProcess(name, FunctionDescriptor.of(result, arguments));
     }
 }

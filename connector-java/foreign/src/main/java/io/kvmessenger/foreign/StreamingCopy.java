@@ -111,7 +111,7 @@ public final class StreamingCopy {
         try {
             routine.invokeExact(addresses.address(), lengthBytes);
         } catch (Throwable t) {
-            throw FfmLibC.unexpected(t);
+            throw Downcalls.unexpected(t);
         }
     }
 }

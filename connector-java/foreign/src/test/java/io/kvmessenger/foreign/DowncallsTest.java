@@ -5,16 +5,18 @@ import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
 import org.junit.jupiter.api.Test;
 
-final class FfmLibCTest {
+final class DowncallsTest {
     private final LibC libC = new FfmLibC();
 
     @Test
     void shouldNameAFunctionThatTheLibraryLacksWhereItIsCalled() {
-        MethodHandle absent = FfmLibC.handle("kvm_no_such_function", JAVA_LONG, JAVA_INT, JAVA_LONG);
+        MethodHandle absent = Downcalls.ofProcess(
+                "kvm_no_such_function", FunctionDescriptor.of(JAVA_LONG, JAVA_INT, JAVA_LONG), Downcalls.ERRNO);
         assertThatThrownBy(() -> {
                     long result = (long) absent.invokeExact(MemorySegment.NULL, 1, 2L);
                     assertThat(result).isNegative();
@@ -25,9 +27,9 @@ final class FfmLibCTest {
 
     @Test
     void shouldNameItAlsoInTheErrorOfTheMethodThatCalls() {
-        Error seen = FfmLibC.unexpected(new UnsatisfiedLinkError("the C library has no function f"));
+        Error seen = Downcalls.unexpected(new UnsatisfiedLinkError("the C library has no function f"));
         assertThat(seen).isInstanceOf(UnsatisfiedLinkError.class).hasMessage("the C library has no function f");
-        assertThat(FfmLibC.unexpected(new IllegalStateException("other"))).isInstanceOf(AssertionError.class);
+        assertThat(Downcalls.unexpected(new IllegalStateException("other"))).isInstanceOf(AssertionError.class);
     }
 
     @Test

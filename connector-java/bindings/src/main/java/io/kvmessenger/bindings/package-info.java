@@ -1,0 +1,2 @@
+/** Writes the downcalls of an annotated interface, at build time. */
+package io.kvmessenger.bindings;
