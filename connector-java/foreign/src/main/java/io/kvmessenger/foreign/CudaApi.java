@@ -7,7 +7,6 @@ public final class CudaApi {
     public static final int CUDA_ERROR_NOT_FOUND = 500;
     public static final int CUDA_ERROR_NOT_READY = 600;
     public static final int CUDA_ERROR_NOT_SUPPORTED = 801;
-    public static final int CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712;
 
     // streams and events
     public static final int CU_STREAM_NON_BLOCKING = 1;
@@ -30,8 +29,6 @@ public final class CudaApi {
     public static final int CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES = 200;
 
     // attributes of a pointer
-    public static final int CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2;
-    public static final int CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6;
     public static final int CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9;
     public static final int CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10;
     public static final int CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14;
@@ -43,7 +40,6 @@ public final class CudaApi {
     public static final int CU_MEM_LOCATION_TYPE_DEVICE = 1;
     public static final int CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1;
     public static final int CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3;
-    public static final int CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0;
     public static final int CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1;
     public static final int CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1;
 

@@ -38,8 +38,6 @@ public final class FabricApi {
     public static final int FI_AV_TABLE = 2;
     public static final int FI_CQ_FORMAT_DATA = 3;
     public static final int FI_WAIT_NONE = 0;
-    public static final int FI_WAIT_FD = 3;
-    public static final int FI_GETWAIT = 5;
     public static final int FI_ENABLE = 6;
 
     public static final int FI_EAVAIL = 259;

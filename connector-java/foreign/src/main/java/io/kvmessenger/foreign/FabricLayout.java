@@ -98,7 +98,6 @@ public final class FabricLayout {
     public static final long OPS_BIND = 16;
     public static final long OPS_CONTROL = 24;
     public static final long OPS_FABRIC_DOMAIN = 8;
-    public static final long OPS_FABRIC_TRYWAIT = 40;
     public static final long OPS_DOMAIN_AV_OPEN = 8;
     public static final long OPS_DOMAIN_CQ_OPEN = 16;
     public static final long OPS_DOMAIN_ENDPOINT = 24;

@@ -21,8 +21,6 @@ public interface LibCuda {
 
     int cuInit(int flags);
 
-    int cuDriverGetVersion(MemorySegment version);
-
     int cuDeviceGetCount(MemorySegment count);
 
     int cuDeviceGet(MemorySegment device, int ordinal);
@@ -104,8 +102,6 @@ public interface LibCuda {
     int cuMemGetAddressRange_v2(MemorySegment base, MemorySegment lengthBytes, long address);
 
     int cuPointerGetAttribute(MemorySegment value, int attribute, long address);
-
-    int cuMemGetAllocationGranularity(MemorySegment granularityBytes, MemorySegment properties, int option);
 
     int cuMemCreate(MemorySegment handle, long lengthBytes, MemorySegment properties, long flags);
 

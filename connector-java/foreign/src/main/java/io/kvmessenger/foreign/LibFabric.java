@@ -55,10 +55,6 @@ public interface LibFabric {
     @Operation(table = FabricLayout.FABRIC_OPS, offset = FabricLayout.OPS_FABRIC_DOMAIN, sized = true)
     int fi_domain(long fabric, MemorySegment info, MemorySegment domain);
 
-    /** Whether a wait for the objects' descriptors may begin: {@code -EAGAIN} when something has to be read first. */
-    @Operation(table = FabricLayout.FABRIC_OPS, offset = FabricLayout.OPS_FABRIC_TRYWAIT, sized = true)
-    int fi_trywait(long fabric, MemorySegment fids, int count);
-
     @C("fi_av_open(domain, attributes, vector, 0L)")
     @Operation(table = FabricLayout.DOMAIN_OPS, offset = FabricLayout.OPS_DOMAIN_AV_OPEN, sized = true)
     int fi_av_open(long domain, MemorySegment attributes, MemorySegment vector);

@@ -28,9 +28,6 @@ public final class VerbsLayout {
     public static final long GID_ENTRY_GID = 0;
     public static final long GID_ENTRY_GID_TYPE = 24;
 
-    /** {@code union ibv_gid}. */
-    public static final long GID_SIZE_BYTES = 16;
-
     /** {@code struct ibv_qp_init_attr}. */
     public static final long QP_INIT_ATTR_SIZE_BYTES = 64;
 
@@ -41,7 +38,6 @@ public final class VerbsLayout {
     public static final long QP_INIT_ATTR_CAP_MAX_SEND_SGE = 40;
     public static final long QP_INIT_ATTR_CAP_MAX_RECV_SGE = 44;
     public static final long QP_INIT_ATTR_QP_TYPE = 52;
-    public static final long QP_INIT_ATTR_SQ_SIG_ALL = 56;
 
     /** {@code struct ibv_qp_attr}. */
     public static final long QP_ATTR_SIZE_BYTES = 144;
@@ -58,7 +54,6 @@ public final class VerbsLayout {
     public static final long QP_ATTR_AH_DLID = 80;
     public static final long QP_ATTR_AH_IS_GLOBAL = 85;
     public static final long QP_ATTR_AH_PORT_NUM = 86;
-    public static final long QP_ATTR_PKEY_INDEX = 120;
     public static final long QP_ATTR_MAX_RD_ATOMIC = 126;
     public static final long QP_ATTR_MAX_DEST_RD_ATOMIC = 127;
     public static final long QP_ATTR_MIN_RNR_TIMER = 128;

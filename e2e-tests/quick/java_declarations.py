@@ -1,0 +1,61 @@
+"""Declarations of production Java that production does not use, and classes whose states are booleans.
+
+A declaration is recognised by its line, and used if its name occurs anywhere else in production code, comments apart:
+a coincidence of names hides a dead one, and none is reported that lives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+COMMENT: Final = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+TEXT: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+WORD: Final = re.compile(r"[A-Za-z_]\w*")
+MODIFIERS: Final = r"(?:(?:public|protected|private|static|final|abstract|default|sealed|non-sealed)\s+)*"
+TYPE: Final = re.compile(rf"\s*{MODIFIERS}(?:class|record|interface|enum)\s+(\w+)")
+MEMBER: Final = re.compile(rf"\s*{MODIFIERS}(?:<[^>]+>\s+)?(\w[\w.<>\[\],? ]*?)\s+(\w+)\s*[(=;]")
+NO_TYPES: Final = frozenset({"return", "new", "throw", "else", "case", "yield", "assert", "import", "package"})
+BOOLEAN_STATE: Final = re.compile(r"^    (?:private )?(?:volatile )?boolean \w+(?: = \w+)?;", re.MULTILINE)
+BOOLEANS_MAX: Final = 2
+"""More of them have states together that no reader can list: an enum has."""
+
+
+def declared(text: str) -> Iterator[str]:
+    """Names of types, methods, constants and fields, but of methods that override others."""
+    overrides = False
+    for line in TEXT.sub('""', text).splitlines():
+        kind = TYPE.match(line)
+        member = MEMBER.match(line)
+        if kind:
+            yield kind.group(1)
+        elif member and member.group(1).split()[0] not in NO_TYPES and not overrides:
+            yield member.group(2)
+        if line.strip():
+            overrides = "@Override" in line
+
+
+def unused(production: Mapping[PurePosixPath, str]) -> list[str]:
+    """``Type.name`` of each declaration whose name production has once."""
+    bare = {path: COMMENT.sub(" ", text) for path, text in production.items()}
+    times = Counter(word for text in bare.values() for word in WORD.findall(text))
+    java = {path: text for path, text in bare.items() if path.suffix == ".java"}
+    return sorted(f"{path.stem}.{name}" for path, text in java.items() for name in declared(text) if times[name] == 1)
+
+
+def boolean_states(production: Mapping[PurePosixPath, str]) -> dict[str, int]:
+    """The number of mutable boolean fields of each class that has too many."""
+    counts = {path.stem: len(BOOLEAN_STATE.findall(text)) for path, text in production.items()}
+    return {name: count for name, count in counts.items() if count > BOOLEANS_MAX}
+
+
+def production_of(root: Path) -> dict[PurePosixPath, str]:
+    """Java of all modules but the test kit's, which uses the others as tests do, and the Python that Java calls."""
+    sources = [
+        *(file for file in root.glob("**/src/main/java/**/*.java") if "testkit" not in file.parts),
+        *root.glob("python/kv_connector/**/*.py"),
+    ]
+    return {PurePosixPath(file.relative_to(root)): file.read_text(encoding="utf-8") for file in sources}

@@ -1,0 +1,90 @@
+"""No declaration of production Java is without a use, and no new class has its states in booleans."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from java_declarations import boolean_states, production_of, unused
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PRODUCTION: Final = production_of(ROOT)
+
+USED_ELSEWHERE: Final = {
+    "TransferOptions.with*": "the transfer engine is a library: its users set options so",
+    "CudaLayout.ALLOCATION_PROP_*": "test beds make device memory as torch does",
+    "CudaApi.CU_MEM_ALLOCATION_TYPE_PINNED": "the same",
+    "LibCuda.cu*": "test beds make device memory and captures",
+    "LibFabric.fi_version": "test beds: the interfaces of libfabric's files changed their names",
+    "FabricApi.FI_EAVAIL": "test beds return it for a provider that has failed",
+    "VerbsApi.IBV_WC_*": "test beds complete requests with them",
+    "StreamingCopy.TARGET_ALIGNMENT_BYTES": "tests align by it",
+    "PeerChannel.LAST_KIND": "a test asks each kind of record",
+    "Sharding.ALONE": "tests of engines of one rank",
+    "TransferPlan.piecesOfLayer": "tests compare a plan with the pages that each piece has",
+    "LastTokenRule.*": "the rule itself, as Python has it: one file of cases is tried with both",
+    "KvPerfOptions.G": "a unit, read by its name",
+    "WritePair.formGroup": "tests of the benchmark",
+    "KvCache.fetchEntryCount": "the simulation's checker of what is held",
+    "ReportedChecksums.shapeCount": "a test bounds what is remembered",
+}
+"""Names that production Java does not use, and who does."""
+
+BOOLEAN_STATES: Final = {
+    "VerbsSendPath": 10,
+    "VerbsReceivePath": 7,
+    "ShmOutboundPaths": 7,
+    "RingInboundPaths": 7,
+    "VerbsInboundPaths": 6,
+    "AdmittedLink": 6,
+    "LibFabricInboundPaths": 6,
+    "OutboundPeer": 6,
+    "TcpSendPath": 5,
+    "TcpInboundPaths": 5,
+    "ControlStream": 5,
+    "LibFabricOutboundPaths": 5,
+    "CudaOutboundPaths": 5,
+    "DialledLink": 4,
+    "DeviceLanding": 3,
+    "Listener": 3,
+    "Dialer": 3,
+    "Route": 3,
+    "Fetch": 3,
+}
+"""Those from before the rule, with the number that none may exceed: they go when paths have states of their own."""
+
+
+def test_no_declaration_is_without_a_use() -> None:
+    left = [name for name in unused(PRODUCTION) if not any(fnmatch.fnmatch(name, known) for known in USED_ELSEWHERE)]
+    assert not left, "production uses none of these: take them out, or name what does"
+
+
+def test_what_is_used_elsewhere_is_still_declared() -> None:
+    found = unused(PRODUCTION)
+    assert [known for known in USED_ELSEWHERE if not fnmatch.filter(found, known)] == []
+
+
+def test_states_are_no_set_of_booleans() -> None:
+    found = boolean_states(PRODUCTION)
+    assert {name: count for name, count in found.items() if count > BOOLEAN_STATES.get(name, 0)} == {}
+    assert [name for name in BOOLEAN_STATES if name not in found] == [], "no exception any more: take it out"
+
+
+def test_finds_what_only_its_declaration_names() -> None:
+    text = """
+        class A {
+            static final int UNUSED = 1; // UNUSED
+            private int used;
+            int get() { return used; }
+            @Override
+            public String toString() { return "it"; }
+        }"""
+    assert unused({PurePosixPath("A.java"): text}) == ["A.A", "A.UNUSED", "A.get"]
+    assert unused({PurePosixPath("A.java"): text, PurePosixPath("b.py"): "A().get(UNUSED)"}) == []
+
+
+def test_counts_fields_that_are_states() -> None:
+    fields = "".join(f"    private boolean is{i};\n" for i in range(3))
+    assert boolean_states({PurePosixPath("A.java"): "class A {\n" + fields + "}"}) == {"A": 3}
+    assert boolean_states({PurePosixPath("A.java"): "class A {\n    final boolean a;\n    boolean b;\n}"}) == {}
