@@ -2,12 +2,12 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.link.LinkEvents;
+import io.kvmessenger.transfer.link.Links;
+import io.kvmessenger.transfer.link.OutboundLink;
 import io.kvmessenger.transfer.spi.Domain;
-import io.kvmessenger.transfer.spi.LinkEvents;
-import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundChannel;
-import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

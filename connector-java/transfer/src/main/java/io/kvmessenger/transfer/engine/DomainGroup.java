@@ -1,8 +1,8 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.transfer.link.Links;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.staging.Staging;
 import java.util.List;

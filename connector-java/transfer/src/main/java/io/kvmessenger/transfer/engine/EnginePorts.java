@@ -2,7 +2,7 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.device.DeviceAccess;
-import io.kvmessenger.transfer.spi.Links;
+import io.kvmessenger.transfer.link.Links;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.staging.StagingLimits;

@@ -2,11 +2,11 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.link.OutboundLink;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.OutboundChannel;
-import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import java.util.ArrayList;

@@ -2,8 +2,8 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.agent.Agent;
+import io.kvmessenger.transfer.link.Links;
 import io.kvmessenger.transfer.spi.Domain;
-import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.staging.Staging;

@@ -1,6 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
-import io.kvmessenger.transfer.spi.Links;
+import io.kvmessenger.transfer.link.Links;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.spi.Transport;
 import java.util.List;

@@ -2,8 +2,8 @@ package io.kvmessenger.transfer.libfabric;
 
 import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
 
+import io.kvmessenger.transfer.nic.RemoteMemory;
 import io.kvmessenger.transfer.spi.PeerChannel;
-import io.kvmessenger.transfer.spi.RemoteMemory;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;

@@ -3,8 +3,8 @@ package io.kvmessenger.transfer.libfabric;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import io.kvmessenger.foreign.FabricApi;
-import io.kvmessenger.transfer.spi.NicRegions;
-import io.kvmessenger.transfer.spi.RemoteMemory;
+import io.kvmessenger.transfer.nic.NicRegions;
+import io.kvmessenger.transfer.nic.RemoteMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.security.SecureRandom;

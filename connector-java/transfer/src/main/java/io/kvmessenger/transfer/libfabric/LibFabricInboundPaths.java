@@ -3,12 +3,12 @@ package io.kvmessenger.transfer.libfabric;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.nic.RemoteMemory;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
 import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
-import io.kvmessenger.transfer.spi.RemoteMemory;
 import java.lang.foreign.MemorySegment;
 import java.util.function.IntFunction;
 

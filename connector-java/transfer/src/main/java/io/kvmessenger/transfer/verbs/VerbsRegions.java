@@ -3,8 +3,8 @@ package io.kvmessenger.transfer.verbs;
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.VerbsApi;
 import io.kvmessenger.transfer.Memory;
-import io.kvmessenger.transfer.spi.NicRegions;
-import io.kvmessenger.transfer.spi.RemoteMemory;
+import io.kvmessenger.transfer.nic.NicRegions;
+import io.kvmessenger.transfer.nic.RemoteMemory;
 import java.lang.foreign.MemorySegment;
 
 /** Memory registered with one RDMA device. Threading as {@link NicRegions}. */

@@ -26,8 +26,6 @@ import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
 import io.kvmessenger.transfer.spi.InboundPaths;
-import io.kvmessenger.transfer.spi.LinkEvents;
-import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import java.io.IOException;
 import java.lang.foreign.Arena;

@@ -1,6 +1,9 @@
 package io.kvmessenger.transfer.spi;
 
 import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.link.LinkEvents;
+import io.kvmessenger.transfer.link.Links;
+import io.kvmessenger.transfer.link.OutboundLink;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;

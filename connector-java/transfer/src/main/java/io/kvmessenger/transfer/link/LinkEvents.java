@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.spi;
+package io.kvmessenger.transfer.link;
 
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;

@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.spi;
+package io.kvmessenger.transfer.nic;
 
 import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;

@@ -1,4 +1,9 @@
-package io.kvmessenger.transfer.spi;
+package io.kvmessenger.transfer.link;
+
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.MessageQueue;
+import io.kvmessenger.transfer.spi.OutboundChannel;
+import io.kvmessenger.transfer.spi.PeerChannel;
 
 /** The writer's end of the one control socket to a peer. Worker only. */
 public interface OutboundLink {

@@ -1,4 +1,6 @@
-package io.kvmessenger.transfer.spi;
+package io.kvmessenger.transfer.nic;
+
+import io.kvmessenger.transfer.spi.WriteBatch;
 
 /**
  * Finds the registered memory that a path's batches read from, and caches it from one batch to the next.

@@ -1,5 +1,6 @@
-package io.kvmessenger.transfer.spi;
+package io.kvmessenger.transfer.nic;
 
+import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
 import java.util.HashMap;
 import java.util.Map;

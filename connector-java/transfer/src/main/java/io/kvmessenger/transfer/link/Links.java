@@ -1,6 +1,7 @@
-package io.kvmessenger.transfer.spi;
+package io.kvmessenger.transfer.link;
 
 import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.spi.Domain;
 import java.util.List;
 
 /**

@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.spi;
+package io.kvmessenger.transfer.nic;
 
 import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
 import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
