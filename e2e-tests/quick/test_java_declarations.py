@@ -49,7 +49,7 @@ BOOLEAN_STATES: Final = {
     "DeviceLanding": 3,
     "Listener": 3,
     "Dialer": 3,
-    "Route": 3,
+    "PeerDomain": 3,
     "Fetch": 3,
 }
 """Those from before the rule, with the number that none may exceed: they go when paths have states of their own."""

@@ -254,8 +254,8 @@ public final class KvCache implements ServedSubject {
     // ---- for the status page and for tests
 
     /** Number of requests visited by loops over several: the cost of a duty cycle must not grow with a queue. */
-    long looks() {
-        return prefiller.looks() + decoder.looks();
+    long visits() {
+        return prefiller.visits() + decoder.visits();
     }
 
     /** Number of entries that the receiving side keeps for requests under way and lost peers; none at rest. */

@@ -23,12 +23,12 @@ class LongQueuesTest extends MessengerPair {
 
     /** Requests that duty cycles of both sides look at, deadlines and gauges included. */
     private long looksOfCycles() {
-        long before = prefiller.cache.looks() + decoder.cache.looks();
+        long before = prefiller.cache.visits() + decoder.cache.visits();
         for (int cycle = 0; cycle < CYCLES; cycle++) {
             doWork(prefiller);
             doWork(decoder);
         }
-        return prefiller.cache.looks() + decoder.cache.looks() - before;
+        return prefiller.cache.visits() + decoder.cache.visits() - before;
     }
 
     private static void doWork(Side side) {

@@ -143,12 +143,12 @@ class PrefillerPromisesTest extends MessengerPair {
         prefiller.cache.onCommand(new EngineCommand.StepFailed(lastStep));
         carry();
         carry();
-        long before = prefiller.cache.looks();
+        long before = prefiller.cache.visits();
         for (int cycle = 0; cycle < 100; cycle++) {
             assertThat(prefiller.messenger.doWork()).isZero();
         }
 
-        assertThat(prefiller.cache.looks()).isEqualTo(before);
+        assertThat(prefiller.cache.visits()).isEqualTo(before);
     }
 
     @Test
@@ -158,9 +158,9 @@ class PrefillerPromisesTest extends MessengerPair {
         announce("granted");
         carry();
         carry();
-        long before = prefiller.cache.looks();
+        long before = prefiller.cache.visits();
         assertThat(prefiller.messenger.doWork()).as("a messenger that spins").isZero();
-        assertThat(prefiller.cache.looks()).isEqualTo(before);
+        assertThat(prefiller.cache.visits()).isEqualTo(before);
         assertThat(prefiller.messenger.watching()).isFalse();
     }
 

@@ -286,8 +286,8 @@ public final class Decoder {
     }
 
     /** Number of fetches and sources visited by loops over several of them. */
-    public long looks() {
-        return fetches.looks();
+    public long visits() {
+        return fetches.visits();
     }
 
     /** Number of entries that are kept for requests and lost prefillers; none at rest. */

@@ -32,7 +32,7 @@ final class Fetches {
     private final Set<FetchSource> slotless = new LinkedHashSet<>();
 
     private int windowCount;
-    private long looks;
+    private long visits;
 
     void add(Fetch fetch) {
         byRequest.put(fetch.ask.request(), fetch);
@@ -103,7 +103,7 @@ final class Fetches {
     /** The source that has waited longest for an imm slot, or null. */
     FetchSource nextSlotless() {
         while (!slotless.isEmpty()) {
-            looks++;
+            visits++;
             FetchSource first = slotless.iterator().next();
             if (first.state() == FetchSource.State.WAITING && !first.fetch.failing() && first.session.ready()) {
                 return first;
@@ -128,14 +128,14 @@ final class Fetches {
     }
 
     List<FetchSource> sourcesAt(PrefillerSession session) {
-        looks += sources.size();
+        visits += sources.size();
         return sources.stream().filter(source -> source.session == session).toList();
     }
 
     /** Takes a fetch that may still arrive and whose deadline has passed; each is returned once. Null if none. */
     Fetch takeLate(long nowNs) {
         Fetch late = deadlines.takeOver(nowNs);
-        looks += late == null ? 0 : 1;
+        visits += late == null ? 0 : 1;
         return late;
     }
 
@@ -146,7 +146,7 @@ final class Fetches {
 
     /** Sources that wait for the prefiller's confirmation or for posted writes to be counted; a copy. */
     List<FetchSource> ending() {
-        looks += ending.size();
+        visits += ending.size();
         ending.removeIf(source -> !source.ending());
         return List.copyOf(ending);
     }
@@ -155,7 +155,7 @@ final class Fetches {
     long nextDeadlineNs(long nowNs, long otherwiseNs) {
         long earliest = deadlines.earliestNs(otherwiseNs);
         for (FetchSource source : ending) {
-            looks++;
+            visits++;
             long dueNs = source.dueNs(nowNs, earliest);
             earliest = dueNs - earliest < 0 ? dueNs : earliest;
         }
@@ -180,19 +180,19 @@ final class Fetches {
     int quarantinedPageCount() {
         int count = 0;
         for (Fetch fetch : failing) {
-            looks++;
+            visits++;
             count += fetch.holdsWindow() ? fetch.ask.pageCount() : 0;
         }
         return count;
     }
 
     /** Number of fetches and sources visited by loops over several of them: a bound on the cost of duty cycles. */
-    long looks() {
-        return looks;
+    long visits() {
+        return visits;
     }
 
     private List<Fetch> looked(Collection<Fetch> walked) {
-        looks += walked.size();
+        visits += walked.size();
         return new ArrayList<>(walked);
     }
 }

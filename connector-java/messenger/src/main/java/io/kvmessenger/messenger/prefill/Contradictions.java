@@ -29,7 +29,7 @@ final class Contradictions {
     private final EngineEvents engine;
     private final long waitNs;
     /** When each noted id is checked. */
-    private final Deadlines<String> looks = new Deadlines<>();
+    private final Deadlines<String> due = new Deadlines<>();
     /** Ids that have a check scheduled. */
     private final Set<String> noted = new HashSet<>();
 
@@ -47,7 +47,7 @@ final class Contradictions {
                 && !unaskedPrefills(transferId, prefill -> false).isEmpty();
         if (looksLikeIt) {
             noted.add(transferId);
-            looks.set(transferId, nowNs + waitNs);
+            due.set(transferId, nowNs + waitNs);
         }
     }
 
@@ -59,7 +59,7 @@ final class Contradictions {
      */
     int endOld(long nowNs, Predicate<Prefill> expected, BiConsumer<Prefill, String> stop) {
         int ended = 0;
-        for (String id = looks.takeOver(nowNs); id != null; id = looks.takeOver(nowNs)) {
+        for (String id = due.takeOver(nowNs); id != null; id = due.takeOver(nowNs)) {
             noted.remove(id);
             List<PageGrant> grants = lonelyGrants(id).stream()
                     .filter(grant -> isOld(grant.receivedNs(), nowNs))
@@ -97,7 +97,7 @@ final class Contradictions {
     }
 
     long earliestNs(long latestNs) {
-        return looks.earliestNs(latestNs);
+        return due.earliestNs(latestNs);
     }
 
     /** The grants that wait under this id for a prompt that is not here. */

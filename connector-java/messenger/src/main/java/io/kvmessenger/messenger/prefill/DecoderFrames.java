@@ -85,9 +85,12 @@ final class DecoderFrames {
      */
     int reportOverdue(long nowNs) {
         int reported = 0;
-        for (Expectations.Word word : expectations.takeOverdue(nowNs)) {
-            if (prefills.awaiting(word.transfer(), word.session().peerCache().ranks()) == null) {
-                replies.prefilled(word.session(), word.transfer());
+        for (Expectations.Announcement announcement : expectations.takeOverdue(nowNs)) {
+            if (prefills.awaiting(
+                            announcement.transfer(),
+                            announcement.session().peerCache().ranks())
+                    == null) {
+                replies.prefilled(announcement.session(), announcement.transfer());
                 reported++;
             }
         }

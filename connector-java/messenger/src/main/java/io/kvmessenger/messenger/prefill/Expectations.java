@@ -19,13 +19,13 @@ final class Expectations {
     /** Number of outstanding answers for each transfer. */
     private final Map<DecoderSession, Map<TransferKey, Integer>> bySession = new HashMap<>();
     /** Deadline by which the prompt must have been seen, ordered by deadline. */
-    private final Map<Word, Long> unseenUntilNs = new LinkedHashMap<>();
+    private final Map<Announcement, Long> unseenUntilNs = new LinkedHashMap<>();
 
     private final long unheardLimitNs;
     private final int eachMax;
 
     /** A transfer that a session has announced. */
-    record Word(DecoderSession session, TransferKey transfer) {}
+    record Announcement(DecoderSession session, TransferKey transfer) {}
 
     /** @param eachMax limit on the transfers of one session */
     Expectations(long unheardLimitNs, int eachMax) {
@@ -41,7 +41,7 @@ final class Expectations {
             byTransfer
                     .computeIfAbsent(transfer, unknown -> new LinkedHashSet<>())
                     .add(session);
-            unseenUntilNs.putIfAbsent(new Word(session, transfer), nowNs + unheardLimitNs);
+            unseenUntilNs.putIfAbsent(new Announcement(session, transfer), nowNs + unheardLimitNs);
         }
     }
 
@@ -75,9 +75,9 @@ final class Expectations {
     }
 
     /** Announcements whose prompt should have been seen by now; each is returned once. */
-    List<Word> takeOverdue(long nowNs) {
-        List<Word> overdue = unseenUntilNs.entrySet().stream()
-                .takeWhile(word -> nowNs - word.getValue() >= 0)
+    List<Announcement> takeOverdue(long nowNs) {
+        List<Announcement> overdue = unseenUntilNs.entrySet().stream()
+                .takeWhile(announcement -> nowNs - announcement.getValue() >= 0)
                 .map(Map.Entry::getKey)
                 .toList();
         overdue.forEach(unseenUntilNs::remove);
@@ -92,7 +92,7 @@ final class Expectations {
     }
 
     private void forget(DecoderSession session, TransferKey transfer) {
-        unseenUntilNs.remove(new Word(session, transfer));
+        unseenUntilNs.remove(new Announcement(session, transfer));
         Set<DecoderSession> sessions = byTransfer.get(transfer);
         sessions.remove(session);
         if (sessions.isEmpty()) {

@@ -54,7 +54,7 @@ public final class Prefiller {
     private final StepsInFlight steps;
 
     private final Fences fences;
-    private final DecoderFrames words;
+    private final DecoderFrames decoderFrames;
     private final PrefillEnds ends;
     private final Contradictions contradictions;
     private final NanoClock clock;
@@ -87,11 +87,11 @@ public final class Prefiller {
         this.contradictions = new Contradictions(prefills, waiting, engine, limits);
         this.ends = new PrefillEnds(prefills, fences, waiting, endedTransfers, ports);
         this.deliveries = new Deliveries(writer, sessions, replies, ports, limits, ends);
-        this.words = new DecoderFrames(
+        this.decoderFrames = new DecoderFrames(
                 prefills, waiting, endedTransfers, fences, deliveries, replies, writer, ports, limits, ends);
         this.decoders = new AttachedDecoders(
                 new KvSession.Side(geometry, engine, tally),
-                new AttachedDecoders.Parts(words, contradictions, prefills, deliveries, writer),
+                new AttachedDecoders.Parts(decoderFrames, contradictions, prefills, deliveries, writer),
                 sessions,
                 transfer,
                 clock);
@@ -146,7 +146,7 @@ public final class Prefiller {
         Prefill prefill = start(announce.request(), announce.transfer());
         if (prefill != null) {
             prefill.announcement = announced ? Prefill.Announcement.ANNOUNCED : Prefill.Announcement.NONE;
-            words.match(prefill);
+            decoderFrames.match(prefill);
             contradictions.note(announce.transferId(), clock.nowNs());
         } else if (announced) {
             engine.stopped(
@@ -216,7 +216,7 @@ public final class Prefiller {
             return;
         }
         if (prefill.state() == Prefill.State.CONCLUDED) {
-            words.reportPrefilled(prefill);
+            decoderFrames.reportPrefilled(prefill);
             ends.releaseConcluded(prefill);
             return;
         }
@@ -226,7 +226,7 @@ public final class Prefiller {
         if (!prefill.ended()) {
             prefill.become(Prefill.State.ENDED);
         }
-        words.reportPrefilled(prefill);
+        decoderFrames.reportPrefilled(prefill);
         prefills.expireAt(prefill, nowNs + grantWaitNs(prefill));
         prefills.touch(prefill); // its context rows may be sent now
         prefill.contextSlot = ended.contextSlot();
@@ -249,7 +249,7 @@ public final class Prefiller {
                 steps.remove(prefill);
                 boolean again = !prefill.stopped();
                 boolean announced = prefill.announced();
-                words.dismissServed(prefill);
+                decoderFrames.dismissServed(prefill);
                 prefills.remove(prefill);
                 if (again) {
                     prefill.announcement =
@@ -334,14 +334,14 @@ public final class Prefiller {
                 work++;
             }
         }
-        work += words.reportOverdue(nowNs);
-        work += contradictions.endOld(nowNs, words::expected, (p, why) -> stop(p, Reason.EXPIRED, why));
+        work += decoderFrames.reportOverdue(nowNs);
+        work += contradictions.endOld(nowNs, decoderFrames::expected, (p, why) -> stop(p, Reason.EXPIRED, why));
         return work + fences.endLate(sessions, limits, nowNs) + waiting.expire(nowNs, steps.namedPromptsNs(nowNs));
     }
 
     public long nextDeadlineNs(long nowNs) {
         long earliest = prefills.earliestNs(nowNs + limits.heartbeatNs());
-        earliest = contradictions.earliestNs(words.earliestNs(earliest));
+        earliest = contradictions.earliestNs(decoderFrames.earliestNs(earliest));
         return waiting.earliestNs(fences.earliestNs(earliest, limits.fenceLimitNs()));
     }
 
@@ -362,7 +362,7 @@ public final class Prefiller {
     }
 
     private boolean mayExpire(Prefill prefill) {
-        return prefill.ended() && prefill.awaitsGrants() && !words.expected(prefill);
+        return prefill.ended() && prefill.awaitsGrants() && !decoderFrames.expected(prefill);
     }
 
     /** Whether a decoder waits for layers of a forward pass in flight, so that the counter should be polled closely. */
@@ -375,8 +375,8 @@ public final class Prefiller {
     }
 
     /** Number of prompts visited by loops over several. */
-    public long looks() {
-        return prefills.looks();
+    public long visits() {
+        return prefills.visits();
     }
 
     /** Number of prefills whose end a decoder waits for. */
@@ -418,7 +418,7 @@ public final class Prefiller {
         }
         prefill.take(chunk);
         if (first) {
-            words.match(prefill);
+            decoderFrames.match(prefill);
         } else {
             stopDifferent(prefill);
         }
@@ -453,7 +453,7 @@ public final class Prefiller {
         }
         tally.add(MessengerMetric.PREFILLS_STARTED, 1);
         Prefill prefill = new Prefill(request, transfer, groups, clock.nowNs());
-        prefill.rejected = words.rejected(transfer);
+        prefill.rejected = decoderFrames.rejected(transfer);
         prefills.add(prefill);
         return prefill;
     }

@@ -33,7 +33,7 @@ final class Prefills {
     /** Of prefills that the engine has ended: when they give up waiting for grants, unless one is expected. */
     private final Deadlines<Prefill> expiries = new Deadlines<>();
 
-    private long looks;
+    private long visits;
 
     /** @param contextFollows whether a transfer may have rows that belong to its request */
     Prefills(boolean contextFollows) {
@@ -93,7 +93,7 @@ final class Prefills {
 
     /** Prefills that may have something to submit; a copy. */
     List<Prefill> active() {
-        looks += active.size();
+        visits += active.size();
         return List.copyOf(active);
     }
 
@@ -113,7 +113,7 @@ final class Prefills {
     /** Takes a prefill whose deadline has passed, even if it no longer waits; each is returned once. Null if none. */
     Prefill takeLate(long nowNs) {
         Prefill late = expiries.takeOver(nowNs);
-        looks += late == null ? 0 : 1;
+        visits += late == null ? 0 : 1;
         return late;
     }
 
@@ -122,8 +122,8 @@ final class Prefills {
     }
 
     /** Number of prefills visited by loops over several of them: a bound on the cost of duty cycles. */
-    long looks() {
-        return looks;
+    long visits() {
+        return visits;
     }
 
     int count() {
@@ -198,7 +198,7 @@ final class Prefills {
     }
 
     List<Delivery> deliveriesTo(DecoderSession session) {
-        looks += byRequest.size();
+        visits += byRequest.size();
         return byRequest.values().stream()
                 .flatMap(prefill -> prefill.deliveries.stream())
                 .filter(delivery -> delivery.isOf(session))
@@ -207,7 +207,7 @@ final class Prefills {
 
     /** All prefills, a live view: copy it before making changes. Not for use in every duty cycle. */
     Collection<Prefill> all() {
-        looks += byRequest.size();
+        visits += byRequest.size();
         return byRequest.values();
     }
 

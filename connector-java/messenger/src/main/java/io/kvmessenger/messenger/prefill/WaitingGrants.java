@@ -48,7 +48,7 @@ final class WaitingGrants {
     /** All of them, oldest first. */
     private final Set<PageGrant> inOrder = new LinkedHashSet<>();
     /** When each grant is checked again; its limit may have been extended meanwhile. */
-    private final Deadlines<PageGrant> looks = new Deadlines<>();
+    private final Deadlines<PageGrant> due = new Deadlines<>();
 
     private final UnheardWait unheard;
     /** How recent transfers ended, so that a grant for one of them gets the reason. */
@@ -151,7 +151,7 @@ final class WaitingGrants {
             byTransferId
                     .computeIfAbsent(grant.transferId(), unknown -> new ArrayList<>(1))
                     .add(grant);
-            looks.set(grant, grant.receivedNs() + waitNs(grant, grant.receivedNs()));
+            due.set(grant, grant.receivedNs() + waitNs(grant, grant.receivedNs()));
             note(grant, 1);
         }
     }
@@ -167,7 +167,7 @@ final class WaitingGrants {
     private void note(PageGrant grant, int sign) {
         if (sign < 0) { // it would retain its page list
             inOrder.remove(grant);
-            looks.remove(grant);
+            due.remove(grant);
         } else {
             inOrder.add(grant);
         }
@@ -265,7 +265,7 @@ final class WaitingGrants {
                 .flatMap(List::stream)
                 .forEach(grant -> replies.decline(grant, Reason.SHUTTING_DOWN, sentence));
         byTransferId.clear();
-        inOrder.forEach(looks::remove);
+        inOrder.forEach(due::remove);
         inOrder.clear();
         bytesOf.clear();
         bytes = 0;
@@ -283,13 +283,13 @@ final class WaitingGrants {
      */
     int expire(long nowNs, long namedPromptsNs) {
         int expired = 0;
-        for (PageGrant grant = looks.takeOver(nowNs); grant != null; grant = looks.takeOver(nowNs)) {
+        for (PageGrant grant = due.takeOver(nowNs); grant != null; grant = due.takeOver(nowNs)) {
             long waitNs = waitNs(grant, nowNs);
             long busyNs = Math.min(waitNs, grant.receivedNs() + limits.grantWaitNs() - nowNs);
             if (nowNs - grant.receivedNs() < waitNs) {
-                looks.set(grant, grant.receivedNs() + waitNs);
+                due.set(grant, grant.receivedNs() + waitNs);
             } else if (namedPromptsNs - grant.receivedNs() < 0 && busyNs > 0) {
-                looks.set(grant, nowNs + busyNs); // one forward pass for all that time: the prompt may wait behind it
+                due.set(grant, nowNs + busyNs); // one forward pass for all that time: the prompt may wait behind it
             } else {
                 decline(grant, neverCame(grant, waitNs), nowNs);
                 expired++;
@@ -338,7 +338,7 @@ final class WaitingGrants {
 
     /** The earliest deadline, or {@code latestNs} when none is earlier. */
     long earliestNs(long latestNs) {
-        return looks.earliestNs(latestNs);
+        return due.earliestNs(latestNs);
     }
 
     /** All waiting grants, oldest first. */

@@ -60,7 +60,7 @@ public final class Sessions {
      */
     private final EarliestDue due = new EarliestDue();
     /** Number of sessions that ticks visited. The cost of a duty cycle must not grow with the number of peers. */
-    private long looks;
+    private long visits;
     /** Set once, before any link. */
     private Subject subject;
     /** Sent to every peer from {@link #sayGoodbye} on; null before. */
@@ -205,15 +205,15 @@ public final class Sessions {
         }
         int work = 0;
         for (Session session : List.copyOf(byLink.values())) {
-            looks++;
+            visits++;
             work += tick(session, nowNs);
         }
         byLink.values().forEach(session -> due.add(nowNs + untilDueNs(session, nowNs)));
         return work;
     }
 
-    long looks() {
-        return looks;
+    long visits() {
+        return visits;
     }
 
     private int tick(Session session, long nowNs) {

@@ -48,7 +48,7 @@ class DeliveriesTest {
     private final KvGeometry geometry = geometry();
     private final LayerWriter writer = new LayerWriter(geometry, List.of(memory()), List.of(), transfer);
     private final Prefill prefill = new Prefill("r", TRANSFER, geometry.groups(), 0);
-    private int looks;
+    private int visits;
     private final Delivery delivery = granted();
     private final Wire wire = new Wire();
     private final Sessions sessions = new Sessions(
@@ -103,7 +103,7 @@ class DeliveriesTest {
         return new Delivery(prefill, grant, new AbstractList<>() {
             @Override
             public PieceRoute get(int index) {
-                looks++;
+                visits++;
                 return routes.get(index);
             }
 
@@ -129,11 +129,11 @@ class DeliveriesTest {
         step.onReadable(7);
         submitAll();
         assertThat(transfer.requests).as("writes of the first layers").hasSize(7);
-        looks = 0;
+        visits = 0;
         for (int cycle = 0; cycle < CYCLES; cycle++) {
             assertThat(deliveries.advance(delivery)).isZero();
         }
-        assertThat(looks).as("of %d layers in %d duty cycles", LAYERS, CYCLES).isZero();
+        assertThat(visits).as("of %d layers in %d duty cycles", LAYERS, CYCLES).isZero();
         step.onReadable(8);
         submitAll();
         assertThat(transfer.requests).hasSize(8);

@@ -306,14 +306,14 @@ class SessionsTest {
             attach(link);
         }
         prefiller.sessions.tick(nowNs);
-        long looks = prefiller.sessions.looks();
+        long visits = prefiller.sessions.visits();
         prefiller.wire.take();
         for (int cycle = 0; cycle < 1000; cycle++) {
             prefiller.sessions.tick(nowNs);
             prefiller.sessions.nextDeadlineNs(nowNs);
             prefiller.sessions.readyCount();
         }
-        assertThat(prefiller.sessions.looks()).isEqualTo(looks);
+        assertThat(prefiller.sessions.visits()).isEqualTo(visits);
 
         nowNs = prefiller.sessions.nextDeadlineNs(nowNs);
         prefiller.sessions.tick(nowNs);

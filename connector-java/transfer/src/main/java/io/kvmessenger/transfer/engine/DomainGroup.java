@@ -20,7 +20,7 @@ final class DomainGroup {
     private final Worker worker;
     private final CompletionRing completions;
     private final Staging staging;
-    private final InboundDesk desk;
+    private final InboundWrites desk;
     private final Figures figures = new Figures();
     private Domains domains = new Domains(List.of(), List.of());
     private int peerCount;
@@ -38,7 +38,7 @@ final class DomainGroup {
         this.worker = worker;
         this.completions = completions;
         this.staging = staging;
-        desk = new InboundDesk(windows, regions, completions, figures, staging);
+        desk = new InboundWrites(windows, regions, completions, figures, staging);
     }
 
     /** Opens the domains; called once, before the worker starts. */
@@ -74,7 +74,7 @@ final class DomainGroup {
         return completions;
     }
 
-    InboundDesk desk() {
+    InboundWrites desk() {
         return desk;
     }
 

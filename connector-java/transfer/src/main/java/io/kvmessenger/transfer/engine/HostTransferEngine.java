@@ -463,7 +463,7 @@ final class HostTransferEngine implements TransferEngine {
                 requestsInFlight += readDesk.onAsked((OutboundPeer) subject);
             }
             case CompletionRing.READ_ENDED -> {
-                InboundDesk.Answered answered = (InboundDesk.Answered) subject;
+                InboundWrites.Answered answered = (InboundWrites.Answered) subject;
                 if (reads.onAnswer(handler, answered.from(), answered.answer())) {
                     at.worker().wake();
                 }

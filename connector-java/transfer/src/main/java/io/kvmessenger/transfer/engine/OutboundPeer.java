@@ -28,15 +28,15 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.LongSupplier;
 
 /**
- * A peer that this engine writes to: its queues, its link, and the routes that its data may take.
+ * A peer that this engine writes to: its queues, its link, and the domains that its data may take.
  *
- * <p>The messenger's thread fills the queues; everything else is the worker's. Writes take the first route, in order of
+ * <p>The messenger's thread fills the queues; everything else is the worker's. Writes take the first domain, in order of
  * preference, that has an open path; among its paths, the next slice goes to one with room, and what a lost path had is
- * posted to the others. A route is opened when no earlier one has a path, or when an earlier one has had none for
- * longer than its domain may take to repair it; earlier routes are retried meanwhile. The peer is lost with its link,
- * or when no route is left.
+ * posted to the others. A domain is opened when no earlier one has a path, or when an earlier one has had none for
+ * longer than its domain may take to repair it; earlier domains are retried meanwhile. The peer is lost with its link,
+ * or when no domain is left.
  */
-final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.Completions, PathSpread.Posting {
+final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLedger.Completions, PathSpread.Posting {
     /** Bytes that one duty cycle may post to a path before other peers are served. */
     static final long TURN_BYTES = 2 << 20;
 
@@ -50,7 +50,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
      */
     record Target(EngineAddress address, byte[] admissionKey, Links links, List<Domain> domains, Staging staging) {}
 
-    /** Pushed when no route is left. */
+    /** Pushed when no domain is left. */
     record Loss(OutboundPeer peer, TransferFault fault) {}
 
     private final int id;
@@ -68,7 +68,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     /** Results of the peer's reads, to be sent to it. */
     private final MessageQueue answers = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
 
-    private final List<Route> routes = new ArrayList<>(2);
+    private final List<PeerDomain> peerDomains = new ArrayList<>(2);
     private final PageLimit pageLimit;
     private final WriteBatch batch = new WriteBatch();
     /** Null until device memory is posted to a path that does not reach it. */
@@ -89,8 +89,8 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     private OutboundLink link;
     private boolean ready;
-    /** The route that writes take, or took last; null before the first is ready. */
-    private Route used;
+    /** The domain that writes take, or took last; null before the first is ready. */
+    private PeerDomain used;
 
     private boolean pathless;
     private long pathDeadlineNs;
@@ -115,7 +115,8 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         for (Domain domain : target.domains) {
             for (TransportAddress offered : target.address.transports()) {
                 if (offered.transport().equals(domain.name())) {
-                    routes.add(new Route(domain, figures.ofTransport(domain.name()), offered.location(), this));
+                    peerDomains.add(
+                            new PeerDomain(domain, figures.ofTransport(domain.name()), offered.location(), this));
                     pageLimit.add(domain);
                 }
             }
@@ -215,7 +216,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     /** Worker: starts to connect. */
     void connect(long nowNs) {
-        if (routes.isEmpty()) {
+        if (peerDomains.isEmpty()) {
             fail(TransferFault.UNREACHABLE, "no transport in common with " + name);
             return;
         }
@@ -254,11 +255,11 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private void tryNext(TransferFault fault, String detail, long nowNs) {
         TransferFault lastFault = fault;
         String lastDetail = detail;
-        for (Route route : routes) {
-            if (!route.isUntried()) {
+        for (PeerDomain peerDomain : peerDomains) {
+            if (!peerDomain.isUntried()) {
                 continue;
             }
-            String problem = attach(route, nowNs);
+            String problem = attach(peerDomain, nowNs);
             if (problem == null) {
                 return;
             }
@@ -268,40 +269,40 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         fail(lastFault, lastDetail);
     }
 
-    /** Returns why the route cannot be tried, or null. */
-    private String attach(Route route, long nowNs) {
+    /** Returns why the domain cannot be tried, or null. */
+    private String attach(PeerDomain peerDomain, long nowNs) {
         try {
-            route.attach(link, nowNs);
+            peerDomain.attach(link, nowNs);
             return null;
         } catch (IllegalArgumentException | IllegalStateException e) {
-            return route.name() + ": " + e.getMessage();
+            return peerDomain.name() + ": " + e.getMessage();
         } catch (RuntimeException | Error error) {
-            return route.name() + ": " + LinkError.describe(error);
+            return peerDomain.name() + ": " + LinkError.describe(error);
         }
     }
 
     @Override
-    public void onReady(Route route) {
+    public void onReady(PeerDomain peerDomain) {
         if (!ready) {
             ready = true;
-            used = route;
-            transport = route.name();
+            used = peerDomain;
+            transport = peerDomain.name();
             completions.push(CompletionRing.PEER_READY, 0, 0, this, null);
         }
     }
 
     @Override
-    public void onServing(Route route) {
-        for (Route other : routes) {
-            if (other != route) {
+    public void onServing(PeerDomain peerDomain) {
+        for (PeerDomain other : peerDomains) {
+            if (other != peerDomain) {
                 other.forgetTrial();
             }
         }
     }
 
     @Override
-    public void onFailed(Route route, List<Endpoint> unproven, TransferFault fault, String detail) {
-        route.detach(link);
+    public void onFailed(PeerDomain peerDomain, List<Endpoint> unproven, TransferFault fault, String detail) {
+        peerDomain.detach(link);
         for (Endpoint path : unproven) {
             if (writes.isUnderWay(path) || path.mayOweDelivery()) {
                 // Whether it arrived is unknown: sent again it might count twice, not sent again it might be missing.
@@ -310,21 +311,21 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             }
         }
         if (usable() == null && !isAttaching()) {
-            tryNext(fault, ready ? detail : route.name() + ": " + detail, clock.getAsLong());
+            tryNext(fault, ready ? detail : peerDomain.name() + ": " + detail, clock.getAsLong());
         }
     }
 
     @Override
-    public void onPathLost(Route route, Endpoint path) {
+    public void onPathLost(PeerDomain peerDomain, Endpoint path) {
         if (gathered != null) {
             gathered.onPathLost(path);
         }
-        route.figures().add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
+        peerDomain.figures().add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
     }
 
     @Override
-    public PathSpread spread(Route route) {
-        return new PathSpread(this, route.figures(), clock);
+    public PathSpread spread(PeerDomain peerDomain) {
+        return new PathSpread(this, peerDomain.figures(), clock);
     }
 
     @Override
@@ -374,8 +375,8 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     /** Paths first: the end of the link tells the peer that nothing is written any more. */
     private void close() {
-        for (int i = 0; i < routes.size(); i++) {
-            routes.get(i).close();
+        for (int i = 0; i < peerDomains.size(); i++) {
+            peerDomains.get(i).close();
         }
         if (gathered != null) {
             gathered.close();
@@ -422,8 +423,8 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         work += ready ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
         boolean lookSoon = ready && (used.waits() || (gathered != null && gathered.isReading()));
-        for (int i = 0; i < routes.size() && link != null; i++) {
-            int done = routes.get(i).doWork(nowNs);
+        for (int i = 0; i < peerDomains.size() && link != null; i++) {
+            int done = peerDomains.get(i).doWork(nowNs);
             lookSoon |= done == OutboundPaths.LOOK_SOON;
             work += Math.max(0, done);
         }
@@ -436,19 +437,19 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return lookSoon && work == 0 ? OutboundPaths.LOOK_SOON : work;
     }
 
-    /** The first route with an open path, or null. */
-    private Route usable() {
-        for (int i = 0; i < routes.size(); i++) {
-            if (!routes.get(i).paths().isEmpty()) {
-                return routes.get(i);
+    /** The first domain with an open path, or null. */
+    private PeerDomain usable() {
+        for (int i = 0; i < peerDomains.size(); i++) {
+            if (!peerDomains.get(i).paths().isEmpty()) {
+                return peerDomains.get(i);
             }
         }
         return null;
     }
 
     private boolean isAttaching() {
-        for (int i = 0; i < routes.size(); i++) {
-            if (routes.get(i).isPending()) {
+        for (int i = 0; i < peerDomains.size(); i++) {
+            if (peerDomains.get(i).isPending()) {
                 return true;
             }
         }
@@ -457,12 +458,12 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     /** Gives up silent paths. What they had is posted again once it is known that it cannot land any more. */
     private void giveUpSilentPaths(long nowNs) {
-        for (int i = 0; i < routes.size() && link != null; i++) {
-            Endpoint stalled = routes.get(i).stalledPath(nowNs);
+        for (int i = 0; i < peerDomains.size() && link != null; i++) {
+            Endpoint stalled = peerDomains.get(i).stalledPath(nowNs);
             if (stalled != null) {
                 stalled.giveUp();
             }
-            List<Endpoint> silent = routes.get(i).silentPaths(writes, nowNs);
+            List<Endpoint> silent = peerDomains.get(i).silentPaths(writes, nowNs);
             for (int j = 0; j < silent.size() && link != null; j++) {
                 // What a device is still copying has not reached the path yet.
                 if (gathered == null || !gathered.isGathering(writes.oldestPost(silent.get(j)))) {
@@ -472,9 +473,9 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         }
     }
 
-    /** Ensures that there is a route, and tries to find a better one. */
+    /** Ensures that there is a domain, and tries to find a better one. */
     private void watch(long nowNs) {
-        Route open = usable();
+        PeerDomain open = usable();
         if (open == null && !pathless) {
             pathDeadlineNs = nowNs + used.repairLimitNs();
         }
@@ -489,10 +490,10 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         }
     }
 
-    private void lookForBetter(Route open, long nowNs) {
-        for (int i = 0; routes.get(i) != open; i++) {
-            if (routes.get(i).isToBeTriedAgain(nowNs)) {
-                attach(routes.get(i), nowNs);
+    private void lookForBetter(PeerDomain open, long nowNs) {
+        for (int i = 0; peerDomains.get(i) != open; i++) {
+            if (peerDomains.get(i).isToBeTriedAgain(nowNs)) {
+                attach(peerDomains.get(i), nowNs);
             }
         }
     }
@@ -525,22 +526,22 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     /** Posts to the paths in rotation, so that small writes use all of them. */
     private int post(long nowNs) {
-        Route route = usable();
-        if (route == null) {
+        PeerDomain peerDomain = usable();
+        if (peerDomain == null) {
             return 0;
         }
-        if (route != used) {
-            used = route;
-            transport = route.name();
+        if (peerDomain != used) {
+            used = peerDomain;
+            transport = peerDomain.name();
         }
-        List<Endpoint> paths = route.paths();
-        if (route.spread() != null) {
-            return route.spread().post(paths, writes, nowNs);
+        List<Endpoint> paths = peerDomain.paths();
+        if (peerDomain.spread() != null) {
+            return peerDomain.spread().post(paths, writes, nowNs);
         }
         int work = 0;
         int count = paths.size();
         for (int i = 0; i < count && writes.hasWork(); i++) {
-            work += postTo(paths.get((firstPath + i) % count), route.figures());
+            work += postTo(paths.get((firstPath + i) % count), peerDomain.figures());
         }
         firstPath = (firstPath + 1) % count;
         return work;

@@ -9,7 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * How long a page of a write to one peer may be, whichever of the peer's routes takes it: each path writes a page, and
+ * How long a page of a write to one peer may be, whichever of the peer's domains takes it: each path writes a page, and
  * gathers it if it must, as a whole.
  *
  * <p>Messenger's thread. A check that passes allocates nothing. It knows lengths only, neither windows nor regions.

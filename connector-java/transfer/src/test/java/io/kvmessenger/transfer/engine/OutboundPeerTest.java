@@ -303,7 +303,7 @@ final class OutboundPeerTest {
         assertThat(completed()).containsExactly(1L);
     }
 
-    /** The preferred route has had its first path. */
+    /** The preferred domain has had its first path. */
     private FakePath openPreferred() {
         open();
         return path();
@@ -349,7 +349,7 @@ final class OutboundPeerTest {
         assertThat(completed()).containsExactly(1L);
     }
 
-    /** The preferred route's only path is lost, and does not come back in time. */
+    /** The preferred domain's only path is lost, and does not come back in time. */
     private FakePath fallToOther(FakePath lost) {
         preferred.events.onPathLost(lost);
         peer.doWork(0);
@@ -417,14 +417,14 @@ final class OutboundPeerTest {
         preferred.events.onFailed(TransferFault.UNREACHABLE, "the mapping is gone");
         other.events.onReady();
         FakePath second = pathOf(other);
-        peer.doWork(Route.REST_MIN_NS - 1);
+        peer.doWork(PeerDomain.REST_MIN_NS - 1);
         assertThat(preferred.attached).isEqualTo(1);
-        peer.doWork(Route.REST_MIN_NS);
+        peer.doWork(PeerDomain.REST_MIN_NS);
         assertThat(preferred.attached).isEqualTo(2);
         preferred.events.onReady();
         FakePath again = pathOf(preferred);
         submit(1, 1);
-        peer.doWork(Route.REST_MIN_NS);
+        peer.doWork(PeerDomain.REST_MIN_NS);
         assertThat(again.pages).hasSize(1);
         assertThat(second.pages).isEmpty();
     }
@@ -440,7 +440,7 @@ final class OutboundPeerTest {
         preferred.events.onPathLost(again);
         peer.doWork(2 * REPAIR_LIMIT_NS);
         peer.doWork(3 * REPAIR_LIMIT_NS + 1);
-        assertThat(losses()).as("routes lost").isEmpty();
+        assertThat(losses()).as("domains lost").isEmpty();
         assertThat(other.attached).isEqualTo(2);
         other.events.onReady();
         FakePath second = pathOf(other);
@@ -449,7 +449,7 @@ final class OutboundPeerTest {
         assertThat(second.pages).hasSize(1);
     }
 
-    /** Two routes that are lost one after the other, without serving in between, are not tried for ever. */
+    /** Two domains that are lost one after the other, without serving in between, are not tried for ever. */
     @Test
     void shouldLoseThePeerWhenTheRouteThatServedBeforeIsNotThereEither() {
         openPreferred();

@@ -28,11 +28,11 @@ final class SameHostReturnTest {
         for (int flap = 1; flap <= FLAPS; flap++) {
             assertThat(pair.write(false)).as("before loss %d", flap).isEqualTo("shm");
             assertThat(pair.write(true)).as("after loss %d", flap).isEqualTo("beside");
-            pair.pass(Route.REST_MIN_NS);
+            pair.pass(PeerDomain.REST_MIN_NS);
             pair.steps(HANDSHAKE_STEPS);
         }
         pair.mapsAll = true;
-        pair.pass(Route.REST_MIN_NS);
+        pair.pass(PeerDomain.REST_MIN_NS);
         pair.steps(HANDSHAKE_STEPS);
         assertThat(pair.write(false)).isEqualTo("shm");
         assertThat(pair.vanished()).isZero();
@@ -97,7 +97,7 @@ final class SameHostReturnTest {
     private void attachAgain(int moment) {
         assertThat(pair.write(true)).isEqualTo("beside");
         pair.mapsAll = true;
-        pair.pass(Route.REST_MIN_NS);
+        pair.pass(PeerDomain.REST_MIN_NS);
         for (int i = 0; i < moment; i++) {
             if (i % 2 == 0) {
                 pair.stepWriter();
@@ -115,7 +115,7 @@ final class SameHostReturnTest {
         assertThat(pair.vanished()).as("completed, and never counted").isZero();
         assertThat(pair.faults()).isZero();
         for (int tries = 0; tries < 4; tries++) {
-            pair.pass(4 * Route.REST_MIN_NS);
+            pair.pass(4 * PeerDomain.REST_MIN_NS);
             pair.steps(4 * HANDSHAKE_STEPS);
         }
         assertThat(pair.write(true)).as("back at last").isEqualTo("shm");

@@ -21,7 +21,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
  * Checks and counts the writes of one worker's peers. Used by that worker only, except {@link #admit},
  * {@link #admissionOf} and the reading end of the message queue. Windows are shared by all workers.
  */
-final class InboundDesk implements InboundPort {
+final class InboundWrites implements InboundPort {
     static final int MESSAGES_MAX = 256;
 
     /** Pushed when a peer has reported the result of a read. */
@@ -36,7 +36,7 @@ final class InboundDesk implements InboundPort {
     private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
     private volatile boolean messageWaits;
 
-    InboundDesk(
+    InboundWrites(
             WindowTable windows, RegionTable regions, CompletionRing completions, Figures figures, Staging staging) {
         this.windows = windows;
         this.regions = regions;

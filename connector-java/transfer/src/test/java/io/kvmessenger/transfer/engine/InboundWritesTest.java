@@ -24,7 +24,7 @@ import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
-final class InboundDeskTest {
+final class InboundWritesTest {
     private static final LibC LIB_C = new FfmLibC();
     private static final long LENGTH_BYTES = 4096;
 
@@ -32,7 +32,7 @@ final class InboundDeskTest {
     private final WindowTable windows = new WindowTable(EngineLimits.of(TransferOptions.defaults()), window -> {});
     private final CompletionRing completions = new CompletionRing(1 << 10, () -> {});
     private final Figures figures = new Figures();
-    private final InboundDesk desk = new InboundDesk(
+    private final InboundWrites desk = new InboundWrites(
             windows, regions, completions, figures, new Staging(DeviceAccess.NONE, StagingLimits.STANDARD));
     private final MemorySegment message = MemorySegment.ofArray(new byte[] {1});
 
@@ -71,7 +71,7 @@ final class InboundDeskTest {
     @Test
     void shouldFillAWindowAtTheSumOfWhatAllWorkersCounted() {
         CompletionRing ofOther = new CompletionRing(1 << 10, () -> {});
-        InboundDesk other = new InboundDesk(
+        InboundWrites other = new InboundWrites(
                 windows, regions, ofOther, new Figures(), new Staging(DeviceAccess.NONE, StagingLimits.STANDARD));
         InboundAdmission here = admit(1);
         other.admit(here.admission());
@@ -162,7 +162,7 @@ final class InboundDeskTest {
     @Test
     void shouldSayOnceThatARefusedMessageWaitsForRoom() {
         InboundAdmission from = admit(1);
-        for (int i = 0; i < InboundDesk.MESSAGES_MAX; i++) {
+        for (int i = 0; i < InboundWrites.MESSAGES_MAX; i++) {
             assertThat(desk.onMessage(from, message)).isTrue();
         }
         assertThat(desk.releaseMessage()).as("none was refused").isFalse();

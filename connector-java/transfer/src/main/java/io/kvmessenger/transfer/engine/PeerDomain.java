@@ -15,28 +15,28 @@ import java.util.List;
 /**
  * One domain by which a peer may be reached, and the paths that are open there.
  *
- * <p>Worker only. A route that has served and was lost is retried after a pause, which grows with each retry.
+ * <p>Worker only. A domain that has served and was lost is retried after a pause, which grows with each retry.
  */
-final class Route implements PathEvents {
+final class PeerDomain implements PathEvents {
     static final long REST_MIN_NS = 1_000_000_000L;
     static final long REST_MAX_NS = 60_000_000_000L;
 
-    /** The peer that the route leads to. */
+    /** The peer that the domain leads to. */
     interface Owner {
-        void onReady(Route route);
+        void onReady(PeerDomain peerDomain);
 
-        /** The route's first path has opened. */
-        void onServing(Route route);
+        /** The domain's first path has opened. */
+        void onServing(PeerDomain peerDomain);
 
         /** Whether posts to the paths still in its list have arrived is unknown. */
-        void onFailed(Route route, List<Endpoint> unproven, TransferFault fault, String detail);
+        void onFailed(PeerDomain peerDomain, List<Endpoint> unproven, TransferFault fault, String detail);
 
-        void onPathLost(Route route, Endpoint path);
+        void onPathLost(PeerDomain peerDomain, Endpoint path);
 
         void onSent(long postId);
 
         /** Creates the distribution over paths of several networks. */
-        PathSpread spread(Route route);
+        PathSpread spread(PeerDomain peerDomain);
     }
 
     private final Domain domain;
@@ -56,7 +56,7 @@ final class Route implements PathEvents {
     private PathSpread spread;
 
     /** @param figures counters of the transport */
-    Route(Domain domain, Figures figures, String location, Owner owner) {
+    PeerDomain(Domain domain, Figures figures, String location, Owner owner) {
         this.domain = domain;
         this.figures = figures;
         this.location = location;
@@ -95,12 +95,12 @@ final class Route implements PathEvents {
         return spread;
     }
 
-    /** Whether it may be tried when no other route is left. */
+    /** Whether it may be tried when no other domain is left. */
     boolean isUntried() {
         return !tried && attached == null;
     }
 
-    /** Makes the route eligible for another attempt if it has ever been open. */
+    /** Makes the domain eligible for another attempt if it has ever been open. */
     void forgetTrial() {
         tried &= !hasServed;
     }
