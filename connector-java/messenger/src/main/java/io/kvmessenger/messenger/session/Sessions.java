@@ -1,44 +1,30 @@
 package io.kvmessenger.messenger.session;
 
-import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState.PeerRow;
 import io.kvmessenger.messenger.port.ProtocolLimits;
-import io.kvmessenger.messenger.port.ProtocolVersions;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.wire.Attach;
-import io.kvmessenger.messenger.wire.Challenge;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.FrameVersions;
 import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Heartbeat;
-import io.kvmessenger.messenger.wire.Hello;
 import io.kvmessenger.messenger.wire.Refusal;
-import io.kvmessenger.messenger.wire.SubjectDescription;
-import io.kvmessenger.messenger.wire.Welcome;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import java.util.Optional;
 import java.util.random.RandomGenerator;
 
 /**
- * Establishes links, keeps them alive and declares them lost: handshake, heartbeats, silence.
+ * Establishes links, keeps them alive and declares them lost: links, heartbeats, silence.
  *
- * <p>The listener speaks first (Challenge), the dialler answers (Hello), is welcomed, and attaches. Either side may
- * refuse. Owned by the messenger's thread. It does not know what is moved; the {@link Subject} does.
+ * <p>The listener speaks first (Challenge), the dialler answers (Hello), is welcomed, and attaches ({@link Handshake}).
+ * Either side may refuse. Owned by the messenger's thread. It does not know what is moved; the {@link Subject} does.
  */
 public final class Sessions {
-    /** The side that listens, in the keys and proofs of every version. */
-    private static final String LISTENER = "prefiller";
-    /** The side that dials, likewise. */
-    private static final String DIALLER = "decoder";
     /** Refused field: the listener has reached its limit of peers. */
     private static final String DIALLERS = "decoders";
-    /** Refused field: the peer's subject is of another kind. */
-    private static final String SUBJECT = "subject";
-
     /** Makes the state of a session that is being dialled. */
     public interface Opening<S extends Session> {
         S session(long link, String peerAddress);
@@ -63,6 +49,8 @@ public final class Sessions {
     private long visits;
     /** Set once, before any link. */
     private Subject subject;
+
+    private Handshake handshake;
     /** Sent to every peer from {@link #sayGoodbye} on; null before. */
     private ControlFrame.Builder goodbye;
 
@@ -87,6 +75,7 @@ public final class Sessions {
             throw new AssertionError("a messenger carries one subject");
         }
         subject = carried;
+        handshake = new Handshake(identity, carried, random);
     }
 
     /** Dials a peer; the session may be used at once, and is ready later. */
@@ -118,7 +107,7 @@ public final class Sessions {
             pending.add(session, peerAddress.substring(0, Math.max(0, peerAddress.lastIndexOf(':'))));
             byLink.put(link, session);
             due.add(session.handshakeDeadlineNs);
-            challenge(session);
+            send(session, handshake.challenge(session));
         }
         if (session != null) {
             if (session.state() == Session.State.DIALLING) {
@@ -157,14 +146,14 @@ public final class Sessions {
         }
         session.lastHeardNs = nowNs;
         if (!session.speaks(FrameVersions.since(frame.getBodyCase()))) {
-            outOfPlace(session, frame);
+            outOfPlace(session, frame.getBodyCase());
             return;
         }
         switch (frame.getBodyCase()) {
             case HEARTBEAT -> {}
-            case CHALLENGE -> onChallenge(session, frame.getChallenge());
-            case HELLO -> onHello(session, frame.getHello());
-            case WELCOME -> onWelcome(session, frame.getWelcome(), nowNs);
+            case CHALLENGE -> follow(session, frame, handshake.onChallenge(session, frame.getChallenge()), nowNs);
+            case HELLO -> follow(session, frame, handshake.onHello(session, frame.getHello()), nowNs);
+            case WELCOME -> follow(session, frame, handshake.onWelcome(session, frame.getWelcome()), nowNs);
             case ATTACH -> onAttach(session, frame.getAttach(), nowNs);
             case REFUSAL -> {
                 tally.add(MessengerMetric.LINKS_REFUSED, 1);
@@ -178,12 +167,12 @@ public final class Sessions {
                         session,
                         session.peerName() + " said goodbye: "
                                 + PeerText.oneLine(frame.getGoodbye().getSentence()));
-            case BODY_NOT_SET -> outOfPlace(session, frame);
+            case BODY_NOT_SET -> outOfPlace(session, frame.getBodyCase());
             default -> { // the subject's
                 if (session.ready()) {
                     session.onFrame(frame);
                 } else {
-                    outOfPlace(session, frame);
+                    outOfPlace(session, frame.getBodyCase());
                 }
             }
         }
@@ -381,105 +370,34 @@ public final class Sessions {
         session.onEnded(reason);
     }
 
-    private void onChallenge(Session session, Challenge challenge) {
-        if (session.inbound || session.ownNonce.length != 0) {
-            outOfPlace(session, "Challenge");
-            return;
+    /** Does what follows a message of the handshake. */
+    private void follow(Session session, ControlFrame message, Handshake.Step step, long nowNs) {
+        switch (step) {
+            case Handshake.Step.Answer answer -> {
+                if (session.inbound) {
+                    network.trust(session.link); // its next frames may be long, and come as soon as it is welcome
+                }
+                send(session, answer.frame());
+                session.sealOut = answer.seal();
+                if (session.inbound && session.state() != Session.State.ENDED) {
+                    session.become(Session.State.WELCOMED);
+                }
+            }
+            case Handshake.Step.Proven proven -> {
+                network.trust(session.link);
+                Attach.Builder attach = Attach.newBuilder();
+                session.admit(attach);
+                send(session, ControlFrame.newBuilder().setAttach(attach));
+                ready(session, nowNs);
+            }
+            case Handshake.Step.Refused refused -> refuse(session, refused.why());
+            case Handshake.Step.OutOfPlace outOfPlace -> outOfPlace(session, message.getBodyCase());
         }
-        session.peerEngineId = challenge.getEngineId();
-        session.peerIncarnation = challenge.getIncarnation();
-        if (versionsDiffer(
-                session, ProtocolVersions.given(challenge.getProtocolVersion(), challenge.getNewestVersion()))) {
-            return;
-        }
-        session.peerNonce = challenge.getNonce().toByteArray();
-        session.ownNonce = nonce();
-        session.keys = keys(session.peerNonce, session.ownNonce);
-        Hello.Builder hello = Hello.newBuilder()
-                .setProtocolVersion(identity.versions().oldest())
-                .setNewestVersion(identity.versions().newest())
-                .setEngineId(identity.engineId())
-                .setIncarnation(identity.incarnation())
-                .setNonce(ByteString.copyFrom(session.ownNonce))
-                .setSubject(ownSubject());
-        session.transcript =
-                HandshakeProof.transcript(HandshakeProof.transcript(session.transcript, challenge), hello.build());
-        hello.setProof(HandshakeProof.of(session.keys, DIALLER, session.transcript));
-        send(session, ControlFrame.newBuilder().setHello(hello));
-        session.sealOut = seal(session, DIALLER);
-    }
-
-    private void onHello(Session session, Hello hello) {
-        if (!session.inbound || session.peerNonce.length != 0) {
-            outOfPlace(session, "Hello");
-            return;
-        }
-        session.peerEngineId = hello.getEngineId();
-        session.peerIncarnation = hello.getIncarnation();
-        session.peerNonce = hello.getNonce().toByteArray();
-        if (versionsDiffer(session, ProtocolVersions.given(hello.getProtocolVersion(), hello.getNewestVersion()))) {
-            return;
-        }
-        session.keys = keys(session.ownNonce, session.peerNonce);
-        session.transcript = HandshakeProof.transcript(
-                session.transcript, hello.toBuilder().clearProof().build());
-        if (secretDiffers(session, DIALLER, hello.getProof()) || subjectDiffers(session, hello.getSubject())) {
-            return;
-        }
-        session.sealIn = seal(session, DIALLER);
-        network.trust(session.link); // its next frames may be long, and come as soon as it is welcome
-        Welcome.Builder welcome = Welcome.newBuilder().setSubject(ownSubject());
-        session.transcript = HandshakeProof.transcript(session.transcript, welcome.build());
-        welcome.setProof(HandshakeProof.of(session.keys, LISTENER, session.transcript));
-        send(session, ControlFrame.newBuilder().setWelcome(welcome));
-        session.sealOut = seal(session, LISTENER);
-        session.become(Session.State.WELCOMED);
-    }
-
-    private void onWelcome(Session session, Welcome welcome, long nowNs) {
-        if (session.inbound || session.peerNonce.length == 0 || session.ready()) {
-            outOfPlace(session, "Welcome");
-            return;
-        }
-        session.transcript = HandshakeProof.transcript(
-                session.transcript, welcome.toBuilder().clearProof().build());
-        if (secretDiffers(session, LISTENER, welcome.getProof()) || subjectDiffers(session, welcome.getSubject())) {
-            return;
-        }
-        session.sealIn = seal(session, LISTENER);
-        network.trust(session.link);
-        Attach.Builder attach = Attach.newBuilder();
-        session.admit(attach);
-        send(session, ControlFrame.newBuilder().setAttach(attach));
-        ready(session, nowNs);
-    }
-
-    private void challenge(Session session) {
-        session.ownNonce = nonce();
-        Challenge challenge = Challenge.newBuilder()
-                .setProtocolVersion(identity.versions().oldest())
-                .setNewestVersion(identity.versions().newest())
-                .setEngineId(identity.engineId())
-                .setIncarnation(identity.incarnation())
-                .setNonce(ByteString.copyFrom(session.ownNonce))
-                .build();
-        session.transcript = HandshakeProof.transcript(session.transcript, challenge);
-        send(session, ControlFrame.newBuilder().setChallenge(challenge));
-    }
-
-    /** Null without a secret. */
-    private SessionKeys keys(byte[] listenerNonce, byte[] diallerNonce) {
-        byte[] secret = identity.sharedSecret();
-        return secret.length == 0 ? null : SessionKeys.of(secret, listenerNonce, diallerNonce);
-    }
-
-    private static FrameSeal seal(Session session, String sender) {
-        return session.keys == null ? null : new FrameSeal(session.keys.keyFor("frames of the " + sender));
     }
 
     private void onAttach(Session session, Attach attach, long nowNs) {
         if (session.state() != Session.State.WELCOMED) {
-            outOfPlace(session, "Attach");
+            outOfPlace(session, ControlFrame.BodyCase.ATTACH);
             return;
         }
         if (attachedCount() >= limits.capacities().decodersMax()) {
@@ -513,60 +431,6 @@ public final class Sessions {
         session.onReady();
     }
 
-    /** Both sides know both ranges and select the newest common version without a further message. */
-    private boolean versionsDiffer(Session session, ProtocolVersions peer) {
-        int agreed = identity.versions().agreedWith(peer);
-        if (agreed != ProtocolVersions.NONE) {
-            session.agreesUpon(agreed);
-            return false;
-        }
-        refuse(
-                session,
-                new Misfit(
-                        "protocol_version",
-                        "protocol_version is " + peer + " at " + session.peerName()
-                                + " and " + identity.versions() + " at " + identity.engineId()
-                                + ": install the same kv-connector on both sides, or two releases that follow each"
-                                + " other",
-                        MessengerMetric.VERSIONS_DIFFERENT));
-        return true;
-    }
-
-    private boolean secretDiffers(Session session, String side, ByteString presented) {
-        if (HandshakeProof.matches(HandshakeProof.of(session.keys, side, session.transcript), presented)) {
-            return false;
-        }
-        refuse(
-                session,
-                new Misfit(
-                        "shared_secret",
-                        "shared_secret differs between " + identity.engineId() + " and " + session.peerName()
-                                + ": set the same value on both sides",
-                        MessengerMetric.SECRETS_DIFFERENT));
-        return true;
-    }
-
-    private SubjectDescription.Builder ownSubject() {
-        return SubjectDescription.newBuilder().setSubjectKind(subject.kind()).setDescription(subject.description());
-    }
-
-    private boolean subjectDiffers(Session session, SubjectDescription peer) {
-        if (!peer.getSubjectKind().equals(subject.kind())) {
-            refuse(
-                    session,
-                    new Misfit(
-                            SUBJECT,
-                            "subject is '" + peer.getSubjectKind() + "' at " + session.peerName() + " and '"
-                                    + subject.kind() + "' at " + identity.engineId()
-                                    + ": connect messengers that move the same",
-                            MessengerMetric.GEOMETRIES_DIFFERENT));
-            return true;
-        }
-        Optional<Misfit> misfit = session.misfit(peer.getDescription());
-        misfit.ifPresent(found -> refuse(session, found));
-        return misfit.isPresent();
-    }
-
     private void refuse(Session session, Misfit why) {
         String sentence = PeerText.oneLine(why.sentence()); // it may quote the peer
         tally.add(MessengerMetric.LINKS_REFUSED, 1);
@@ -578,18 +442,8 @@ public final class Sessions {
         hangUp(session, sentence);
     }
 
-    private void outOfPlace(Session session, ControlFrame frame) {
-        outOfPlace(session, frame.getBodyCase().name());
-    }
-
-    private void outOfPlace(Session session, String what) {
+    private void outOfPlace(Session session, ControlFrame.BodyCase kind) {
         tally.add(MessengerMetric.FRAMES_INVALID, 1);
-        end(session, session.peerName() + " sent " + what + " where the protocol does not allow it");
-    }
-
-    private byte[] nonce() {
-        byte[] nonce = new byte[HandshakeProof.NONCE_LENGTH_BYTES];
-        random.nextBytes(nonce);
-        return nonce;
+        end(session, session.peerName() + " sent " + kind + " where the protocol does not allow it");
     }
 }

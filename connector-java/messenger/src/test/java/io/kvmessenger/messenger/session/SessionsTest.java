@@ -261,7 +261,7 @@ class SessionsTest {
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, hello, nowNs);
         decoder.sessions.onFrame(Wire.DIALLED_LINK, ControlFrame.getDefaultInstance(), nowNs);
 
-        assertThat(prefiller.ended).singleElement().asString().contains("Hello");
+        assertThat(prefiller.ended).singleElement().asString().contains("HELLO");
         assertThat(decoder.ended).hasSize(1);
     }
 
