@@ -65,39 +65,43 @@ def side(name: str, case: Case, of: Case | Prefiller, **more: str) -> Side:
     return Side(name, role, core, options=options)
 
 
-def body(prompt: str, tokens: int, salt: str, leg: Any = None) -> dict[str, Any]:
-    asked = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-    return asked | {"cache_salt": salt} | ({"kv_transfer_params": leg} if leg else {})
+def body(prompt: str, tokens: int, salt: str, leg: Any = None, choices: int = 1) -> dict[str, Any]:
+    """`top_k` 1 is greedy, and unlike temperature 0 allows several answers."""
+    asked = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 1.0, "top_k": 1}
+    asked |= {"ignore_eos": True, "cache_salt": salt, "n": choices}
+    return asked | ({"kv_transfer_params": leg} if leg else {})
 
 
-def through(prefiller: Messenger, decoder: Messenger, prompt: str, salt: str, request: str) -> dict[str, Any]:
+def through(prefiller: Messenger, decoder: Messenger, prompt: str, salt: str, choices: int) -> dict[str, Any]:
+    request = f"{salt}-{uuid.uuid4()}"
     headers = {"X-Request-Id": request}
     with ThreadPoolExecutor(1) as other:
-        first = other.submit(
-            prefiller.server.post, "/v1/completions", body(prompt, 1, salt, dict(PREFILL_LEG)), headers
-        )
-        leg = decode_leg(prefiller, request)
-        answer = decoder.server.post("/v1/completions", body(prompt, ANSWER_TOKENS, salt, leg), headers)
+        prefill = body(prompt, 1, salt, dict(PREFILL_LEG), choices)
+        first = other.submit(prefiller.server.post, "/v1/completions", prefill, headers)
+        decode = body(prompt, ANSWER_TOKENS, salt, decode_leg(prefiller, request), choices)
+        answer = decoder.server.post("/v1/completions", decode, headers)
         first.result()
     return answer
 
 
-def ask(of: Prefiller, source: Messenger, target: Messenger, count: int, at_once: int) -> Seen:
+def ask(case: Case, of: Prefiller, pair: tuple[Messenger, Messenger], count: int, at_once: int) -> Seen:
     """The first requests one by one, the others at once; half of them repeat the beginning of an earlier one."""
-    seen = Seen()
+    seen, (source, target) = Seen(), pair
 
     def one(prompt: str) -> None:
-        answer = through(source, target, prompt, of.name, f"{of.name}-{uuid.uuid4()}")
-        if "choices" not in answer:
-            seen.failed += 1
-            return
-        alone = target.server.post("/v1/completions", body(prompt, ANSWER_TOKENS, "alone"))
-        if answer["choices"][0]["text"] == alone["choices"][0]["text"]:
-            seen.right += 1
-        else:
-            seen.unlike.append(len(prompt.split()))
+        answers = [through(source, target, prompt, of.name, case.choices) for _ in range(case.times)]
+        alone = None
+        for answer in answers:
+            if "choices" not in answer:
+                seen.failed += 1
+                continue
+            alone = alone or target.server.post("/v1/completions", body(prompt, ANSWER_TOKENS, "alone"))
+            if {choice["text"] for choice in answer["choices"]} == {alone["choices"][0]["text"]}:
+                seen.right += 1
+            else:
+                seen.unlike.append(len(prompt.split()))
 
-    first, rest = prompts(count)
+    first, rest = prompts(count // case.times)
     for prompt in first:
         one(prompt)
     with ThreadPoolExecutor(at_once) as clients:
@@ -146,7 +150,7 @@ def run(case: Case, count: int, folder: Path, *, each: bool) -> bool:
         for of, source in zip(case.prefillers, sources, strict=True):
             before, begun = figures(decoder), time.monotonic()
             asked_count = count if of.right else min(count, WRONG_REQUESTS_MAX)
-            seen = ask(of, source, decoder, asked_count, 1 if each else AT_ONCE)
+            seen = ask(case, of, (source, decoder), asked_count, 1 if each else AT_ONCE)
             time.sleep(0.5)  # a step passes the last figures on
             decoder.server.post("/v1/completions", body("w9", 1, "alone"))
             compared = figures(decoder) - before

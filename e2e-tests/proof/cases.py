@@ -81,6 +81,10 @@ class Case:
     """``kv_load_failure_policy``: what is refused is computed by the decoder, not failed."""
     state: bool = False
     """Whether the model keeps a state, so that prefix caching has to be off."""
+    choices: int = 1
+    """How many answers both legs of a request ask for."""
+    times: int = 1
+    """How often each prompt is sent: what is sent again finds all its pages but the last one in both caches."""
 
 
 def overrides(**fields: Any) -> tuple[str, ...]:
@@ -132,6 +136,13 @@ def of_recompute(dtype: str) -> Case:
     )
 
 
+def of_chunks(dtype: str) -> Case:
+    """A prefiller's passes are of 32, 512 or 2,048 tokens, its decoder's of 256."""
+    sizes = ("32", "512", "2048")
+    of = tuple(Prefiller(f"chunks-{size}", True, ("--max-num-batched-tokens", size)) for size in sizes)
+    return Case(f"chunks-{dtype}", TinyModel(), of, dtype=dtype)
+
+
 def of_windows(dtype: str) -> Case:
     return Case(f"windows-{dtype}", TinyGemma(), (RIGHT, wrong("other-weights", model=TinyGemma(seed=21))), dtype=dtype)
 
@@ -147,6 +158,9 @@ CASES = (
     *(of_scales(dtype) for dtype in ("bfloat16",)),
     *(of_ranks("two-to-one", 2, 1, dtype) for dtype in ("float32", "bfloat16")),
     *(of_ranks("one-to-two", 1, 2, dtype) for dtype in ("float32", "bfloat16")),
+    *(of_chunks(dtype) for dtype in ("float32", "bfloat16")),
+    *(Case(f"choices-{dtype}", TinyModel(), (RIGHT,), dtype=dtype, choices=3) for dtype in ("float32", "bfloat16")),
+    *(Case(f"hits-{dtype}", TinyModel(), (RIGHT,), dtype=dtype, times=2) for dtype in ("float32", "bfloat16")),
     of_recompute("float32"),
     of_windows("float32"),
     of_windows("bfloat16"),
