@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, spawn
@@ -63,6 +64,7 @@ def main() -> None:
         titles.getproctitle()  # it looks now for the room that titles have
     assert "kv_connector" not in sys.modules, "what is tested must be imported by the server that it is tested in"
     sleep_instead_of_yielding()
+    know_bindings()
     gc.collect()
     gc.freeze()  # pages of objects that nothing collects stay shared with the forks
     control.send(READY)
@@ -80,6 +82,39 @@ def sleep_instead_of_yielding() -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "sched_yield", None) is yielding:
             module.__dict__["sched_yield"] = lambda: time.sleep(YIELD_SECONDS)
+
+
+def know_bindings() -> None:
+    """SGLang looks in every module for each object that a plug-in hooks. A fork would copy nearly all that it shares.
+
+    Looking at a value writes to its count of references. So it is noted here, before any fork, where callables are.
+    """
+    hooks: Any = sys.modules.get("sglang.srt.plugins.hook_registry")
+    if hooks is None:
+        return
+    assert hasattr(hooks, "_propagate_patch"), "SGLang has another way to find what a hooked object is bound to"
+    known = {id(module) for module in sys.modules.values()}
+    bound: dict[int, list[tuple[Any, str]]] = {}
+    for module in list(sys.modules.values()):
+        if isinstance(module, types.ModuleType):
+            for name, value in list(vars(module).items()):
+                if callable(value):
+                    bound.setdefault(id(value), []).append((module, name))
+
+    def propagate(original: object, wrapped: object, source: object) -> int:
+        later = [each for each in list(sys.modules.values()) if id(each) not in known]
+        of_later = [(each, name) for each in later if isinstance(each, types.ModuleType) for name in vars(each)]
+        stale = [
+            (module, name)
+            for module, name in (*bound.get(id(original), ()), *of_later)
+            if module is not source and vars(module).get(name) is original
+        ]
+        for module, name in stale:
+            setattr(module, name, wrapped)
+        bound[id(wrapped)] = bound.get(id(original), [])
+        return len(stale)
+
+    hooks._propagate_patch = propagate
 
 
 class Launcher:

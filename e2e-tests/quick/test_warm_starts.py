@@ -10,15 +10,18 @@ import signal
 import socket
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm_launcher
 import warm_starts
 from hosts import lack_of_privilege, second_host
 from server_process import ServerFailed, free_port, start_all, wait_until
 from warm_starts import ForkedProcess, WarmLauncher, WarmServer
 
+HOOKS = "sglang.srt.plugins.hook_registry"
 HEAVY = "import os, tempfile\nIMPORTED_BY = os.getpid()\ntempfile.gettempdir()\n"
 SERVER = """
 import http.server, json, multiprocessing, os, signal, sys, tempfile
@@ -250,3 +253,26 @@ def test_launcher_that_cannot_import_fails_the_first_start(tmp_path: Path) -> No
     with pytest.raises(ServerFailed, match="no_such_module"):
         warm(launcher, tmp_path).start()
     launcher.stop()
+
+
+def test_a_hooked_object_is_replaced_wherever_it_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in modules that are imported later, and when what replaces it is replaced again."""
+    hooks, source, holder, other = (types.ModuleType(name) for name in (HOOKS, "source", "holder", "other"))
+    original = lambda: 0  # noqa: E731 - an object that is bound in these modules alone
+    for module in (source, holder):
+        module.hooked = original  # type: ignore[attr-defined]
+    other.hooked = len  # type: ignore[attr-defined]
+    hooks._propagate_patch = None  # type: ignore[attr-defined]
+    for module in (hooks, source, holder, other):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    warm_launcher.know_bindings()
+    later = types.ModuleType("later")
+    later.its_name = original  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "later", later)
+    replaced = original
+    for wrapped in (lambda: 1, lambda: 2):
+        source.hooked = wrapped  # type: ignore[attr-defined]
+        assert hooks._propagate_patch(replaced, wrapped, source) == 2
+        replaced = wrapped
+        assert vars(holder)["hooked"] is vars(later)["its_name"] is wrapped
+    assert vars(other)["hooked"] is len
