@@ -147,6 +147,20 @@ def test_should_name_the_first_length_that_differs(capsys: pytest.CaptureFixture
     assert f"the first that differs has {first_wrong} tokens" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("first_other", "sentence"),
+    [(0, "number 1 of the answer on."), (5, "number 6 of the answer on; before it log-probabilities differ by 0.")],
+)
+def test_should_say_from_which_token_on_answers_differ(
+    capsys: pytest.CaptureFixture[str], first_other: int, sentence: str
+) -> None:
+    def parts(prompt: list[int], index: int) -> tuple[str, dict[str, float]]:
+        return right([*prompt, 1] if index >= first_other else prompt, index)
+
+    assert compared(Engine(parts), Engine(right), "--lengths", "20") == 1
+    assert f"has 20 tokens: other tokens from {sentence}" in capsys.readouterr().out
+
+
 def test_should_find_other_probabilities_of_the_same_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     assert compared(Engine(less_sure), Engine(right), "--lengths", "20") == 1
     assert "same tokens, log-probabilities differ by 1" in capsys.readouterr().out

@@ -57,6 +57,15 @@ class Difference:
     tie: bool
     logprob: float
     """The largest difference over the tokens that both have before they part."""
+    alike: int
+    """How many tokens that is."""
+
+    def described(self) -> str:
+        """For the line that names a length."""
+        if self.same_tokens:
+            return f"same tokens, log-probabilities differ by {self.logprob:.3g}"
+        before = f"; before it log-probabilities differ by {self.logprob:.3g}" if self.alike else ""
+        return f"other tokens from number {self.alike + 1} of the answer on{before}"
 
 
 def differ(pair: Answer, alone: Answer, tolerance: float) -> Difference:
@@ -65,9 +74,10 @@ def differ(pair: Answer, alone: Answer, tolerance: float) -> Difference:
     for index, (token, expected) in enumerate(zip(pair.tokens, alone.tokens, strict=False)):
         if token != expected:
             tie = max(pair.leads[index], alone.leads[index]) <= tolerance
-            return Difference(same_tokens=False, tie=tie, logprob=largest)
+            return Difference(same_tokens=False, tie=tie, logprob=largest, alike=index)
         largest = max(largest, abs(pair.logprobs[index] - alone.logprobs[index]))
-    return Difference(len(pair.tokens) == len(alone.tokens), tie=False, logprob=largest)
+    common = min(len(pair.tokens), len(alone.tokens))
+    return Difference(len(pair.tokens) == len(alone.tokens), tie=False, logprob=largest, alike=common)
 
 
 def is_same(difference: Difference, tolerance: float) -> bool:
@@ -121,8 +131,7 @@ def compare_each(
         word = "yes" if found.same_tokens else "tie" if found.tie else "NO"
         say(f"{length:13d}{word:>14}{found.logprob:40.6f}\n")
         if not is_same(found, asked.tolerance):
-            tokens = "same tokens" if found.same_tokens else "other tokens"
-            yield length, f"{tokens}, log-probabilities differ by {found.logprob:.3g}"
+            yield length, found.described()
 
 
 def judged(differing: Iterable[tuple[int, str]], count: int, say: Callable[[str], object]) -> int:
