@@ -2,12 +2,14 @@
 
     examples/setup/environment run sglang --wheel WHEEL -- e2e-tests/sglang_pair/many_starts.py [--pairs 20]
 
-What forks share (random numbers, ports, file names) shows when two of them want the same. A server takes some 0.5 GiB.
+What forks share (random numbers, ports, file names) shows when two of them want the same. The last line is the memory
+of all of them, with what several processes share counted once.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
@@ -43,6 +45,23 @@ def wait_until_up(servers: list[Server]) -> None:
         time.sleep(LOOK_SECONDS)
 
 
+def memory_mib(root: int) -> float:
+    """The proportional set sizes of a process and of all below it, added up."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            parent = int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found, left = 0, [root]
+    while left:
+        process = left.pop()
+        left += children.get(process, [])
+        with contextlib.suppress(OSError):
+            rollup = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
+            found += int(rollup.partition("\nPss:")[2].split()[0])
+    return found / 1024
+
+
 def main() -> int:
     takes = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     takes.add_argument("--pairs", type=int, default=20)
@@ -62,6 +81,7 @@ def main() -> int:
             server.start()
         wait_until_up(servers)
         print(f"{len(servers)} of {len(servers)} servers are up after {time.monotonic() - begun:.0f} s")
+        print(f"{memory_mib(LAUNCHER.pid):.0f} MiB, the process that they are forked from included")
     return 0
 
 
