@@ -66,9 +66,10 @@ def side(name: str, case: Case, of: Case | Prefiller, **more: str) -> Side:
 
 
 def body(prompt: str, tokens: int, salt: str, leg: Any = None, choices: int = 1) -> dict[str, Any]:
-    """`top_k` 1 is greedy, and unlike temperature 0 allows several answers."""
-    asked = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 1.0, "top_k": 1}
-    asked |= {"ignore_eos": True, "cache_salt": salt, "n": choices}
+    """`top_k` 1 allows several answers, unlike temperature 0, but draws among tokens that are exactly as probable."""
+    greedy: dict[str, Any] = {"temperature": 0} if choices == 1 else {"temperature": 1.0, "top_k": 1, "n": choices}
+    asked = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "cache_salt": salt}
+    asked |= greedy
     return asked | ({"kv_transfer_params": leg} if leg else {})
 
 
