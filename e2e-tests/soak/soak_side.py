@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from kv_connector._facade import Arrived, Event, Failed, Granted, Log, Messenger, Released, Stopped
 from kv_connector.cli.host_pages import HostPages
+from kv_connector.commands import Announce, ChunkPages, Computed, Fetch, FetchPages, PrefillEnded, PrefillerAddress
 from kv_connector.options import Options, parse_options
 
 PAGE_BYTES = 64 << 10
@@ -74,15 +75,9 @@ class Prefiller:
         request = f"{name}-{self._begun}"
         self._slots[request] = (name, slot)
         tokens = PAGES_PER_PROMPT * PAGE_TOKENS
-        prompt = {"request": request, "transfer": name, "promptDigest": DIGEST}
         pages = list(range(slot * PAGES_PER_PROMPT, (slot + 1) * PAGES_PER_PROMPT))
-        computed = {
-            "do": "computed",
-            "promptTokens": tokens,
-            "endToken": tokens,
-            "groups": [{"firstPage": 0, "pages": pages}],
-        }
-        self.messenger.submit([{"do": "announce"} | prompt, computed | prompt])
+        computed = Computed(request, name, DIGEST, tokens, tokens, [ChunkPages(0, pages)])
+        self.messenger.submit([Announce(request, name, DIGEST), computed])
 
     def work(self) -> None:
         for event in self.messenger.poll():
@@ -92,7 +87,7 @@ class Prefiller:
         match event:
             case Granted() | Stopped() if event.request not in self._ended:
                 self._ended.add(event.request)
-                self.messenger.submit([{"do": "prefillEnded", "request": event.request, "outcome": "finished"}])
+                self.messenger.submit([PrefillEnded(event.request, "finished")])
             case Released(request):
                 self._ended.discard(request)
                 self.sent += 1
@@ -111,7 +106,7 @@ class Decoder:
         self._pages = HostPages("soak", PAGE_BYTES, PAGES_PER_PROMPT * SLOTS)
         self.messenger = Messenger.open(options("decoder", transport), self._pages.geometry(PAGE_TOKENS))
         self._number = number
-        self._prefiller = prefiller
+        self._prefiller = PrefillerAddress(**prefiller)
         self._random = random.Random(number)
         self._free = list(range(SLOTS))
         self._asked: dict[str, tuple[int, float]] = {}
@@ -169,17 +164,16 @@ class Decoder:
         pages = list(range(slot * PAGES_PER_PROMPT, (slot + 1) * PAGES_PER_PROMPT))
         self.messenger.submit(
             [
-                {
-                    "do": "fetch",
-                    "request": request,
-                    "transfer": name_of(self._number, slot),
-                    "promptDigest": DIGEST,
-                    "prefillers": [self._prefiller],
-                    "promptTokens": PAGES_PER_PROMPT * PAGE_TOKENS,
-                    "firstToken": 0,
-                    "groups": [{"pages": pages}],
-                    "limitMillis": FETCH_LIMIT_MILLIS,
-                }
+                Fetch(
+                    request=request,
+                    transfer=name_of(self._number, slot),
+                    prompt_digest=DIGEST,
+                    prefillers=[self._prefiller],
+                    prompt_tokens=PAGES_PER_PROMPT * PAGE_TOKENS,
+                    first_token=0,
+                    groups=[FetchPages(pages)],
+                    limit_millis=FETCH_LIMIT_MILLIS,
+                )
             ]
         )
 

@@ -4,7 +4,6 @@ from kv_connector._facade import (
     LAG_LEAD_ONLY,
     LAG_NONE,
     Arrived,
-    Command,
     Connected,
     ContextRow,
     Event,
@@ -27,6 +26,7 @@ from kv_connector._facade import (
     Timeline,
 )
 from kv_connector._version import __version__
+from kv_connector.commands import Command
 from kv_connector.exceptions import (
     BootError,
     HandoverError,

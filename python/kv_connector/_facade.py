@@ -19,6 +19,7 @@ from kv_connector import page_key, rdma_topology
 from kv_connector._affinity import all_of_them, allowed_cores, parents_cores
 from kv_connector._jvm import boot
 from kv_connector._table import NO_ANSWER_CAPACITY_BYTES, Function, FunctionTable
+from kv_connector.commands import Command, encode
 from kv_connector.exceptions import MessengerError
 from kv_connector.options import Options
 
@@ -111,9 +112,6 @@ LAG_NONE = 0
 
 LAG_LEAD_ONLY = 1
 """Several ranks: the counter is the first one's and precedes the layer's all-reduce, so it proves one layer less."""
-
-Command = Mapping[str, Any]
-"""One command of docs/boundary.md; ``do`` is its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,4 +483,4 @@ def decode_event(event: Mapping[str, Any]) -> Event:
 
 
 def _encode(asked: object) -> bytes:
-    return json.dumps(asked, separators=(",", ":")).encode()
+    return json.dumps(asked, separators=(",", ":"), default=encode).encode()

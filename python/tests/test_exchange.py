@@ -23,8 +23,8 @@ from kv_connector import (
     Stopped,
     Timeline,
 )
-from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange, MessengerLostError, PrefillerAddress
-from kv_connector.sglang.page_list import Pages
+from kv_connector.commands import ChunkPages, Command, Compared, PrefillerAddress, Refuted, name_of
+from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange, MessengerLostError
 
 THERE = PrefillerAddress("there", 7)
 LIMIT_SECONDS = 20 * DRAIN_INTERVAL_SECONDS
@@ -37,7 +37,7 @@ class ScriptedMessenger:
     opened = Opened(1, "e", "7", "h", 1, "h", 2, 4096)
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.told: list[Any] = []
         self.events: list[Event] = []
         self.fenced: list[str] = []
         self.broken = False
@@ -46,7 +46,7 @@ class ScriptedMessenger:
         self.leaks: list[dict[str, int]] = []
         """What its leak checks find, one after the other; afterwards nothing."""
 
-    def submit(self, commands: Sequence[Any]) -> None:
+    def submit(self, commands: Sequence[Command]) -> None:
         self._check()
         self.told.extend(commands)
 
@@ -120,13 +120,8 @@ def test_comparisons_are_counted_by_the_messenger(messenger: ScriptedMessenger, 
     exchange.count_compared("different", 1.5, [THERE, PrefillerAddress("there", 8)])
     exchange.count_refuted()
     assert messenger.told == [
-        {
-            "do": "compared",
-            "outcome": "different",
-            "differenceMillionths": 1_500_000,
-            "prefillers": [{"host": "there", "port": 7, "engineId": ""}],
-        },
-        {"do": "refuted", "fetches": 1},
+        Compared("different", 1_500_000, [THERE]),
+        Refuted(1),
     ]
 
 
@@ -141,12 +136,12 @@ def test_should_end_a_prefill_once_and_wait_for_its_release(exchange: Exchange, 
     messenger.events = [Granted(out.request, 32, 16)]
     exchange.drain()
     assert out.granted == Granted(out.request, 32, 16)
-    exchange.computed(out, 32, 32, [Pages(0, [7])])
+    exchange.computed(out, 32, 32, [ChunkPages(0, [7])])
     exchange.finish(out, 3)
     exchange.finish(out, 3)
-    exchange.computed(out, 32, 32, [Pages(1, [8])])
-    assert [told["do"] for told in messenger.told] == ["announce", "computed", "prefillEnded"]
-    assert messenger.told[-1]["contextSlot"] == 3
+    exchange.computed(out, 32, 32, [ChunkPages(1, [8])])
+    assert [name_of(command) for command in messenger.told] == ["announce", "computed", "prefillEnded"]
+    assert messenger.told[-1].context_slot == 3
     assert exchange.held() == {"outgoing": 1}
     messenger.events = [Released(out.request)]
     exchange.drain()
@@ -163,7 +158,7 @@ def test_should_keep_the_first_reason_of_a_prefill_that_stopped(
     exchange.abort(out, "Aborted")
     assert out.failure == "the decoder is gone"
     assert not out.released
-    assert messenger.told[-1]["outcome"] == "aborted"
+    assert messenger.told[-1].outcome == "aborted"
 
 
 def test_should_tell_two_requests_of_one_room_apart(exchange: Exchange, messenger: ScriptedMessenger) -> None:
@@ -193,7 +188,7 @@ def test_should_poll_once_for_all_requests_of_a_round(messenger: ScriptedMesseng
 
 def test_should_say_when_a_fetch_is_given_up(exchange: Exchange, messenger: ScriptedMessenger) -> None:
     fetch(exchange)
-    assert messenger.told[-1]["limitMillis"] == 1500
+    assert messenger.told[-1].limit_millis == 1500
 
 
 def test_should_add_up_what_left_to_the_ranks_of_a_decoder(exchange: Exchange, messenger: ScriptedMessenger) -> None:
@@ -303,7 +298,7 @@ def test_should_end_a_prefill_although_an_event_is_lost(messenger: ScriptedMesse
     clock = Clock()
     exchange = Exchange(messenger, logging.getLogger("exchange"), clock)
     out = exchange.announce(5)
-    exchange.computed(out, 32, 32, [Pages(0, [7])])
+    exchange.computed(out, 32, 32, [ChunkPages(0, [7])])
     exchange.finish(out, 3)
     events: list[Event] = [
         Granted(out.request, 32, 0),
@@ -315,9 +310,9 @@ def test_should_end_a_prefill_although_an_event_is_lost(messenger: ScriptedMesse
     after(clock, 1, exchange)
     assert out.released == (lost is not Released)
     after(clock, 1.3 * UNHEARD_SECONDS, exchange)
-    told_again = [command for command in messenger.told if command["do"] == "prefillEnded"][1:]
+    told_again = [command for command in messenger.told if name_of(command) == "prefillEnded"][1:]
     assert told_again == ([] if out.released else [messenger.told[2]])
-    messenger.events = [Released(command["request"]) for command in told_again]
+    messenger.events = [Released(command.request) for command in told_again]
     after(clock, 1, exchange)
     assert out.released
     assert not exchange.held()

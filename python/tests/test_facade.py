@@ -23,6 +23,7 @@ from kv_connector import (
     Timeline,
 )
 from kv_connector._table import Function
+from kv_connector.commands import Abandon
 
 OPENED = Opened(5, "e", "7", "127.0.0.1", 1, "127.0.0.1", 2, 4096)
 
@@ -83,7 +84,7 @@ def test_should_take_the_events_beside_one_of_another_version(caplog: pytest.Log
 def test_should_send_commands_in_one_request_and_none_when_there_are_none() -> None:
     opened, table = messenger()
     opened.submit([])
-    opened.submit([{"do": "abandon", "request": "a"}, {"do": "abandon", "request": "b"}])
+    opened.submit([Abandon("a"), Abandon("b")])
     assert [call[0] for call in table.calls] == [Function.SUBMIT]
     assert table.calls[0][2] == {"commands": [{"do": "abandon", "request": "a"}, {"do": "abandon", "request": "b"}]}
 

@@ -7,6 +7,8 @@ from conftest import RunPython
 PAIR = """
 import ctypes, json, os, pathlib, sys, time, urllib.request
 from kv_connector import page_key
+from kv_connector.commands import (
+    Announce, Chunk, ChunkPages, Computed, Fetch, FetchPages, PrefillEnded, PrefillerAddress, Step, StepEnded)
 from kv_connector.cli.protected_pages import open_page
 from kv_connector.plain_http import ask
 from kv_connector import (
@@ -47,11 +49,11 @@ def page(kv, layer, index):
     return slice(start, start + PAGE_BYTES)
 
 def fetch(prefiller, **changes):
-    return {
-        "do": "fetch", "request": "d", "transfer": "t", "prefillers": [{
-            "host": prefiller.opened.control_host, "port": prefiller.opened.control_port,
-            "engineId": prefiller.opened.engine_id}],
-        "promptTokens": 20, "firstToken": 0, "groups": [{"pages": [6, 3]}], "limitMillis": 0} | changes
+    opened = prefiller.opened
+    return Fetch(**{
+        "request": "d", "transfer": "t", "prompt_digest": "",
+        "prefillers": [PrefillerAddress(opened.control_host, opened.control_port, opened.engine_id)],
+        "prompt_tokens": 20, "first_token": 0, "groups": [FetchPages([6, 3])], "limit_millis": 0} | changes)
 
 def await_event(messenger, *kinds):
     limit = time.monotonic() + 60
@@ -72,15 +74,12 @@ source, target = memory(), memory()
 p, d = open_one("prefiller", source), open_one("decoder", target)
 counter = LayerCounter(p.opened.layer_counter_address, LAYERS)
 d.submit([fetch(p)])
-p.submit([{"do": "step", "step": 1, "counterStart": counter.begin_step(), "chunks": [{
-    "request": "p", "transfer": "t", "promptTokens": 20, "cachedTokens": 0, "firstToken": 0, "endToken": 20,
-    "groups": [{"firstPage": 0, "pages": [1, 2]}]}]}])
+p.submit([Step(1, counter.begin_step(), [Chunk("p", "t", "", 20, 0, 0, 20, [ChunkPages(0, [1, 2])])])])
 for layer, name in enumerate(LAYERS):
     for index in (1, 2):
         source[page(source, layer, index)] = bytes([10 * layer + index]) * PAGE_BYTES
     assert counter.layer_complete(name)
-p.submit([{"do": "stepEnded", "step": 1, "counterEnd": counter.end_step()},
-    {"do": "prefillEnded", "request": "p", "outcome": "finished"}])
+p.submit([StepEnded(1, counter.end_step()), PrefillEnded("p", "finished")])
 
 assert await_event(d, Arrived, Failed) == Arrived("d", 2)
 assert await_event(p, Released) == Released("p")
@@ -144,10 +143,7 @@ reason = await_event(plain, Failed).reason
 assert "control links have TLS here and not at the peer" in reason, reason
 d.submit([fetch(p)])
 p.submit([
-    {"do": "announce", "request": "p", "transfer": "t"},
-    {"do": "computed", "request": "p", "transfer": "t", "promptTokens": 20, "endToken": 20,
-     "groups": [{"firstPage": 0, "pages": [1, 2]}]},
-    {"do": "prefillEnded", "request": "p", "outcome": "finished"}])
+    Announce("p", "t", ""), Computed("p", "t", "", 20, 20, [ChunkPages(0, [1, 2])]), PrefillEnded("p", "finished")])
 assert await_event(d, Arrived, Failed) == Arrived("d", 2)
 try:
     open_one("decoder", memory(), **with_tls("decoder") | {"tls_key": folder + "/prefiller.key"})
@@ -184,15 +180,14 @@ for kv, row in zip(kvs, metadata):
         for index in (1, 2):
             kv[page(kv, layer, index)] = bytes([10 * layer + index]) * PAGE_BYTES
     row[2 * ROW_BYTES:3 * ROW_BYTES] = b"r" * ROW_BYTES
-named = [{"host": p.opened.control_host, "port": p.opened.control_port} for p in prefillers]
+named = [PrefillerAddress(p.opened.control_host, p.opened.control_port) for p in prefillers]
 for n in range(4):  # the transfer draws who sends
-    d.submit([fetch(prefillers[0], transfer=f"t{n}", request=f"d{n}", prefillers=named, contextSlot=5)])
+    d.submit([fetch(prefillers[0], transfer=f"t{n}", request=f"d{n}", prefillers=named, context_slot=5)])
     for p in prefillers:
         p.submit([
-            {"do": "announce", "request": f"p{n}", "transfer": f"t{n}"},
-            {"do": "computed", "request": f"p{n}", "transfer": f"t{n}", "promptTokens": 20, "endToken": 20,
-             "groups": [{"firstPage": 0, "pages": [1, 2]}]},
-            {"do": "prefillEnded", "request": f"p{n}", "outcome": "finished", "contextSlot": 2}])
+            Announce(f"p{n}", f"t{n}", ""),
+            Computed(f"p{n}", f"t{n}", "", 20, 20, [ChunkPages(0, [1, 2])]),
+            PrefillEnded(f"p{n}", "finished", 2)])
     assert await_event(d, Arrived, Failed) == Arrived(f"d{n}", 2)
     for p in prefillers:
         assert await_event(p, Released) == Released(f"p{n}")
@@ -242,14 +237,12 @@ for name, (_, length) in KINDS.items():
 
 asked = [[], ["logits"], ["hidden"], ["hidden", "logits"], ["token"]]
 for n, names in enumerate(asked):
-    p.submit([{"do": "announce", "request": f"p{n}", "transfer": f"t{n}"}])
-    d.submit([fetch(p, transfer=f"t{n}", request=f"d{n}", contextSlot=n, contextKinds=names)])
+    p.submit([Announce(f"p{n}", f"t{n}", "")])
+    d.submit([fetch(p, transfer=f"t{n}", request=f"d{n}", context_slot=n, context_kinds=names)])
     on_request = tuple(name for name in KINDS if name in names and KINDS[name][0] == "onRequest")
     assert await_event(p, Granted) == Granted(f"p{n}", 20, 0, on_request)
     p.submit([
-        {"do": "computed", "request": f"p{n}", "transfer": f"t{n}", "promptTokens": 20, "endToken": 20,
-         "groups": [{"firstPage": 0, "pages": [1, 2]}]},
-        {"do": "prefillEnded", "request": f"p{n}", "outcome": "finished", "contextSlot": 7 - n}])
+        Computed(f"p{n}", f"t{n}", "", 20, 20, [ChunkPages(0, [1, 2])]), PrefillEnded(f"p{n}", "finished", 7 - n)])
     assert await_event(d, Arrived, Failed) == Arrived(f"d{n}", 2)
     for name, (sending, length) in KINDS.items():
         expected = bytes([65 + 7 - n]) if sending == "always" or name in names else b"."
@@ -268,7 +261,7 @@ def test_should_say_which_rows_cannot_be_asked_for(run_python: RunPython) -> Non
         + ROWS
         + """
 p, d = open_with("prefiller", memory(), described(rows())), open_with("decoder", memory(), described(rows()))
-d.submit([fetch(p, contextSlot=1, contextKinds=["embedding"])])
+d.submit([fetch(p, context_slot=1, context_kinds=["embedding"])])
 reason = await_event(d, Failed).reason
 assert "context row embedding is asked for, expected one of [token of 8 bytes, logits of 2048" in reason, reason
 for wrong, said in (({"sending": "perhaps"}, "sending perhaps, expected always or onRequest"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kv_connector import LayerCounter
+from kv_connector.commands import Chunk
 from kv_connector.sglang.layerwise import LayerwiseSteps, PlannedChunk
 from kv_connector.sglang.twins import Twins
 
@@ -50,7 +51,7 @@ class Passes:
             if fails:
                 raise RuntimeError("no memory")
 
-        self._steps.run(lambda: [PlannedChunk({}, lambda: None)], forward)
+        self._steps.run(lambda: [PlannedChunk(Chunk("1", "1", "", 16, 0, 0, 16, []), lambda: None)], forward)
 
 
 def test_should_tell_where_the_counter_stands_when_a_pass_begins_and_ends() -> None:

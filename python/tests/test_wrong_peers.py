@@ -13,6 +13,7 @@ from kv_connector import _preflight
 SCRIPT = """
     import json, socket, threading, time
     from kv_connector import Failed, Messenger, parse_options
+    from kv_connector.commands import Fetch, FetchPages, PrefillerAddress
     from kv_connector.cli.host_pages import HostPages
 
     SECRET, OTHER = "a" * 20, "b" * 20
@@ -39,11 +40,7 @@ SCRIPT = """
             return listener.getsockname()[1]
 
     def fetch(decoder, name, port, host="127.0.0.1"):
-        decoder.submit([{
-            "do": "fetch", "request": name, "transfer": name, "promptTokens": 16, "firstToken": 0, "promptDigest": "",
-            "prefillers": [{"host": host, "port": port, "engineId": ""}], "groups": [{"pages": [1]}],
-            "limitMillis": 60000, "cacheSalt": "", "priority": 0,
-        }])
+        decoder.submit([Fetch(name, name, "", [PrefillerAddress(host, port)], 16, 0, [FetchPages([1])], 60000)])
 
     prefiller = opened("prefiller", shared_secret=SECRET)
     right = opened("decoder", shared_secret=SECRET)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from kv_connector._facade import Arrived, Event, Failed, Granted, Log, Messenger, Released, Stopped, Timeline
 from kv_connector.cli.host_pages import HostPages
+from kv_connector.commands import Announce, ChunkPages, Computed, Fetch, FetchPages, PrefillEnded, PrefillerAddress
 from kv_connector.exceptions import KvConnectorError, OptionError
 from kv_connector.options import Options
 
@@ -119,16 +120,14 @@ class Answering:
         request = f"{name}-{self._begun}"
         self._names[request] = name
         tokens = offers()[name] * PAGE_TOKENS
-        prompt = {"request": request, "transfer": name, "promptDigest": ""}
-        positions = [{"firstPage": 0, "pages": list(range(offers()[name]))}]
-        computed = {"do": "computed", "promptTokens": tokens, "endToken": tokens, "groups": positions}
-        self._messenger.submit([{"do": "announce"} | prompt, computed | prompt])
+        pages = ChunkPages(0, list(range(offers()[name])))
+        self._messenger.submit([Announce(request, name, ""), Computed(request, name, "", tokens, tokens, [pages])])
 
     def _take(self, event: Event) -> None:
         match event:
             case Granted() | Stopped() if event.request not in self._ended:
                 self._ended.add(event.request)
-                self._messenger.submit([{"do": "prefillEnded", "request": event.request, "outcome": "finished"}])
+                self._messenger.submit([PrefillEnded(event.request, "finished")])
             case Released(request):
                 self._ended.discard(request)
                 self._begin(self._names.pop(request))
@@ -168,7 +167,7 @@ class Asking:
     def __init__(self, messenger: Messenger, pages: HostPages, host: str, port: int) -> None:
         self._messenger = messenger
         self._pages = pages
-        self._prefiller = {"host": host, "port": port, "engineId": ""}
+        self._prefiller = PrefillerAddress(host, port)
         self._expected = pages_to_send()
         self._asked = 0
 
@@ -199,16 +198,16 @@ class Asking:
         began = time.perf_counter()
         self._messenger.submit(
             [
-                {
-                    "do": "fetch",
-                    "request": request,
-                    "transfer": name,
-                    "prefillers": [self._prefiller],
-                    "promptTokens": page_count * PAGE_TOKENS,
-                    "firstToken": 0,
-                    "groups": [{"pages": list(range(page_count))}],
-                    "limitMillis": round(1000 * FETCH_LIMIT_SECONDS),
-                }
+                Fetch(
+                    request=request,
+                    transfer=name,
+                    prompt_digest="",
+                    prefillers=[self._prefiller],
+                    prompt_tokens=page_count * PAGE_TOKENS,
+                    first_token=0,
+                    groups=[FetchPages(list(range(page_count)))],
+                    limit_millis=round(1000 * FETCH_LIMIT_SECONDS),
+                )
             ]
         )
         self._await(request)

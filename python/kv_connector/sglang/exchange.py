@@ -16,7 +16,6 @@ from typing import Any
 
 from kv_connector._facade import (
     Arrived,
-    Command,
     Connected,
     Event,
     Failed,
@@ -30,8 +29,25 @@ from kv_connector._facade import (
     Timeline,
     write_to_log,
 )
-from kv_connector.comparison_counts import Outcome, compared_command, refuted_command
-from kv_connector.sglang.page_list import Pages
+from kv_connector.client import MessengerClient
+from kv_connector.commands import (
+    Abandon,
+    Announce,
+    Chunk,
+    ChunkPages,
+    ComparisonOutcome,
+    Computed,
+    Decline,
+    Fetch,
+    FetchPages,
+    PrefillEnded,
+    PrefillerAddress,
+    Refuted,
+    Step,
+    StepEnded,
+    StepFailed,
+    compared,
+)
 
 DRAIN_INTERVAL_SECONDS = 0.0002
 """The shortest time between two polls of the messenger, so that one serves all requests of a scheduler's round."""
@@ -57,7 +73,7 @@ class Outgoing:
     """Why it will not be sent; "" if it may be."""
     ended: bool = False
     """Whether its end has been submitted to the messenger, or need not be."""
-    end: Mapping[str, Any] | None = None
+    end: PrefillEnded | None = None
     """The command that reports its end; submitted again if no event about it came until ``end_due_seconds``."""
     end_due_seconds: float = 0.0
     released: bool = False
@@ -90,14 +106,6 @@ class Incoming:
     def ended(self) -> bool:
         """Whether nothing writes to its pages any more."""
         return self.arrived or bool(self.failure)
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillerAddress:
-    """The address of the messenger of one of a prefiller's ranks."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,7 @@ class Exchange:
         self._unheard_seconds = unheard_seconds
         self._waits_due = clock() + unheard_seconds / 4
         self._messenger = messenger
+        self._client = MessengerClient(messenger, logger, self._on_lost)
         self._logger = logger
         self._clock = clock
         self._count = itertools.count(1)
@@ -141,8 +150,6 @@ class Exchange:
         self._incoming: dict[str, Incoming] = {}
         self._drain_due = clock()
         self._exit_when_lost = exit_when_lost
-        self._dead = ""
-        """Why the messenger was given up; "" while it works."""
         self._sessions = 0
         self.on_connected: Callable[[PrefillerAddress, str, int], None] | None = None
         """Called with a messenger's address, its incarnation and the number of sessions opened so far."""
@@ -153,43 +160,42 @@ class Exchange:
         """Announces a queued request, which then waits for its decoder's grant."""
         out = Outgoing(f"{room}#{next(self._count)}", str(room), prompt_digest)
         self._outgoing[out.request] = out
-        named = {"request": out.request, "transfer": out.transfer, "promptDigest": prompt_digest}
-        if not self._submit([{"do": "announce", **named}]):
+        if not self._client.submit(Announce(out.request, out.transfer, prompt_digest)):
             self._lose(out)
         return out
 
-    def computed(self, out: Outgoing, prompt_tokens: int, end_token: int, told: Sequence[Pages]) -> None:
-        """The KV of the tokens before ``end_token`` is complete; ``told`` has the new pages of each group."""
+    def computed(self, out: Outgoing, prompt_tokens: int, end_token: int, groups: Sequence[ChunkPages]) -> None:
+        """The KV of the tokens before ``end_token`` is complete; ``groups`` has the new pages of each group."""
         if out.ended:
             return
-        if not self._submit([{"do": "computed", **chunk_fields(out, prompt_tokens, end_token, told)}]):
+        if not self._client.submit(
+            Computed(out.request, out.transfer, out.prompt_digest, prompt_tokens, end_token, groups)
+        ):
             self._lose(out)
 
-    def step(self, step: int, counter_start: int, chunks: Sequence[Command]) -> bool:
+    def step(self, step: int, counter_start: int, chunks: Sequence[Chunk]) -> bool:
         """Begins a forward pass that computes these chunks; False if they must be reported after it instead."""
-        return self._submit([{"do": "step", "step": step, "counterStart": counter_start, "chunks": list(chunks)}])
+        return self._client.submit(Step(step, counter_start, chunks))
 
     def step_failed(self, step: int) -> None:
         """The forward pass failed: nothing of it that was not sent yet is sent."""
-        if not self._submit([{"do": "stepFailed", "step": step}]):
-            self._give_up("it did not take the end of a step")
+        self._client.end(StepFailed(step))
 
     def step_ended(self, step: int, counter_end: int) -> None:
         """The forward pass is over."""
-        if not self._submit([{"do": "stepEnded", "step": step, "counterEnd": counter_end}]):
-            self._give_up("it did not take the end of a step")
+        self._client.end(StepEnded(step, counter_end))
 
     def finish(self, out: Outgoing, context_slot: int) -> None:
         """The whole prompt is computed and its context row is written, which is all that the decoder needs."""
         if not out.ended:
-            self._end(out, {"outcome": "finished", "contextSlot": context_slot})
+            self._end(out, PrefillEnded(out.request, "finished", context_slot))
 
     def abort(self, out: Outgoing, reason: str) -> None:
         """Aborts a request; pages that the messenger knows may be read until ``released``."""
         if out.released:
             return
         out.failure = out.failure or reason
-        self._end(out, {"outcome": "aborted"})
+        self._end(out, PrefillEnded(out.request, "aborted"))
 
     def fence(self, out: Outgoing) -> None:
         """Returns when an aborted request can no longer complete on its decoder.
@@ -200,10 +206,8 @@ class Exchange:
         """
         if out.released:
             return
-        try:
-            fenced = self._messenger.fence([out.request], FENCE_LIMIT_SECONDS)
-        except Exception as fault:
-            self._give_up(f"the fence failed: {fault}")
+        fenced = self._client.fence([out.request], FENCE_LIMIT_SECONDS)
+        if fenced is None:
             return
         if out.request not in fenced:
             self._logger.warning(
@@ -214,17 +218,15 @@ class Exchange:
         out.released = True
         self._outgoing.pop(out.request, None)
 
-    def _end(self, out: Outgoing, how: Mapping[str, Any]) -> None:
-        out.ended = True
-        out.end = {"do": "prefillEnded", "request": out.request, **how}
+    def _end(self, out: Outgoing, end: PrefillEnded) -> None:
+        out.ended, out.end = True, end
         out.end_due_seconds = self._clock() + self._unheard_seconds
-        if not self._submit([out.end]):
-            self._give_up("it did not take the end of a prefill")
+        self._client.end(end)
 
     def _lose(self, out: Outgoing) -> None:
         out.failure = out.failure or self._dead or "the messenger refused it"
         if not out.ended and not self._dead:
-            self._end(out, {"outcome": "failed"})
+            self._end(out, PrefillEnded(out.request, "failed"))
 
     # ---- decoder
 
@@ -246,19 +248,18 @@ class Exchange:
         """
         deadline_seconds = self._clock() + limit_seconds + self._unheard_seconds
         incoming = Incoming(f"{room}#{next(self._count)}", room, deadline_seconds)
-        command = {
-            "do": "fetch",
-            "request": incoming.request,
-            "transfer": str(room),
-            "prefillers": _named(prefillers),
-            "promptTokens": prompt_tokens,
-            "firstToken": first_token,
-            "groups": [{"pages": list(of_group)} for of_group in pages],
-            "contextSlot": context_slot,
-            "promptDigest": prompt_digest,
-            "limitMillis": max(1, round(limit_seconds * 1000)),
-        }
-        if self._submit([command]):
+        command = Fetch(
+            request=incoming.request,
+            transfer=str(room),
+            prompt_digest=prompt_digest,
+            prefillers=prefillers,
+            prompt_tokens=prompt_tokens,
+            first_token=first_token,
+            groups=[FetchPages(list(of_group)) for of_group in pages],
+            limit_millis=max(1, round(limit_seconds * 1000)),
+            context_slot=context_slot,
+        )
+        if self._client.submit(command):
             self._incoming[incoming.request] = incoming
         else:
             incoming.failure = self._dead or "the messenger did not take the fetch"
@@ -267,20 +268,19 @@ class Exchange:
     def abandon(self, incoming: Incoming) -> None:
         """Abandons a request; its pages must be kept until it has ended."""
         if not incoming.ended:
-            self._submit([{"do": "abandon", "request": incoming.request}])
+            self._client.submit(Abandon(incoming.request))
 
     def decline(self, room: int, prefillers: Sequence[PrefillerAddress], prompt_digest: str = "") -> None:
         """Tells the prefillers that this room will not fetch the prompt."""
-        named = {"transfer": str(room), "promptDigest": prompt_digest, "prefillers": _named(prefillers)}
-        self._submit([{"do": "decline", **named}])
+        self._client.submit(Decline(str(room), prompt_digest, prefillers))
 
-    def count_compared(self, outcome: Outcome, worst: float, prefillers: Sequence[PrefillerAddress]) -> None:
-        """Counts a comparison of received with own KV; see ``comparison_counts``."""
-        self._submit([compared_command(outcome, worst, _named(prefillers[:1])[0])])
+    def count_compared(self, outcome: ComparisonOutcome, worst: float, prefillers: Sequence[PrefillerAddress]) -> None:
+        """Counts a comparison of received with own KV; see ``commands.compared``."""
+        self._client.submit(compared(outcome, worst, prefillers[0]))
 
     def count_refuted(self) -> None:
         """Counts a fetch that was not begun, because its prefiller computes another KV."""
-        self._submit([refuted_command(1)])
+        self._client.submit(Refuted(1))
 
     def is_quiet(self, room: int) -> bool:
         """Whether nothing writes to this room's pages any more."""
@@ -294,13 +294,8 @@ class Exchange:
         now = self._clock()
         if not self._dead and now >= self._drain_due:
             self._drain_due = now + DRAIN_INTERVAL_SECONDS
-            try:
-                events = self._messenger.poll()
-            except Exception as fault:
-                self._give_up(f"it could not be polled: {fault}")
-            else:
-                for event in events:
-                    self._on_guarded(event)
+            self._client.poll(self._on)
+            if not self._dead:
                 self._look_after_waits(now)
         if self._dead and self._exit_when_lost:
             raise MessengerLostError(self._dead)
@@ -332,11 +327,10 @@ class Exchange:
 
     # ---- inside
 
-    def _on_guarded(self, event: Event) -> None:
-        try:
-            self._on(event)
-        except Exception:  # it harms its own transfer, whose deadline then ends it
-            self._logger.exception("an event could not be handled: %.200s", event)
+    @property
+    def _dead(self) -> str:
+        reason = self._client.lost_because
+        return f"the messenger was given up: {reason}" if reason else ""
 
     def _look_after_waits(self, now: float) -> None:
         """Submits unanswered ends of prefills again; gives the messenger up if a fetch exceeds its limit."""
@@ -346,10 +340,10 @@ class Exchange:
         for out in self._outgoing.values():
             if out.end is not None and now >= out.end_due_seconds:
                 out.end_due_seconds = now + self._unheard_seconds
-                self._submit([out.end])
+                self._client.submit(out.end)
         for incoming in self._incoming.values():
             if now >= incoming.deadline_seconds:
-                self._give_up(f"it has reported no end of the fetch for room {incoming.room} within its limit")
+                self._client.give_up(f"it has reported no end of the fetch for room {incoming.room} within its limit")
                 return
 
     def _on(self, event: Event) -> None:
@@ -390,26 +384,8 @@ class Exchange:
                 tail_seconds = max(0, fields["lastLeftNs"] - fields["forwardEndNs"]) / _NANOS
                 out.tail_seconds = max(tail_seconds, out.tail_seconds or 0.0)
 
-    def _submit(self, commands: Sequence[Command]) -> bool:
-        if self._dead:
-            return False
-        try:
-            self._messenger.submit(commands)
-        except Exception as fault:
-            self._logger.error("the messenger refused a %s: %s", commands[0]["do"], fault)
-            return False
-        return True
-
-    def _give_up(self, reason: str) -> None:
-        """Closes a messenger that does not respond; only after that can nothing access the pages any more."""
-        if self._dead:
-            return
-        self._dead = f"the messenger was given up: {reason}"
-        self._logger.error("the messenger is given up, this engine moves no more KV until it is restarted: %s", reason)
-        try:
-            self._messenger.close()
-        except Exception as fault:
-            self._logger.error("it could not be closed, so pages in transfer stay held: %s", fault)
+    def _on_lost(self, closed: bool) -> None:
+        if not closed:
             return
         for out in self._outgoing.values():
             out.failure, out.released = out.failure or self._dead, True
@@ -417,19 +393,3 @@ class Exchange:
             incoming.failure = self._dead
         self._outgoing.clear()
         self._incoming.clear()
-
-
-def chunk_fields(out: Outgoing, prompt_tokens: int, end_token: int, told: Sequence[Pages]) -> dict[str, Any]:
-    """The fields of a chunk that both commands with chunks have."""
-    return {
-        "request": out.request,
-        "transfer": out.transfer,
-        "promptTokens": prompt_tokens,
-        "endToken": end_token,
-        "groups": [{"firstPage": of_group.first_page, "pages": of_group.pages} for of_group in told],
-        "promptDigest": out.prompt_digest,
-    }
-
-
-def _named(prefillers: Sequence[PrefillerAddress]) -> list[dict[str, Any]]:
-    return [{"host": prefiller.host, "port": prefiller.port, "engineId": ""} for prefiller in prefillers]

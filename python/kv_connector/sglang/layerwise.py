@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector._facade import Command
+from kv_connector.commands import Chunk
 from kv_connector.cuda_driver import CudaError
 from kv_connector.first_pass import FirstPass
 from kv_connector.layer_counter import GraphLayers, LayerCounter
@@ -142,7 +142,7 @@ HOOKS = AttentionHooks()
 class PlannedChunk:
     """One request's part of a forward pass."""
 
-    told: Command
+    told: Chunk
     """The chunk in the command to the messenger."""
     on_told: Callable[[], None]
     """Called when the messenger has accepted it."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from kv_connector.commands import ChunkPages
 
 
 class PagesMovedError(Exception):
     """SGLang gave a different page for a position whose page the messenger already reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
+class Pages(ChunkPages):
     """Consecutive pages of a prompt."""
 
-    first_page: int
-    pages: list[int]
+    __slots__ = ()
 
     @property
     def end_page(self) -> int:

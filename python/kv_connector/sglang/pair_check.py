@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from kv_connector.comparison_counts import Outcome
+from kv_connector.commands import ComparisonOutcome
 from kv_connector.pair_rules import PROBE_TOKENS_MIN
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.own_pass import NoRoomError, OwnPass, on_stream, unsafe
@@ -128,7 +128,8 @@ class PairCheck:
         try:
             self.pairs.conclude(arrival, verdict)
             if arrival.pair is not None:
-                outcome: Outcome = "different" if verdict.finding else "equal" if verdict.judged else "unjudged"
+                same: ComparisonOutcome = "equal" if verdict.judged else "unjudged"
+                outcome = "different" if verdict.finding else same
                 self._exchange.count_compared(outcome, verdict.worst, arrival.pair.prefillers)
         except Exception:
             self._logger.exception("the verdict about a prefiller is lost")

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from kv_connector.commands import PrefillerAddress
 from kv_connector.pair_rules import (
     DIFFERENT_MAX,
     JUDGED_KEPT,
@@ -28,7 +29,6 @@ from kv_connector.pair_rules import (
     PairState,
     record_of,
 )
-from kv_connector.sglang.exchange import PrefillerAddress
 
 
 class Wanted(enum.IntEnum):

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from kv_connector.commands import PrefillerAddress
 from kv_connector.sglang.client_fields import NO_ROOM, address_fault, dp_rank_fault, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
-from kv_connector.sglang.exchange import Incoming, PrefillerAddress
+from kv_connector.sglang.exchange import Incoming
 from kv_connector.sglang.page_list import Pages
 from kv_connector.sglang.pair_states import Arrival
 from kv_connector.sglang.prefillers import Lookup, RankPlace

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kv_connector.commands import Chunk
 from kv_connector.sglang.beside_pages import BesidePages
 from kv_connector.sglang.client_fields import NO_ROOM, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
-from kv_connector.sglang.exchange import Outgoing, chunk_fields
+from kv_connector.sglang.exchange import Outgoing
 from kv_connector.sglang.layerwise import PlannedChunk
 from kv_connector.sglang.page_list import PageList, PagesMovedError
 from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
@@ -171,9 +172,17 @@ class Sender(BaseKVSender):
         planned = self._pages.plan(end_page, pages_of)
         if planned is None:
             return None
-        told = chunk_fields(out, self._prompt_tokens(), self._tokens(end_page), [planned])
-        told |= {"cachedTokens": 0, "firstToken": self._tokens(planned.first_page)}
-        return PlannedChunk(told, lambda: self._pages.on_told(planned))
+        chunk = Chunk(
+            request=out.request,
+            transfer=out.transfer,
+            prompt_digest=out.prompt_digest,
+            prompt_tokens=self._prompt_tokens(),
+            cached_tokens=0,
+            first_token=self._tokens(planned.first_page),
+            end_token=self._tokens(end_page),
+            groups=[planned],
+        )
+        return PlannedChunk(chunk, lambda: self._pages.on_told(planned))
 
     def _prompt_tokens(self) -> int:
         """Whole pages, as on the decoder; exact tokens with a window, whose first page depends on the last token."""

@@ -1,77 +1,60 @@
-"""The commands of docs/boundary.md that say what the scheduler's half has decided. Pure."""
+"""The commands of docs/boundary.md that carry what the scheduler's half has decided. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from kv_connector._facade import Command
-from kv_connector.comparison_counts import compared_command, refuted_command
+from kv_connector import commands
+from kv_connector.commands import ChunkPages, FetchPages, PrefillerAddress
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers
-from kv_connector.vllm.metadata import Chunk, Decline, Expect, Fetch, PlacedBlocks
+from kv_connector.vllm.metadata import Chunk, Fetch
 from kv_connector.vllm.proof_messages import ProofTally
 
 
-def describe(chunk: Chunk, groups: Sequence[GroupPages]) -> Command:
+def chunk_of_step(chunk: Chunk, groups: Sequence[GroupPages]) -> commands.Chunk:
     """One chunk of a step."""
-    return {
-        "request": chunk.request,
-        "transfer": chunk.transfer,
-        "promptTokens": chunk.prompt_tokens,
-        "cachedTokens": chunk.cached_tokens,
-        "firstToken": chunk.first_token,
-        "endToken": chunk.end_token,
-        "groups": [_placed(pages, chunk.groups[pages.table]) for pages in groups],
-        "promptDigest": chunk.prompt_digest,
-    }
+    placed = [(pages, chunk.groups[pages.table]) for pages in groups]
+    return commands.Chunk(
+        request=chunk.request,
+        transfer=chunk.transfer,
+        prompt_digest=chunk.prompt_digest,
+        prompt_tokens=chunk.prompt_tokens,
+        cached_tokens=chunk.cached_tokens,
+        first_token=chunk.first_token,
+        end_token=chunk.end_token,
+        groups=[ChunkPages(of.first * pages.per_block, pages.pages(of.blocks)) for pages, of in placed],
+    )
 
 
 def fetch_command(
     fetch: Fetch, messengers: Messengers, limit_seconds: float, groups: Sequence[GroupPages]
-) -> dict[str, Any]:
+) -> commands.Fetch:
     """Asks these messengers for the KV; ``limit_seconds`` is 0 for the messenger's own limit."""
-    command: dict[str, Any] = {
-        "do": "fetch",
-        "request": fetch.request,
-        "transfer": fetch.transfer,
-        "prefillers": named(messengers, fetch.prefiller_engine_id),
-        "promptTokens": fetch.prompt_tokens,
-        "firstToken": fetch.first_token,
-        "groups": [
-            {"pages": pages.needed(fetch.groups[pages.table], fetch.first_token, fetch.prompt_tokens)}
-            for pages in groups
-        ],
-        "limitMillis": round(limit_seconds * 1000),
-        "promptDigest": fetch.prompt_digest,
-    }
-    if fetch.prompt_token_ids is not None:
-        command["promptTokenIds"] = list(fetch.prompt_token_ids)
-        command["cacheSalt"] = fetch.cache_salt
-        command["priority"] = fetch.priority
-    return command
+    needed = [pages.needed(fetch.groups[pages.table], fetch.first_token, fetch.prompt_tokens) for pages in groups]
+    enqueued = fetch.prompt_token_ids is not None
+    return commands.Fetch(
+        request=fetch.request,
+        transfer=fetch.transfer,
+        prompt_digest=fetch.prompt_digest,
+        prefillers=prefillers(messengers, fetch.prefiller_engine_id),
+        prompt_tokens=fetch.prompt_tokens,
+        first_token=fetch.first_token,
+        groups=[FetchPages(pages) for pages in needed],
+        limit_millis=round(limit_seconds * 1000),
+        prompt_token_ids=list(fetch.prompt_token_ids) if fetch.prompt_token_ids is not None else None,
+        cache_salt=fetch.cache_salt if enqueued else None,
+        priority=fetch.priority if enqueued else None,
+    )
 
 
-def comparison_command(tally: ProofTally) -> Command:
+def comparison_command(tally: ProofTally) -> commands.Command:
     """What a comparison of last tokens came to, or a fetch that was refused because of one."""
     if tally.outcome == "refused":
-        return refuted_command(1)
-    return compared_command(tally.outcome, tally.worst, named([tally.prefiller])[0])
+        return commands.Refuted(1)
+    return commands.compared(tally.outcome, tally.worst, prefillers([tally.prefiller])[0])
 
 
-def worded(of: Decline | Expect) -> dict[str, Any]:
-    """The fields by which a transfer and its prefiller are named."""
-    return {
-        "transfer": of.transfer.id,
-        "promptDigest": of.transfer.prompt_digest,
-        "prefillers": named(of.messengers),
-    }
-
-
-def named(messengers: Sequence[Address], engine_id: str = "") -> list[dict[str, Any]]:
+def prefillers(messengers: Sequence[Address], engine_id: str = "") -> list[PrefillerAddress]:
     """The messengers of a prefiller, in the form of a command."""
-    return [{"host": each.host, "port": each.port, "engineId": engine_id} for each in messengers]
-
-
-def _placed(pages: GroupPages, placed: PlacedBlocks) -> dict[str, Any]:
-    return {"firstPage": placed.first * pages.per_block, "pages": pages.pages(placed.blocks)}
+    return [PrefillerAddress(each.host, each.port, engine_id) for each in messengers]

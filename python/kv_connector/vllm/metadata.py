@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from kv_connector.commands import Announce, Decline, Expect, PrefillEnded, Reject
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved, ShadowProof
 from kv_connector.vllm.vllm_api import (
@@ -16,8 +17,6 @@ from kv_connector.vllm.vllm_api import (
     KVConnectorMetadata,
     KVConnectorWorkerMetadata,
 )
-
-PrefillOutcome = Literal["finished", "aborted", "failed"]
 
 
 class PlacedBlocks(NamedTuple):
@@ -43,36 +42,11 @@ class Chunk:
     prompt_digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
-    """The engine has queued a request whose KV is to be sent."""
-
-    request: str
-    transfer: str
-    prompt_digest: str
-
-
 class Transfer(NamedTuple):
     """A transfer's name on both sides. The id alone is not unique: clients reuse ids, even at the same time."""
 
     id: str
     prompt_digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Expect:
-    """The engine has queued a request that will fetch: its prefiller keeps the pages as long as this engine runs."""
-
-    transfer: Transfer
-    messengers: Messengers
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillEnd:
-    """The engine has ended a prefill and holds its pages until it is reported as sent."""
-
-    request: str
-    outcome: PrefillOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +80,6 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Decline:
-    """A transfer that will not be fetched: its prefiller need not keep the pages."""
-
-    transfer: Transfer
-    messengers: Messengers
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """A request that never reached the engine, with the possible ids of its transfer: its prefiller stops waiting."""
-
-    transfer_ids: Sequence[str]
-    messengers: Messengers
-
-
-@dataclass(frozen=True, slots=True)
 class Refusal:
     """A request whose kv_transfer_params cannot be served; it ends as a failed load."""
 
@@ -146,13 +104,13 @@ class StepMetadata(KVConnectorMetadata):
     """Prefills that continue in the engine but are not sent any further."""
     expects: dict[str, Expect] = field(default_factory=dict)
     """By the engine's id; removed again if the request ends before the step."""
-    prefill_ends: list[PrefillEnd] = field(default_factory=list)
+    prefill_ends: list[PrefillEnded] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     declines: list[Decline] = field(default_factory=list)
-    rejections: list[Rejection] = field(default_factory=list)
+    rejections: list[Reject] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
     shadow_proofs: list[ShadowProof] = field(default_factory=list)
     tallies: list[ProofTally] = field(default_factory=list)

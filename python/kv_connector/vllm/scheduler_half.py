@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kv_connector.commands import Announce, Decline, Expect, PrefillEnded, PrefillOutcome, Reject
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import (
     NULL_BLOCK,
@@ -20,17 +21,12 @@ from kv_connector.vllm.kv_groups import (
     transferred_tokens,
 )
 from kv_connector.vllm.messenger_addresses import said_as_host
+from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import (
-    Announce,
     Chunk,
-    Decline,
-    Expect,
     Fetch,
     MessengerAddress,
-    PrefillEnd,
-    PrefillOutcome,
     Refusal,
-    Rejection,
     StepMetadata,
     Transfer,
     WorkerNews,
@@ -162,7 +158,7 @@ class SchedulerHalf:
     def _expect(self, request: Any, ask: Receive) -> Transfer:
         self._digests[request.request_id] = self._digest_of(request)
         transfer = self._transfer(request, ask)
-        self._pending.expects[request.request_id] = Expect(transfer, ask.messengers)
+        self._pending.expects[request.request_id] = Expect(*transfer, prefillers(ask.messengers))
         return transfer
 
     def _begin(self, request: Any, ask: Send) -> _Prefill:
@@ -174,7 +170,8 @@ class SchedulerHalf:
         """Handles vLLM's stand-in for a request that the API server rejected, or whose client left too early."""
         if isinstance(ask, Receive) and not ask.decoder_first:
             transfer_ids = rejected_transfers(request.kv_transfer_params, request.request_id)
-            self._pending.rejections.append(Rejection(transfer_ids, ask.messengers))
+            asked = prefillers(ask.messengers)
+            self._pending.rejections.extend(Reject(each, asked) for each in transfer_ids)
             self._logger.info(
                 "a request never reached this engine or has ended, transfer %s", " or ".join(transfer_ids)
             )
@@ -244,7 +241,7 @@ class SchedulerHalf:
         if isinstance(ask, Receive):
             chosen = self._proofs.chosen(request, ask)
             if isinstance(chosen, Refused):  # also when decoder first: a prefiller that restarted is found by dialling
-                self._pending.declines.append(Decline(self._transfer(request, ask), ask.messengers))
+                self._pending.declines.append(Decline(*self._transfer(request, ask), prefillers(ask.messengers)))
                 ask = chosen
             elif (unfit := misfit(request, chosen, self._groups, first_token, groups)) is not None:
                 self._decline(request, ask)
@@ -305,7 +302,7 @@ class SchedulerHalf:
     def _decline(self, request: Any, ask: object) -> None:
         """Tells the prefiller that no fetch will come; otherwise it would keep the pages until its time limit."""
         if isinstance(ask, Receive) and not ask.decoder_first and not _stands_for_rejected(request):
-            self._pending.declines.append(Decline(self._transfer(request, ask), ask.messengers))
+            self._pending.declines.append(Decline(*self._transfer(request, ask), prefillers(ask.messengers)))
 
     def _transfer(self, request: Any, ask: Receive) -> Transfer:
         digest = self._digest(request)
@@ -497,7 +494,7 @@ class SchedulerHalf:
             self._numbers.forget(request_id)
             return False, None
         outcome = _outcome(request, prefill)
-        self._pending.prefill_ends.append(PrefillEnd(number, outcome))
+        self._pending.prefill_ends.append(PrefillEnded(number, outcome))
         self._held.add(request_id)
         return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
 

@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from kv_connector._facade import Command
+from kv_connector.commands import Chunk, Command, Step, StepEnded, StepFailed
 from kv_connector.cuda_driver import CudaError
 from kv_connector.first_pass import FirstPass
 from kv_connector.layer_counter import LayerCounter
@@ -44,7 +44,7 @@ class ToldSteps:
         self._first_pass = first_pass
         self._logger = logger
         self._step = 0
-        self._chunks_to_tell: Sequence[Command] = ()
+        self._chunks_to_tell: Sequence[Chunk] = ()
         """The chunks of a step that is reported when it is over."""
         self._hooks_count = False
         """Whether the step's layers are counted."""
@@ -62,7 +62,7 @@ class ToldSteps:
         """Whether this pass counts layers of KV to be sent, or a graph is being captured whose replays will."""
         return self._hooks_count or self._counter.is_capturing
 
-    def begin(self, step: int, chunks: Sequence[Command], *, layers_are_right: bool) -> bool:
+    def begin(self, step: int, chunks: Sequence[Chunk], *, layers_are_right: bool) -> bool:
         """Begins a step, before its forward pass; False: the KV that it computes is not sent.
 
         ``layers_are_right``: whether every messenger of the engine has found its GPU's first pass counted correctly.
@@ -79,13 +79,13 @@ class ToldSteps:
             self._hooks_count = self._first_pass.is_running
         return True
 
-    def _tell(self, chunks: Sequence[Command]) -> bool:
+    def _tell(self, chunks: Sequence[Chunk]) -> bool:
         try:
             counter_start = self._counter.begin_step()
         except CudaError:
             self._logger.exception("the step's layers cannot be counted: what it computes is not sent")
             return False
-        if self._submit({"do": "step", "step": self._step, "counterStart": counter_start, "chunks": chunks}):
+        if self._submit(Step(self._step, counter_start, chunks)):
             return True
         self._fail_on_device()
         return False
@@ -129,12 +129,12 @@ class ToldSteps:
             return self._abandon()
         if not chunks:
             self._say_if_out_of_order()
-        told = self._submit({"do": "stepEnded", "step": self._step, "counterEnd": counter_end})
+        told = self._submit(StepEnded(self._step, counter_end))
         return StepEnd.TOLD if told else StepEnd.REFUSED
 
     def _abandon(self) -> StepEnd:
         self._fail_on_device()
-        self._submit({"do": "stepFailed", "step": self._step})
+        self._submit(StepFailed(self._step))
         return StepEnd.LOST
 
     def _fail_on_device(self) -> None:

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from kv_connector._facade import (
     Arrived,
-    Command,
     Connected,
     Event,
     Failed,
@@ -25,23 +24,20 @@ from kv_connector._facade import (
     Timeline,
     write_to_log,
 )
+from kv_connector.client import MessengerClient
+from kv_connector.commands import Abandon, Announce, Command, Decline, Expect, PrefillEnded, PrefillOutcome
 from kv_connector.exceptions import MessengerError
 from kv_connector.figure_gains import GainMeter
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers
-from kv_connector.vllm.messenger_commands import comparison_command, describe, fetch_command, named, worded
+from kv_connector.vllm.messenger_commands import chunk_of_step, comparison_command, fetch_command
 from kv_connector.vllm.messenger_limits import Limits
 from kv_connector.vllm.metadata import (
-    Announce,
     Chunk,
-    Decline,
-    Expect,
     Fetch,
     MessengerAddress,
-    PrefillEnd,
     Refusal,
-    Rejection,
     StepMetadata,
     Transfer,
     WorkerNews,
@@ -68,7 +64,7 @@ Item = TypeVar("Item")
 class _Ended:
     """The state of a prefill that the engine has ended and holds."""
 
-    outcome: str
+    outcome: PrefillOutcome
     deadline_seconds: float
     """When its end is submitted again."""
 
@@ -108,7 +104,8 @@ class WorkerHalf:
     ) -> None:
         """``make_steps`` is called with the function that submits one command to the messenger."""
         self._messenger = messenger
-        self._steps = make_steps(self._submit)
+        self._client = MessengerClient(messenger, logger, self._on_lost, POLL_FAILURES_MAX)
+        self._steps = make_steps(self._client.submit)
         self._groups = groups
         self._limits = limits
         self._now_seconds = now_seconds
@@ -136,12 +133,6 @@ class WorkerHalf:
         """Requests that were reported as failed while their blocks may still be written to."""
         self._reports = Reports()
         self._news = WorkerNews()
-        self._failed_polls = 0
-        """The number of consecutive failures."""
-        self._dead = ""
-        """Why the messenger was given up; "" while it works."""
-        self._closed = False
-        """Whether the messenger is closed, so that nothing accesses the pages any more."""
         self._gains = GainMeter()
         self._told_gauges: dict[str, float] = {}
         self._stats_due = time.monotonic()
@@ -155,20 +146,17 @@ class WorkerHalf:
         """
         waiting = [request for request in meta.preempted if request in self._sending or request in self._lost]
         for _ in range(FENCE_ATTEMPTS_MAX):
-            if not waiting or self._dead:
+            if not waiting or self.lost_because:
                 break
-            try:
-                fenced = set(self._messenger.fence(waiting, FENCE_LIMIT_SECONDS))
-            except Exception as fault:
-                self._declare_dead(f"the fence failed: {fault}")
+            fenced = self._client.fence(waiting, FENCE_LIMIT_SECONDS)
+            if fenced is None:
                 break
             waiting = [request for request in waiting if request not in fenced]
             if waiting:
                 self._logger.error("preempted requests %s are still being read, waiting on", self._shown(waiting))
         else:
-            said = self._shown(waiting)
-            self._declare_dead(f"preempted requests {said} were still being read after the last wait")
-        if waiting and not self._closed:
+            self._client.give_up(f"preempted requests {self._shown(waiting)} were still being read after the last wait")
+        if waiting and not self._client.closed:
             raise MessengerError(
                 f"the pages of preempted requests {self._shown(waiting)} may still be read by a messenger that can"
                 " neither be fenced nor closed, expected neither: this engine ends before it overwrites them, start it"
@@ -192,14 +180,14 @@ class WorkerHalf:
         self._each(meta.fetches, self._fetch, self._fail_broken)
         self._each(meta.expects.values(), self._expect)
         self._each(meta.declines, self._decline)
-        self._each(meta.rejections, self._reject)
+        self._each(meta.rejections, self._client.submit)
         self._each(meta.abandoned, self._abandon)
         chunks = [chunk for chunk in meta.chunks if chunk.request not in self._lost]
-        if chunks and not self._dead:
+        if chunks and not self.lost_because:
             self._begin_chunks(meta, chunks)
 
     def _each(
-        self, items: Iterable[Item], tell: Callable[[Item], None], otherwise: Callable[[Item], None] | None = None
+        self, items: Iterable[Item], tell: Callable[[Item], object], otherwise: Callable[[Item], None] | None = None
     ) -> None:
         """Calls ``tell`` for each item; an error affects the request of that item only."""
         for item in items:
@@ -211,40 +199,31 @@ class WorkerHalf:
                     otherwise(item)
 
     def _announce(self, announce: Announce) -> None:
-        command = {
-            "do": "announce",
-            "request": announce.request,
-            "transfer": announce.transfer,
-            "promptDigest": announce.prompt_digest,
-        }
-        if self._submit(command):
+        if self._client.submit(announce):
             self._sending.add(announce.request)
 
     def _expect(self, expect: Expect) -> None:
-        if self._submit({"do": "expect", **worded(expect)}):
-            self._expected.add(expect.transfer)
+        transfer = Transfer(expect.transfer, expect.prompt_digest)
+        if self._client.submit(expect):
+            self._expected.add(transfer)
         else:
-            self._news.computed.append(expect.transfer)  # no event will come: let the fetch fail at once
+            self._news.computed.append(transfer)  # no event will come: let the fetch fail at once
 
     def _decline(self, decline: Decline) -> None:
-        self._expected.discard(decline.transfer)
-        self._submit({"do": "decline", **worded(decline)})
-
-    def _reject(self, rejection: Rejection) -> None:
-        for transfer_id in rejection.transfer_ids:
-            self._submit({"do": "reject", "transfer": transfer_id, "prefillers": named(rejection.messengers)})
+        self._expected.discard(Transfer(decline.transfer, decline.prompt_digest))
+        self._client.submit(decline)
 
     def _abandon(self, request: str) -> None:
         if request in self._fetching:
             self._fetching[request].other_prefillers.clear()
             self._fetching[request].logged_as = logging.INFO  # the client has left, or the engine was told to abort it
-            self._submit({"do": "abandon", "request": request})
+            self._client.submit(Abandon(request))
 
     def _begin_chunks(self, meta: StepMetadata, chunks: Sequence[Chunk]) -> None:
-        described: list[Command] = []
+        described = []
         for chunk in chunks:
             try:
-                described.append(self._describe(chunk))
+                described.append(chunk_of_step(chunk, self._groups))
             except Exception:
                 self._logger.exception(
                     "request %s is not sent: its chunk could not be told", self.names.shown(chunk.request)
@@ -253,13 +232,10 @@ class WorkerHalf:
         if not described:
             return
         if self._steps.begin(meta.step, described, layers_are_right=meta.layers_are_right):
-            self._sending.update(command["request"] for command in described)
+            self._sending.update(chunk.request for chunk in described)
             self._open_step = meta
         else:
             self._lose(chunks)
-
-    def _describe(self, chunk: Chunk) -> Command:
-        return describe(chunk, self._groups)
 
     def _fetch(self, fetch: Fetch) -> None:
         deadline_seconds = self._now_seconds() + self._limits.fetch_seconds
@@ -271,7 +247,7 @@ class WorkerHalf:
             self._fail(fetch.request, "the messenger did not take the fetch")
 
     def _ask(self, fetch: Fetch, messengers: Messengers, limit_seconds: float) -> bool:
-        return self._submit(fetch_command(fetch, messengers, limit_seconds, self._groups))
+        return self._client.submit(fetch_command(fetch, messengers, limit_seconds, self._groups))
 
     def _ask_another(self, request: str, reason: str) -> bool:
         """Asks the next prefiller that the router named; False if there is none, or no time left."""
@@ -300,10 +276,10 @@ class WorkerHalf:
         self._fetching.setdefault(item.request, _Fetching(item.blocks, fetch))
         self._fail(item.request, "its fetch could not be told to the messenger")
 
-    def _end_prefill(self, end: PrefillEnd) -> None:
+    def _end_prefill(self, end: PrefillEnded) -> None:
         known = end.request in self._sending or end.request in self._lost
         self._sending.discard(end.request)
-        if not known or end.request in self._released_early or self._closed:
+        if not known or end.request in self._released_early or self._client.closed:
             self._released_early.discard(end.request)
             self._lost.discard(end.request)
             self._reports.sent.add(end.request)
@@ -312,8 +288,8 @@ class WorkerHalf:
         if end.request in self._lost:
             self._lost.discard(end.request)
             ended.outcome = "failed"
-        elif not self._submit({"do": "prefillEnded", "request": end.request, "outcome": end.outcome}):
-            self._declare_dead("it did not take the end of a prefill")
+        else:
+            self._client.end(end)
 
     def _lose(self, chunks: Iterable[Chunk]) -> None:
         """Gives up the requests of these chunks."""
@@ -322,19 +298,18 @@ class WorkerHalf:
 
     def _give_up(self, request: str) -> None:
         """Stops sending a request: its decoder is notified, and the engine ends it later."""
-        if request in self._lost or self._dead:
+        if request in self._lost or self.lost_because:
             return
         self._sending.discard(request)
         self._lost.add(request)
-        if not self._submit({"do": "prefillEnded", "request": request, "outcome": "failed"}):
-            self._declare_dead("it did not take the end of a prefill")
+        self._client.end(PrefillEnded(request, "failed"))
 
     # ---- the forward pass
 
     @property
     def lost_because(self) -> str:
         """Why the messenger was given up; "" while it works."""
-        return self._dead
+        return self._client.lost_because
 
     @property
     def wants_layers(self) -> bool:
@@ -358,7 +333,7 @@ class WorkerHalf:
             case StepEnd.LOST:
                 self._lose(meta.chunks)
             case StepEnd.REFUSED:
-                self._declare_dead("it did not take the end of a step")
+                self._client.give_up("it did not take the end of a step")
         if self._steps.first_pass_is_right and not self._told_counted_right:
             self._told_counted_right = True
             self._news.counted_right += 1
@@ -383,11 +358,7 @@ class WorkerHalf:
         return reports
 
     def _has_news(self) -> bool:
-        for event in self._poll():
-            try:
-                self._on(event)
-            except Exception:  # it harms its own request, whose deadline then ends it
-                self._logger.exception("an event could not be handled: %.200s", event)
+        self._client.poll(self._on)
         news = self._news
         of_engine = self._reports.sent or self._reports.received
         return bool(of_engine or news.let_go or news.computed or news.arrived or news.shadows_failed)
@@ -408,12 +379,12 @@ class WorkerHalf:
         limit_seconds = self._limits.unheard_seconds
         for request, waiting in list(self._fetching.items()):
             if now_seconds >= waiting.deadline_seconds + limit_seconds - self._limits.fetch_seconds:
-                self._submit({"do": "abandon", "request": request})
+                self._client.submit(Abandon(request))
                 self._take_in(request, f"the messenger has reported no end of it within {limit_seconds:g} s")
         for request, ended in self._ended.items():
             if now_seconds >= ended.deadline_seconds:
                 ended.deadline_seconds = now_seconds + limit_seconds
-                self._submit({"do": "prefillEnded", "request": request, "outcome": ended.outcome})
+                self._client.submit(PrefillEnded(request, ended.outcome))
 
     def take_news(self) -> WorkerNews | None:
         """Takes the news for the scheduler's half, which go with the last reports; None if there are none."""
@@ -425,12 +396,12 @@ class WorkerHalf:
     def count(self, tallies: Iterable[ProofTally]) -> None:
         """Passes on to the metrics what the comparisons of last tokens came to."""
         for tally in tallies:
-            self._submit(comparison_command(tally))
+            self._client.submit(comparison_command(tally))
 
     def figures(self) -> dict[str, dict[str, Any]] | None:
         """What counters have gained since the last call, and the gauges; None if unchanged or within the interval."""
         now = time.monotonic()
-        if self._dead or now < self._stats_due:
+        if self.lost_because or now < self._stats_due:
             return None
         self._stats_due = now + STATS_INTERVAL_SECONDS
         stats = self._messenger.stats()
@@ -464,20 +435,6 @@ class WorkerHalf:
         self._messenger.close()
 
     # ---- inside
-
-    def _poll(self) -> list[Event]:
-        if self._dead:
-            return []
-        try:
-            events = self._messenger.poll()
-        except Exception as fault:
-            self._failed_polls += 1
-            self._logger.error("the messenger could not be polled: %s", fault)
-            if self._failed_polls >= POLL_FAILURES_MAX:
-                self._declare_dead(f"it could not be polled {POLL_FAILURES_MAX} times: {fault}")
-            return []
-        self._failed_polls = 0
-        return events
 
     def _on(self, event: Event) -> None:
         match event:
@@ -559,36 +516,17 @@ class WorkerHalf:
         self._reports.received.add(request)
         self._reports.failed[request] = waiting.blocks
 
-    def _submit(self, command: Command) -> bool:
-        if self._dead:
-            return False
-        try:
-            self._messenger.submit([command])
-        except Exception as fault:
-            self._logger.error("the messenger refused a %s: %s", command["do"], fault)
-            return False
-        return True
-
-    def _declare_dead(self, reason: str) -> None:
-        """Gives up a messenger that does not respond.
+    def _on_lost(self, closed: bool) -> None:
+        """Fails all transfers of a messenger that was given up.
 
         Once it is closed it no longer reads any page. Pages that wait for KV are not safe even then: a peer on this
         host may have them mapped and write to them later. They stay out of use until this engine is restarted.
         """
-        if self._dead:
-            return
-        self._dead = reason
-        self._logger.error("the messenger is given up, this engine moves no more KV until it is restarted: %s", reason)
         for request in list(self._fetching):
             self._take_in(request, "the messenger was given up")
         self._news.computed.extend(self._expected)
         self._expected.clear()
-        try:
-            self._messenger.close()
-        except Exception as fault:
-            self._logger.error("it could not be closed, so pages in transfer stay held: %s", fault)
-            return
-        self._closed = True
-        self._reports.sent.update(self._ended)
-        self._ended.clear()
-        self._released_early.update(self._lost)
+        if closed:
+            self._reports.sent.update(self._ended)
+            self._ended.clear()
+            self._released_early.update(self._lost)

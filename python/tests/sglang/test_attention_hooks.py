@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kv_connector.commands import Chunk
+
 if TYPE_CHECKING:
     from kv_connector import LayerCounter
     from kv_connector.sglang.layerwise import AttentionHooks
 
 pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
 
+CHUNK = Chunk("1", "1", "", 16, 0, 0, 16, [])
 NAMES = ("layer.0.k", "layer.0.v", "layer.1.k", "layer.1.v")
 LAYER_COUNT = 2
 
@@ -147,7 +150,7 @@ def test_should_say_once_that_a_models_layers_do_not_finish_in_their_order(
     install_hooks(None, model_runner(attention, is_draft_worker=False))
     assert hooks.missing(NAMES) == []
     steps = LayerwiseSteps(Exchange(), counter, Twins(16, 1))  # type: ignore[arg-type]
-    chunk = PlannedChunk({"do": "computed"}, lambda: None)
+    chunk = PlannedChunk(CHUNK, lambda: None)
 
     def warnings_of_a_pass(*layers: int) -> int:
         caplog.clear()

@@ -19,10 +19,12 @@ from typing import Any
 import pytest
 from gpu_pair import GpuPair, OnGpu, load, move_pages, the_device
 
+from kv_connector.commands import Chunk
 from kv_connector.cuda_driver import CudaError
 
 pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
 
+CHUNK = Chunk("1", "1", "", 16, 0, 0, 16, [])
 OUT_OF_MEMORY = 2
 LOGGER = "sglang.srt.kv_messenger"
 UNPROVEN = '{"gpu": "unproven", "transports": ["cuda"]}'
@@ -281,7 +283,7 @@ def test_should_queue_begin_and_end_of_a_pass_where_sglang_queues_the_pass(monke
     exchange = SimpleNamespace(step=lambda *_: True, step_ended=lambda *_: None)
     counted = SimpleNamespace(is_right=True)
     steps = LayerwiseSteps(exchange, counter, SimpleNamespace(), counted)  # type: ignore[arg-type]
-    monkeypatch.setattr(layerwise, "_plan", lambda *_: [PlannedChunk({"do": "computed"}, lambda: None)])
+    monkeypatch.setattr(layerwise, "_plan", lambda *_: [PlannedChunk(CHUNK, lambda: None)])
     scheduler = SimpleNamespace(
         disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=SimpleNamespace(steps=steps)),
         enable_overlap=True,
@@ -448,7 +450,7 @@ def test_should_send_nothing_of_a_pass_whose_end_the_driver_refuses(
         the_device().stand_in.standInFail(b"cuLaunchKernel", 1, OUT_OF_MEMORY)
         return "result"
 
-    assert steps.run(lambda: [PlannedChunk({"do": "computed"}, lambda: None)], forward) == "result"
+    assert steps.run(lambda: [PlannedChunk(CHUNK, lambda: None)], forward) == "result"
     assert told == ["failed"]
 
 

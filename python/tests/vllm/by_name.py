@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 from kv_connector import Event, Timeline
+from kv_connector.commands import encode
 
 NUMBER_LENGTH_MAX = 20
+
+
+def as_sent(command: Any) -> dict[str, Any]:
+    """The command as Java reads it."""
+    sent: dict[str, Any] = json.loads(json.dumps(command, default=encode))
+    return sent
 
 
 class RequestsByName:

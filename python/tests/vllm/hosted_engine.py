@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import hosted_mutants
 import release
-from by_name import RequestsByName
+from by_name import RequestsByName, as_sent
 from simulated_engine import SimulatedEngine, SimulatedRequest, pickled, remote_decode, remote_prefill
 from simulated_engine import Status as RequestStatus
 
@@ -69,7 +69,7 @@ class HostedMessenger:
         )
 
     def submit(self, commands: Sequence[Any]) -> None:
-        self._host.submit(json.dumps({"commands": [self.by_name.command(command) for command in commands]}))
+        self._host.submit(json.dumps({"commands": [self.by_name.command(as_sent(command)) for command in commands]}))
 
     def poll(self) -> list[Event]:
         answer = self._host.poll()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from by_name import RequestsByName
+from by_name import RequestsByName, as_sent
 
 from kv_connector import (
     Arrived,
@@ -73,11 +73,12 @@ class SimulatedMessenger:
 
     def submit(self, commands: Sequence[Any]) -> None:
         assert not self.closed
-        self.raw += commands
-        for command in commands:
+        sent = [as_sent(command) for command in commands]
+        self.raw += sent
+        for command in sent:
             if command["do"] in self.refuse:
                 raise MessengerError(f"no {command['do']} today")
-        for command in map(self.by_name.command, commands):
+        for command in map(self.by_name.command, sent):
             self.commands.append(command)
             getattr(self, "_on_" + command["do"])(command)
 

@@ -14,6 +14,7 @@ from release import Release
 from simulated_engine import LAYERS, caches, config, tensors
 from simulated_messenger import SimulatedMessenger
 
+from kv_connector.commands import name_of
 from kv_connector.cuda_driver import CudaError
 from kv_connector.vllm.kv_groups import KvGroup
 
@@ -392,14 +393,14 @@ def test_should_release_what_is_told_late_behind_what_the_device_has_queued(pref
     prefiller.begin()
     prefiller.end()
     assert prefiller.counted_right == 0
-    told: list[dict[str, Any]] = []
+    told: list[Any] = []
     submit, prefiller.messenger.submit = prefiller.messenger.submit, told.extend
     start = prefiller.messenger.count
     prefiller.begin()
     opened = prefiller.device.hold()
     prefiller.connector.wait_for_save()
-    assert [command["do"] for command in told] == ["announce", "step", "stepEnded"]
-    assert (told[1]["counterStart"], told[2]["counterEnd"]) == (start, start + 5)
+    assert [name_of(command) for command in told] == ["announce", "step", "stepEnded"]
+    assert (told[1].counter_start, told[2].counter_end) == (start, start + 5)
     assert prefiller.messenger.count == start, "its pages are written when the word says so"
     opened.set()
     prefiller.device.finish()
@@ -447,7 +448,7 @@ def test_should_check_the_next_pass_when_the_first_has_failed(prefiller: Prefill
 def test_should_end_a_request_that_is_cancelled_while_the_first_pass_runs(prefiller: Prefiller) -> None:
     """The engine's word comes with the next step; the pages are held until the messenger lets them go."""
     prefiller.count_first_pass()
-    end = prefiller.release.metadata.PrefillEnd("r1", "aborted")
+    end = prefiller.release.metadata.PrefillEnded("r1", "aborted")
     prefiller.begin(prefiller.chunk("b"), prefill_ends=[end])
     said = [(each["do"], each.get("request")) for each in prefiller.messenger.commands if each["do"] != "stepEnded"]
     ended = said.index(("prefillEnded", "r1"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -334,21 +335,21 @@ def test_should_hold_nothing_that_a_lost_messenger_never_saw(engine: EngineMaker
 
 
 def test_should_end_the_request_alone_whose_command_fails(
-    engine: EngineMaker, caplog: pytest.LogCaptureFixture
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefiller = engine("kv_producer")
     names = [f"request-{index}-0000000{index}" for index in range(2)]
     for name in names:
         prefiller.add(name, 100, remote_decode())
-    worker = prefiller.worker._worker
-    describe = worker._describe
+    module = sys.modules[type(prefiller.worker._worker).__module__]
+    chunk_of_step = module.chunk_of_step
 
-    def fault(chunk: Any) -> Any:
+    def fault(chunk: Any, groups: Any) -> Any:
         if chunk.request == prefiller.messenger.by_name.number(names[0]):
             raise OSError("a fault of ours")
-        return describe(chunk)
+        return chunk_of_step(chunk, groups)
 
-    worker._describe = fault
+    monkeypatch.setattr(module, "chunk_of_step", fault)
     prefiller.steps(2)
     assert "a fault of ours" in caplog.text
     assert [(end["request"], end["outcome"]) for end in prefiller.messenger.of_kind("prefillEnded")] == [

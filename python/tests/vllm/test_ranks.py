@@ -219,7 +219,7 @@ def tell_of_each_end(ranks: Ranks, messenger: SimulatedMessenger) -> None:
     told = ranks.release.metadata
     fetches = [fetch(ranks.release, name) for name in ("arrives", "fails")]
     names = {"arrives": "arrives", "fails": "fails"}
-    ends = told.StepMetadata(step=2, names=names, prefill_ends=[told.PrefillEnd("r", "finished")], fetches=fetches)
+    ends = told.StepMetadata(step=2, names=names, prefill_ends=[told.PrefillEnded("r", "finished")], fetches=fetches)
     for meta in (step(ranks.release), ends):
         for worker in ranks.workers:
             worker.bind_connector_metadata(meta)

@@ -185,7 +185,7 @@ def both_ranks_report(ranks: Any, messenger: SimulatedMessenger, name: str) -> l
     announce = made.Announce("41", "t", digest)
     chunk = made.Chunk("41", "t", 20, 0, 0, 20, [made.PlacedBlocks(0, [0])], digest)
     begins = made.StepMetadata(step=1, names={"41": name}, announces=[announce], chunks=[chunk])
-    ends = made.StepMetadata(step=2, prefill_ends=[made.PrefillEnd("41", "finished")])
+    ends = made.StepMetadata(step=2, prefill_ends=[made.PrefillEnded("41", "finished")])
     for meta in (begins, ends):
         for worker in ranks.workers:
             worker.bind_connector_metadata(meta)

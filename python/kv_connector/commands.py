@@ -1,0 +1,207 @@
+"""The commands of docs/boundary.md, and their parts: plain values, whose fields Java's CommandReader reads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+PrefillOutcome = Literal["finished", "aborted", "failed"]
+ComparisonOutcome = Literal["equal", "different", "unjudged"]
+
+DIFFERENCE_MAX = 1e6
+"""What an infinite difference is counted as; no difference between right engines is near it."""
+
+
+class Command:
+    """A command; a field that is None is left out."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillerAddress:
+    """The address of the messenger of one of a prefiller's ranks."""
+
+    host: str
+    port: int
+    engine_id: str = ""
+    """The id that it is expected to have; "" if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPages:
+    """Pages of one group, from this position in the prompt on."""
+
+    first_page: int
+    pages: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPages:
+    """The pages of one group that a fetch fills."""
+
+    pages: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A request's part of a forward pass: tokens ``[first_token, end_token)``."""
+
+    request: str
+    transfer: str
+    prompt_digest: str
+    prompt_tokens: int
+    cached_tokens: int
+    first_token: int
+    end_token: int
+    groups: Sequence[ChunkPages]
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Command):
+    """A forward pass begins that computes these chunks."""
+
+    step: int
+    counter_start: int
+    chunks: Sequence[Chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded(Command):
+    """The forward pass is queued to its end."""
+
+    step: int
+    counter_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed(Command):
+    """The forward pass failed: nothing of it that was not sent yet is sent."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announce(Command):
+    """The engine has queued a request whose KV is to be sent."""
+
+    request: str
+    transfer: str
+    prompt_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Computed(Command):
+    """The KV of the tokens before ``end_token`` is complete; reported outside of any step."""
+
+    request: str
+    transfer: str
+    prompt_digest: str
+    prompt_tokens: int
+    end_token: int
+    groups: Sequence[ChunkPages]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEnded(Command):
+    """The engine has ended a prefill and holds its pages until it is reported as released."""
+
+    request: str
+    outcome: PrefillOutcome
+    context_slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(Command):
+    """A request waits for the KV of tokens ``[first_token, prompt_tokens)``, of all these messengers."""
+
+    request: str
+    transfer: str
+    prompt_digest: str
+    prefillers: Sequence[PrefillerAddress]
+    prompt_tokens: int
+    first_token: int
+    groups: Sequence[FetchPages]
+    limit_millis: int
+    """0: the messenger's own limit."""
+    context_slot: int | None = None
+    context_kinds: Sequence[str] | None = None
+    prompt_token_ids: Sequence[int] | None = None
+    """The prompt, if the prefiller has to enqueue it; with the next two."""
+    cache_salt: str | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expect(Command):
+    """The engine has queued a request that will fetch: its prefiller keeps the pages as long as this engine runs."""
+
+    transfer: str
+    prompt_digest: str
+    prefillers: Sequence[PrefillerAddress]
+
+
+@dataclass(frozen=True, slots=True)
+class Decline(Command):
+    """A transfer that will not be fetched: its prefiller need not keep the pages."""
+
+    transfer: str
+    prompt_digest: str
+    prefillers: Sequence[PrefillerAddress]
+
+
+@dataclass(frozen=True, slots=True)
+class Reject(Command):
+    """A request that never reached the engine, or whose prompt is not known any more: its prefiller stops waiting."""
+
+    transfer: str
+    prefillers: Sequence[PrefillerAddress]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon(Command):
+    """The engine has ended a request that fetches; its pages stay held until the messenger has ended it."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared(Command):
+    """Received KV was compared with own; see ``compared``."""
+
+    outcome: ComparisonOutcome
+    difference_millionths: int
+    prefillers: Sequence[PrefillerAddress]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted(Command):
+    """This many fetches were not begun, because their prefiller computes another KV."""
+
+    fetches: int
+
+
+def compared(outcome: ComparisonOutcome, worst: float, prefiller: PrefillerAddress) -> Compared:
+    """The KV of a prompt was compared. ``worst``: the largest difference, as a part of a layer's largest number."""
+    return Compared(outcome, round(min(worst, DIFFERENCE_MAX) * 1e6), [prefiller])
+
+
+def name_of(command: Command) -> str:
+    """The command's name in JSON."""
+    name = type(command).__name__
+    return name[0].lower() + name[1:]
+
+
+def encode(value: Any) -> dict[str, Any]:
+    """The JSON object of a command or a part of one, for ``json.dumps``; TypeError for anything else."""
+    named = {"do": name_of(value)} if isinstance(value, Command) else {}
+    given = ((wire, getattr(value, field)) for field, wire in _wire_names(value.__class__))
+    return named | {wire: each for wire, each in given if each is not None}
+
+
+@functools.cache
+def _wire_names(kind: type) -> Sequence[tuple[str, str]]:
+    names = [field.name for field in fields(kind)]
+    return [(name, name[0] + name.title().replace("_", "")[1:]) for name in names]
