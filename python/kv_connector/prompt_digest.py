@@ -14,6 +14,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+NO_DIGEST = ""
+"""Stands for the digest of a prompt that has none yet."""
+
 DIGEST_LENGTH_BYTES = 16
 """Long enough to prevent collisions, both accidental ones and those that a client searches for."""
 

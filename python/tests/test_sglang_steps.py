@@ -10,7 +10,8 @@ import pytest
 
 from kv_connector import LayerCounter
 from kv_connector.commands import Chunk
-from kv_connector.sglang.layerwise import LayerwiseSteps, PlannedChunk
+from kv_connector.sglang.exchange import PlannedChunk
+from kv_connector.sglang.layerwise import LayerwiseSteps
 from kv_connector.sglang.twins import Twins
 
 NAMES = ("layer.0", "layer.1")

@@ -19,6 +19,7 @@ from kv_connector.first_pass import FirstPass
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options
 from kv_connector.pair_rules import Check
+from kv_connector.prompt_digest import NO_DIGEST
 from kv_connector.sglang import engine_facts, geometry, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
@@ -29,7 +30,6 @@ from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.prefillers import Prefillers, RankPlace, register_room
-from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
 from kv_connector.sglang.state_tensors import STATE_TENSORS
 from kv_connector.sglang.twins import Twins

@@ -122,6 +122,16 @@ class Unsettled:
         return ", ".join(f"{count} {name}" for name, count in held.items()) or "nothing"
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedChunk:
+    """One request's part of a forward pass."""
+
+    told: Chunk
+    """The chunk in the command to the messenger."""
+    on_told: Callable[[], None]
+    """Called when the messenger has accepted it."""
+
+
 class MessengerLostError(Exception):
     """The messenger is lost. Raised on the scheduler's thread, it ends the engine, which could not move KV any more."""
 

@@ -16,16 +16,13 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
-from kv_connector.commands import Chunk
 from kv_connector.cuda_driver import CudaError
 from kv_connector.first_pass import FirstPass
 from kv_connector.layer_counter import GraphLayers, LayerCounter
-from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.first_pass import run_checked
-from kv_connector.sglang.twins import Computed, Twins
+from kv_connector.sglang.exchange import Exchange, PlannedChunk
+from kv_connector.sglang.twins import Twins
 
 _COUNTED = ("layer", "index")
 """The kinds of buffers that are complete when their layer's attention is: an indexer writes its keys before it."""
@@ -136,16 +133,6 @@ def _by_layer(names: Iterable[str]) -> dict[int, Sequence[str]]:
 
 HOOKS = AttentionHooks()
 """The one of this process: the model is loaded before the endpoint exists."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedChunk:
-    """One request's part of a forward pass."""
-
-    told: Chunk
-    """The chunk in the command to the messenger."""
-    on_told: Callable[[], None]
-    """Called when the messenger has accepted it."""
 
 
 class LayerwiseSteps:
@@ -269,75 +256,3 @@ def count_into_graphs(_result: None, runner: Any, *_args: Any, **_named: Any) ->
 def _prefills(disaggregation: Any) -> bool:
     """Whether the engine is a prefiller, or may become one."""
     return bool(disaggregation.disaggregation_mode == "prefill" or disaggregation.enable_pd_role_switch)
-
-
-def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
-    """Wraps ``Scheduler.run_batch``: the batch has its pages and is computed next."""
-    queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
-    steps = getattr(getattr(queue, "kv_manager", None), "steps", None)
-    if steps is None:
-        return original(scheduler, batch, *more, **named)
-    plan, forward = lambda: _plan(scheduler, batch, steps.twins), lambda: original(scheduler, batch, *more, **named)
-    first_pass = steps.first_pass
-    if first_pass is None:
-        return steps.run(plan, forward)
-
-    def on_stream() -> AbstractContextManager[Any]:
-        if not scheduler.enable_overlap:
-            return contextlib.nullcontext()
-        return scheduler.device_module.stream(scheduler.forward_stream)  # type: ignore[no-any-return]
-
-    if first_pass.is_right:
-        return steps.run(plan, forward, on_stream)
-    if batch.forward_mode.is_extend():
-        return run_checked(first_pass, forward, on_stream)
-    return original(scheduler, batch, *more, **named)
-
-
-def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:
-    """Plans a chunk for each request of the batch that is being sent."""
-    if not batch.forward_mode.is_extend():
-        return []
-    if scheduler.tree_cache.supports_prefix_sharing():
-        twins.leave_to_send([_computed(request) for request in batch.reqs])
-    planned = (_chunk(scheduler, request) for request in batch.reqs)
-    return [chunk for chunk in planned if chunk is not None]
-
-
-class _Unsent:
-    """Stands for the sender of a request that this backend does not send, such as SGLang's warm-up."""
-
-    def leave_to_send(self) -> None:
-        """Does nothing: the request is not sent from here."""
-
-
-def _computed(request: Any) -> Computed:
-    from kv_connector.sglang.sender import Sender
-
-    sender = request.disagg_kv_sender
-    return Computed(
-        tokens=request.origin_input_ids,
-        namespace=(request.extra_key, request.cache_salt),
-        first_token=request.prefix_len,
-        end_token=request.extend_end,
-        match_limit=request._compute_max_prefix_len(len(request.origin_input_ids)),
-        owner=sender if isinstance(sender, Sender) else _Unsent(),
-    )
-
-
-def _chunk(scheduler: Any, request: Any) -> PlannedChunk | None:
-    from kv_connector.sglang.sender import Sender
-
-    sender = request.disagg_kv_sender
-    if not isinstance(sender, Sender) or request.pending_bootstrap:
-        return None
-    page_tokens = sender.kv_mgr.kv_args.page_size
-
-    def pages_of(first_page: int, end_page: int) -> list[int]:
-        row = scheduler.req_to_token_pool.req_to_token[request.kv.req_pool_idx]
-        last_token = min(end_page * page_tokens, request.extend_end)
-        tokens = row[first_page * page_tokens : last_token : page_tokens]
-        pages = scheduler.token_to_kv_pool_allocator.translate_kv_indices_for_transfer(tokens) // page_tokens
-        return list(pages.tolist())
-
-    return sender.plan(request.extend_end, len(request.origin_input_ids), pages_of)

@@ -1,4 +1,4 @@
-"""The digest of what the KV of an SGLang request is computed from. Reads requests and their scheduler only."""
+"""The digest of what the KV of an SGLang request is computed from. Reads requests only."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
-from kv_connector.sglang import weight_changes
-from kv_connector.sglang.client_fields import NO_ROOM, room_fault
-from kv_connector.sglang.loaded_adapters import ADAPTERS
-from kv_connector.sglang.pair_check import bind
-
-NO_DIGEST = ""
-"""Stands for the digest of a request that has none yet."""
 
 
 def digest_of(request: Any, *, adapter: str = "", weights: str = "", contents_alike: bool = True) -> str:
@@ -66,61 +59,3 @@ def length_of(request: Any) -> int:
 def _tokens(request: Any) -> Any:
     computed_again = getattr(request, "pd_rebootstrap_in_progress", False)
     return request.origin_input_ids + request.output_ids if computed_again else request.origin_input_ids
-
-
-def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Runs before ``PrefillBootstrapQueue.create_sender``, which passes only the room of the request to the sender."""
-    from kv_connector.sglang.endpoint import TransferEndpoint
-
-    if isinstance(queue.kv_manager, TransferEndpoint):
-        queue.kv_manager.next_prompt_digest = _digest_in(queue.scheduler, request)
-        queue.kv_manager.next_prompt_tokens = length_of(request)
-
-
-def name_new_receiver(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Runs after ``DecodePreallocQueue._create_receiver_and_enqueue``: a decline needs a digest too.
-
-    A room that was refused is replaced: SGLang goes on to compute with it until it sees that the receiver has failed.
-    """
-    from kv_connector.sglang.receiver import Receiver
-
-    name_receiver(queue, waiting)
-    if isinstance(waiting.kv_receiver, Receiver) and room_fault(waiting.req.bootstrap_room):
-        waiting.req.bootstrap_room = NO_ROOM
-
-
-def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Runs before ``DecodePreallocQueue._send_kv_metadata``: a paused decoder may need more tokens by now."""
-    from kv_connector.sglang.receiver import Receiver
-
-    if isinstance(waiting.kv_receiver, Receiver):
-        waiting.kv_receiver.prompt_digest = _digest_in(queue.scheduler, waiting.req)
-        waiting.kv_receiver.prompt_tokens = length_of(waiting.req)
-        waiting.kv_receiver.arrival.adapter = _adapter(queue.scheduler, waiting.req.lora_id)
-        bind(waiting.req, waiting.kv_receiver.arrival)
-
-
-def _digest_in(scheduler: Any, request: Any) -> str:
-    return digest_of(
-        request,
-        adapter=_adapter(scheduler, request.lora_id),
-        weights=weight_changes.name(),
-        contents_alike=request.multimodal_inputs is None or _contents_are_alike(),
-    )
-
-
-def _contents_are_alike() -> bool:
-    """Whether both sides have equal hashes of equal images.
-
-    SGLang hashes the output of an image's processor. Processors on two kinds of GPUs may round differently; those on
-    CPUs give equal results. With SGLANG_MM_SKIP_COMPUTE_HASH the hashes are random numbers.
-    """
-    from sglang.srt.environ import envs
-    from sglang.srt.runtime_context import get_device
-
-    return get_device().device == "cpu" and not envs.SGLANG_MM_SKIP_COMPUTE_HASH.get()
-
-
-def _adapter(scheduler: Any, lora_id: str | None) -> str:
-    """The adapter's identity by its contents: each server gives adapters ids of its own."""
-    return ADAPTERS.identity(scheduler.tp_worker.model_runner.lora_manager, lora_id) if lora_id else ""

@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from typing import Any
 
 from kv_connector.commands import PrefillerAddress
+from kv_connector.prompt_digest import NO_DIGEST
 from kv_connector.sglang.client_fields import NO_ROOM, address_fault, dp_rank_fault, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Incoming
 from kv_connector.sglang.page_list import Pages
 from kv_connector.sglang.pair_states import Arrival
 from kv_connector.sglang.prefillers import Lookup, RankPlace
-from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import BaseKVReceiver, KVPoll, KVTransferError
 
 _ABORTED = "Aborted by AbortReq."

@@ -18,8 +18,6 @@ from kv_connector.sglang import (
     layerwise,
     loaded_adapters,
     pair_check,
-    prompt_name,
-    stages,
     state_tensors,
     weight_changes,
 )
@@ -64,20 +62,20 @@ def hook_scheduler() -> None:
     """Installs the hooks of a scheduler that uses this backend; others run without them."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from kv_connector.sglang import sglang_api
+    from kv_connector.sglang import hooks, sglang_api
 
-    hooks = {
-        "sglang.srt.managers.scheduler.Scheduler.run_batch": (layerwise.run_batch, HookType.AROUND),
-        f"{_PREFILL_QUEUE}.pop_bootstrapped": (stages.poll_queued, HookType.BEFORE),
-        f"{_PREFILL_QUEUE}.create_sender": (prompt_name.name_sender, HookType.BEFORE),
-        f"{_PREFILL_QUEUE}.release_memory_occupation": (abort_queued, HookType.BEFORE),
-        f"{_DECODE_QUEUE}._create_receiver_and_enqueue": (prompt_name.name_new_receiver, HookType.AFTER),
-        f"{_DECODE_QUEUE}._send_kv_metadata": (prompt_name.name_receiver, HookType.BEFORE),
+    by_target = {
+        "sglang.srt.managers.scheduler.Scheduler.run_batch": (hooks.run_batch, HookType.AROUND),
+        f"{_PREFILL_QUEUE}.pop_bootstrapped": (hooks.poll_queued, HookType.BEFORE),
+        f"{_PREFILL_QUEUE}.create_sender": (hooks.name_sender, HookType.BEFORE),
+        f"{_PREFILL_QUEUE}.release_memory_occupation": (hooks.abort_queued, HookType.BEFORE),
+        f"{_DECODE_QUEUE}._create_receiver_and_enqueue": (hooks.name_new_receiver, HookType.AFTER),
+        f"{_DECODE_QUEUE}._send_kv_metadata": (hooks.name_receiver, HookType.BEFORE),
         _RECEIVED: (pair_check.compare_received, HookType.AROUND),
         **dict.fromkeys(weight_changes.SOURCES, (weight_changes.note_update, HookType.AROUND)),
         weight_changes.END_OF_UPDATE: (weight_changes.note_end, HookType.AROUND),
     }
-    for target, (hook, kind) in hooks.items():
+    for target, (hook, kind) in by_target.items():
         if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):
             HookRegistry.register(target, hook, kind)
             if target in HookRegistry._patched:  # SGLang skips a target that another plugin has patched
@@ -87,7 +85,7 @@ def hook_scheduler() -> None:
         (
             *(_LOAD_MODEL, _ALLOCATE_POOLS, _ALLOCATE_METADATA, _TRANSFER_QUEUE, _DESCRIBE_STATE),
             *(loaded_adapters.FROM_FILES, loaded_adapters.FROM_TENSORS),
-            *hooks,
+            *by_target,
         )
     )
 
@@ -118,15 +116,6 @@ def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: An
         "receiver": Receiver,
         "bootstrap_server": sglang_api.CommonKVBootstrapServer,
     }[class_type.value]
-
-
-def abort_queued(queue: Any) -> None:
-    """Runs before ``PrefillBootstrapQueue.release_memory_occupation``, which silently drops queued requests."""
-    from kv_connector.sglang.sender import Sender
-
-    for request in queue.queue:
-        if isinstance(request.disagg_kv_sender, Sender):
-            request.disagg_kv_sender.abort()
 
 
 def never_release_by_time(_result: None, queue: Any, *_args: Any, **_kwargs: Any) -> None:

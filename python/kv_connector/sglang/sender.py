@@ -12,8 +12,7 @@ from kv_connector.commands import Chunk
 from kv_connector.sglang.beside_pages import BesidePages
 from kv_connector.sglang.client_fields import NO_ROOM, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
-from kv_connector.sglang.exchange import Outgoing
-from kv_connector.sglang.layerwise import PlannedChunk
+from kv_connector.sglang.exchange import Outgoing, PlannedChunk
 from kv_connector.sglang.page_list import PageList, PagesMovedError
 from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
 

@@ -26,7 +26,7 @@ from one_process import (
 )
 from sglang.srt.disaggregation.base.conn import KVPoll
 
-from kv_connector.sglang.stages import poll_queued
+from kv_connector.sglang.hooks import poll_queued
 
 
 class ShardedPair:

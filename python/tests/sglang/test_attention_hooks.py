@@ -144,7 +144,8 @@ def test_should_count_an_indexers_keys_with_their_layer(
 def test_should_say_once_that_a_models_layers_do_not_finish_in_their_order(
     hooks: AttentionHooks, counter: LayerCounter, attention: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from kv_connector.sglang.layerwise import LayerwiseSteps, PlannedChunk, install_hooks
+    from kv_connector.sglang.exchange import PlannedChunk
+    from kv_connector.sglang.layerwise import LayerwiseSteps, install_hooks
     from kv_connector.sglang.twins import Twins
 
     install_hooks(None, model_runner(attention, is_draft_worker=False))

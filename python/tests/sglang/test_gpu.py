@@ -262,8 +262,9 @@ def test_should_count_a_layer_when_all_of_it_is_queued(loaded: Any, model: Any) 
 
 
 def test_should_queue_begin_and_end_of_a_pass_where_sglang_queues_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kv_connector.sglang import layerwise
-    from kv_connector.sglang.layerwise import LayerwiseSteps, PlannedChunk
+    from kv_connector.sglang import hooks
+    from kv_connector.sglang.exchange import PlannedChunk
+    from kv_connector.sglang.layerwise import LayerwiseSteps
 
     order: list[str] = []
 
@@ -283,18 +284,18 @@ def test_should_queue_begin_and_end_of_a_pass_where_sglang_queues_the_pass(monke
     exchange = SimpleNamespace(step=lambda *_: True, step_ended=lambda *_: None)
     counted = SimpleNamespace(is_right=True)
     steps = LayerwiseSteps(exchange, counter, SimpleNamespace(), counted)  # type: ignore[arg-type]
-    monkeypatch.setattr(layerwise, "_plan", lambda *_: [PlannedChunk(CHUNK, lambda: None)])
+    monkeypatch.setattr(hooks, "_plan", lambda *_: [PlannedChunk(CHUNK, lambda: None)])
     scheduler = SimpleNamespace(
         disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=SimpleNamespace(steps=steps)),
         enable_overlap=True,
         device_module=SimpleNamespace(stream=stream),
         forward_stream="forward",
     )
-    layerwise.run_batch(lambda *_: order.append("pass"), scheduler, None)
+    hooks.run_batch(lambda *_: order.append("pass"), scheduler, None)
     assert order == ["into forward", "begin", "out of forward", "pass", "into forward", "end", "out of forward"]
     order.clear()
     scheduler.enable_overlap = False  # it computes where it schedules
-    layerwise.run_batch(lambda *_: order.append("pass"), scheduler, None)
+    hooks.run_batch(lambda *_: order.append("pass"), scheduler, None)
     assert order == ["begin", "pass", "end"]
 
 
@@ -302,7 +303,7 @@ class FirstPasses:
     """What SGLang's scheduler runs on a prefiller that has just started; what would be told of its passes is noted."""
 
     def __init__(self, pair: GpuPair, monkeypatch: pytest.MonkeyPatch) -> None:
-        from kv_connector.sglang import layerwise
+        from kv_connector.sglang import hooks
 
         self.steps = pair.pair.prefiller.endpoint.steps
         self.planned = 0
@@ -311,8 +312,8 @@ class FirstPasses:
         self._scheduler = SimpleNamespace(
             disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=manager), enable_overlap=False
         )
-        monkeypatch.setattr(layerwise, "_plan", self._plan)
-        self._run_batch = layerwise.run_batch
+        monkeypatch.setattr(hooks, "_plan", self._plan)
+        self._run_batch = hooks.run_batch
 
     def _plan(self, *_: object) -> list[Any]:
         self.planned += 1
@@ -437,7 +438,7 @@ def test_should_check_the_first_pass_where_sglang_queues_it() -> None:
 def test_should_send_nothing_of_a_pass_whose_end_the_driver_refuses(
     gpu_pair: GpuPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kv_connector.sglang.layerwise import PlannedChunk
+    from kv_connector.sglang.exchange import PlannedChunk
 
     steps = gpu_pair.pair.prefiller.endpoint.steps
     told: list[str] = []

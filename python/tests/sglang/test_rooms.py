@@ -37,7 +37,7 @@ def test_should_name_the_prompt_of_a_request_of_sglangs_on_both_sides(pair: Pair
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     from kv_connector.prompt_digest import prompt_digest
-    from kv_connector.sglang.prompt_name import name_receiver, name_sender
+    from kv_connector.sglang.hooks import name_receiver, name_sender
 
     request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
     queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=None)
@@ -67,7 +67,7 @@ def test_should_name_adapters_and_weights_as_sglang_was_told_of_them(pair: Pair,
 
     from kv_connector.adapter_digest import adapter_identity
     from kv_connector.prompt_digest import prompt_digest
-    from kv_connector.sglang.prompt_name import name_sender
+    from kv_connector.sglang.hooks import name_sender
 
     known = LoRARef(lora_name="sql", lora_path=str(adapter(tmp_path / "sql")))
     manager = HasLoaded({known.lora_id: known})
@@ -93,7 +93,7 @@ def test_should_name_images_by_sglangs_own_hashes(pair: Pair, monkeypatch: pytes
     from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem, MultimodalInputs, Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    from kv_connector.sglang.prompt_name import name_sender
+    from kv_connector.sglang.hooks import name_sender
 
     queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=None)
 
@@ -119,7 +119,7 @@ def test_should_name_the_prompt_of_a_receiver_that_ends_before_it_asks(pair: Pai
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    from kv_connector.sglang.prompt_name import name_new_receiver, name_sender
+    from kv_connector.sglang.hooks import name_new_receiver, name_sender
 
     request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
     room = pair.next_room()
@@ -178,7 +178,7 @@ def test_should_fail_the_request_alone_whose_room_is_none(pair: Pair, room: obje
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    from kv_connector.sglang.prompt_name import name_new_receiver, name_sender
+    from kv_connector.sglang.hooks import name_new_receiver, name_sender
 
     request = Req("r", "", array("q", [5, 6, 7]), SamplingParams(), bootstrap_room=room)  # type: ignore[arg-type]
     queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=None)

@@ -252,7 +252,7 @@ def test_should_end_a_request_whose_recompute_could_not_be_asked_for(pair: Pair,
 
 
 def test_should_end_what_is_queued_when_sglang_drops_its_queue(pair: Pair) -> None:
-    from kv_connector.sglang.registration import abort_queued
+    from kv_connector.sglang.hooks import abort_queued
 
     sender = pair.sender(pair.next_room())
     abort_queued(SimpleNamespace(queue=[SimpleNamespace(disagg_kv_sender=s) for s in (sender, None)]))

@@ -1,0 +1,163 @@
+"""What SGLang's scheduler calls of this backend beside its classes; each wraps, precedes or follows a method of SGLang.
+
+Imported once this backend is requested. Used by the scheduler's thread only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from kv_connector.sglang import weight_changes
+from kv_connector.sglang.client_fields import NO_ROOM, room_fault
+from kv_connector.sglang.endpoint import TransferEndpoint
+from kv_connector.sglang.exchange import PlannedChunk
+from kv_connector.sglang.first_pass import run_checked
+from kv_connector.sglang.loaded_adapters import ADAPTERS
+from kv_connector.sglang.pair_check import bind
+from kv_connector.sglang.prompt_name import digest_of, length_of
+from kv_connector.sglang.receiver import Receiver
+from kv_connector.sglang.sender import Sender
+from kv_connector.sglang.twins import Computed, Twins
+
+
+def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
+    """Wraps ``Scheduler.run_batch``: the batch has its pages and is computed next."""
+    queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
+    steps = getattr(getattr(queue, "kv_manager", None), "steps", None)
+    if steps is None:
+        return original(scheduler, batch, *more, **named)
+    plan, forward = lambda: _plan(scheduler, batch, steps.twins), lambda: original(scheduler, batch, *more, **named)
+    first_pass = steps.first_pass
+    if first_pass is None:
+        return steps.run(plan, forward)
+
+    def on_stream() -> AbstractContextManager[Any]:
+        if not scheduler.enable_overlap:
+            return contextlib.nullcontext()
+        return scheduler.device_module.stream(scheduler.forward_stream)  # type: ignore[no-any-return]
+
+    if first_pass.is_right:
+        return steps.run(plan, forward, on_stream)
+    if batch.forward_mode.is_extend():
+        return run_checked(first_pass, forward, on_stream)
+    return original(scheduler, batch, *more, **named)
+
+
+def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:
+    """Plans a chunk for each request of the batch that is being sent."""
+    if not batch.forward_mode.is_extend():
+        return []
+    if scheduler.tree_cache.supports_prefix_sharing():
+        twins.leave_to_send([_computed(request) for request in batch.reqs])
+    planned = (_chunk(scheduler, request) for request in batch.reqs)
+    return [chunk for chunk in planned if chunk is not None]
+
+
+class _Unsent:
+    """Stands for the sender of a request that this backend does not send, such as SGLang's warm-up."""
+
+    def leave_to_send(self) -> None:
+        """Does nothing: the request is not sent from here."""
+
+
+def _computed(request: Any) -> Computed:
+    sender = request.disagg_kv_sender
+    return Computed(
+        tokens=request.origin_input_ids,
+        namespace=(request.extra_key, request.cache_salt),
+        first_token=request.prefix_len,
+        end_token=request.extend_end,
+        match_limit=request._compute_max_prefix_len(len(request.origin_input_ids)),
+        owner=sender if isinstance(sender, Sender) else _Unsent(),
+    )
+
+
+def _chunk(scheduler: Any, request: Any) -> PlannedChunk | None:
+    sender = request.disagg_kv_sender
+    if not isinstance(sender, Sender) or request.pending_bootstrap:
+        return None
+    page_tokens = sender.kv_mgr.kv_args.page_size
+
+    def pages_of(first_page: int, end_page: int) -> list[int]:
+        row = scheduler.req_to_token_pool.req_to_token[request.kv.req_pool_idx]
+        last_token = min(end_page * page_tokens, request.extend_end)
+        tokens = row[first_page * page_tokens : last_token : page_tokens]
+        pages = scheduler.token_to_kv_pool_allocator.translate_kv_indices_for_transfer(tokens) // page_tokens
+        return list(pages.tolist())
+
+    return sender.plan(request.extend_end, len(request.origin_input_ids), pages_of)
+
+
+def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs before ``PrefillBootstrapQueue.create_sender``, which passes only the room of the request to the sender."""
+    if isinstance(queue.kv_manager, TransferEndpoint):
+        queue.kv_manager.next_prompt_digest = _digest_in(queue.scheduler, request)
+        queue.kv_manager.next_prompt_tokens = length_of(request)
+
+
+def name_new_receiver(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs after ``DecodePreallocQueue._create_receiver_and_enqueue``: a decline needs a digest too.
+
+    A room that was refused is replaced: SGLang goes on to compute with it until it sees that the receiver has failed.
+    """
+    name_receiver(queue, waiting)
+    if isinstance(waiting.kv_receiver, Receiver) and room_fault(waiting.req.bootstrap_room):
+        waiting.req.bootstrap_room = NO_ROOM
+
+
+def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs before ``DecodePreallocQueue._send_kv_metadata``: a paused decoder may need more tokens by now."""
+    if isinstance(waiting.kv_receiver, Receiver):
+        waiting.kv_receiver.prompt_digest = _digest_in(queue.scheduler, waiting.req)
+        waiting.kv_receiver.prompt_tokens = length_of(waiting.req)
+        waiting.kv_receiver.arrival.adapter = _adapter(queue.scheduler, waiting.req.lora_id)
+        bind(waiting.req, waiting.kv_receiver.arrival)
+
+
+def _digest_in(scheduler: Any, request: Any) -> str:
+    return digest_of(
+        request,
+        adapter=_adapter(scheduler, request.lora_id),
+        weights=weight_changes.name(),
+        contents_alike=request.multimodal_inputs is None or _contents_are_alike(),
+    )
+
+
+def _contents_are_alike() -> bool:
+    """Whether both sides have equal hashes of equal images.
+
+    SGLang hashes the output of an image's processor. Processors on two kinds of GPUs may round differently; those on
+    CPUs give equal results. With SGLANG_MM_SKIP_COMPUTE_HASH the hashes are random numbers.
+    """
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_device
+
+    return get_device().device == "cpu" and not envs.SGLANG_MM_SKIP_COMPUTE_HASH.get()
+
+
+def _adapter(scheduler: Any, lora_id: str | None) -> str:
+    """The adapter's identity by its contents: each server gives adapters ids of its own."""
+    return ADAPTERS.identity(scheduler.tp_worker.model_runner.lora_manager, lora_id) if lora_id else ""
+
+
+def poll_queued(queue: Any) -> None:
+    """Runs before ``PrefillBootstrapQueue.pop_bootstrapped``: reports the state of each request to the first stage.
+
+    The first stage decides for all when a queued request is computed, by the states that the others have put into a
+    store. SGLang never polls what is queued on these: its own backends receive grants on their own threads.
+    """
+    if queue.pp_rank == 0:
+        return
+    for request in queue.queue:
+        if isinstance(request.disagg_kv_sender, Sender):
+            request.disagg_kv_sender.poll()
+
+
+def abort_queued(queue: Any) -> None:
+    """Runs before ``PrefillBootstrapQueue.release_memory_occupation``, which silently drops queued requests."""
+    for request in queue.queue:
+        if isinstance(request.disagg_kv_sender, Sender):
+            request.disagg_kv_sender.abort()
