@@ -38,6 +38,20 @@ class FaultTest extends MessengerPair {
         prefiller.messenger.doWork();
     }
 
+    /** A write that was never accepted is not awaited: a drain would wait for it for ever. */
+    @Test
+    void shouldAwaitNoWriteWhoseSubmitHasThrown() {
+        fetch("r", 1, 0);
+        carry();
+        prefiller.transfer.bugOfSubmit = new IllegalStateException("a bug of a submit");
+        compute("r", 0);
+        prefiller.messenger.doWork();
+
+        assertThat(prefiller.tally.sum(MessengerMetric.FAULTS_CONTAINED)).isEqualTo(1);
+        assertThat(prefiller.transfer.submitted).isEmpty();
+        assertThat(prefiller.cache.held().writesInFlight()).isZero();
+    }
+
     @Test
     void shouldFailTheFetchThatMeetsABugAndNoOther() {
         decoder.transfer.bugOfOpenWindow = new IllegalStateException("a bug of a window");

@@ -52,6 +52,8 @@ public final class RecordingTransferEngine implements TransferEngine {
 
     /** Set by a test: the engine has ended by this error. */
     Throwable bug;
+    /** Set by a test: thrown by each {@code submit} until it is null. */
+    RuntimeException bugOfSubmit;
     /** Set by a test: thrown by the next {@code allow}. */
     RuntimeException bugOfAllow;
 
@@ -170,6 +172,9 @@ public final class RecordingTransferEngine implements TransferEngine {
 
     @Override
     public int submit(Peer peer, TransferRequest request, long cookie) {
+        if (bugOfSubmit != null) {
+            throw bugOfSubmit;
+        }
         if (request instanceof TransferRequest.PagedWrites writes
                 && writes.sourcePages().indices()[0] == poisonedPage) {
             throw new IllegalStateException("a bug");

@@ -390,14 +390,19 @@ public final class LayerWriter {
     /** Submits a write, which then is in flight, or returned to the pool if not accepted. */
     private int post(LayerWrite write, PagedWrites request) {
         Delivery delivery = write.delivery;
-        int result = transfer.submit(delivery.grant.session().peer, request, write.cookie);
+        int result = TransferEngine.REFUSED;
+        try {
+            result = transfer.submit(delivery.grant.session().peer, request, write.cookie);
+        } finally { // nothing was accepted if it has thrown
+            if (result != TransferEngine.ACCEPTED) {
+                recycle(write);
+            }
+        }
         if (result == TransferEngine.ACCEPTED) {
             write.request = request;
             delivery.writesInFlight++;
             delivery.postedWeight +=
                     (long) request.weight() * request.sourcePages().count();
-        } else {
-            recycle(write);
         }
         return result;
     }

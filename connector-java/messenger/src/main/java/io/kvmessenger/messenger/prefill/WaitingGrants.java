@@ -87,7 +87,8 @@ final class WaitingGrants {
         this.limits = limits;
         this.unheard = new UnheardWait(limits);
         this.capacities = limits.capacities();
-        this.brought = new BroughtPrompts(capacities.endedTransfersMax());
+        // one that waits is not forgotten: its decoder's other messengers bring the prompt too
+        this.brought = new BroughtPrompts(capacities.grantsWaitingMax() + capacities.endedTransfersMax());
         this.dismissed = new BoundedMap<>(capacities.endedTransfersMax());
     }
 
