@@ -29,6 +29,45 @@ final class Faults {
         if (world.scenario().fall().swallowPeriodNs() > 0) {
             scheduleSwallowing(new SplittableRandom(world.scenario().seed() * 0xD6E8FEB86659FD93L + 2));
         }
+        ClockJumps jumps = world.scenario().hardships().jumps();
+        if (jumps.periodNs() > 0) {
+            scheduleJump(jumps, new SplittableRandom(world.scenario().seed() * 0xD6E8FEB86659FD93L + 4));
+        }
+    }
+
+    private void scheduleJump(ClockJumps jumps, SplittableRandom jumping) {
+        world.clock().after(jumping.nextLong(2 * jumps.periodNs()), () -> {
+            if (!ended) {
+                jump(jumps, jumping);
+                scheduleJump(jumps, jumping);
+            }
+        });
+    }
+
+    private void jump(ClockJumps jumps, SplittableRandom jumping) {
+        long lengthNs = ClockJumps.drawLengthNs(world.scenario().limits(), jumping);
+        boolean stops = jumping.nextDouble() < jumps.stops();
+        List<SimulatedNode> nodes = jumpers(jumping);
+        for (SimulatedNode node : nodes) {
+            world.trace().add(node.process(), stops ? "stop" : "jump", lengthNs / 1000 + " us");
+            if (stops) {
+                node.pause(world.clock().nowNs() + lengthNs);
+            } else {
+                node.jump(lengthNs);
+            }
+        }
+    }
+
+    /** One process, all of one side, or all. */
+    private List<SimulatedNode> jumpers(SplittableRandom jumping) {
+        List<SimulatedNode> all =
+                world.alive().stream().map(process -> process.node).toList();
+        return switch (jumping.nextInt(4)) {
+            case 0 -> all;
+            case 1 -> all.stream().filter(node -> node.name().startsWith("P")).toList();
+            case 2 -> all.stream().filter(node -> node.name().startsWith("D")).toList();
+            default -> all.isEmpty() ? all : List.of(all.get(jumping.nextInt(all.size())));
+        };
     }
 
     private void scheduleLane() {

@@ -70,6 +70,28 @@ abstract class MutatedEvents implements EngineEvents {
         engine.log(level, message);
     }
 
+    /** The engine is told at once that a fetch has failed whose pages would be in quarantine. */
+    static final class WithoutQuarantine extends MutatedEvents {
+        private final Set<String> failed = new HashSet<>();
+
+        WithoutQuarantine(EngineEvents engine) {
+            super(engine);
+        }
+
+        @Override
+        public void quarantined(String request, String reason) {
+            failed.add(request);
+            engine.failed(request, reason);
+        }
+
+        @Override
+        public void failed(String request, String reason) {
+            if (!failed.remove(request)) {
+                engine.failed(request, reason);
+            }
+        }
+    }
+
     /** An engine that waits for grants does not receive them. */
     static final class WithoutGrants extends MutatedEvents {
         WithoutGrants(EngineEvents engine) {
@@ -138,10 +160,11 @@ abstract class MutatedEvents implements EngineEvents {
         }
 
         /** A messenger counts a lost link before it decides what becomes of its requests. */
-        Tally tally() {
+        Tally tally(Tally counting) {
             return new Tally() {
                 @Override
                 public void add(MessengerMetric metric, long count) {
+                    counting.add(metric, count);
                     if (metric == MessengerMetric.LINKS_LOST) {
                         failing.addAll(open);
                     }

@@ -1,16 +1,24 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Grant;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
+import java.util.Set;
 
 /** Control frames as received by a messenger with the bug of a {@link Mutation}. */
 final class MutatedFrames {
     private final Mutation mutation;
     /** By process and id: digest of the first prompt that was granted. */
     private final Map<String, String> servedDigests = new HashMap<>();
+
+    /** Processes with the ids that they have granted; and with the grants of one that were not its first. */
+    private final Set<String> granted = new HashSet<>();
+
+    private final Set<String> grantedAgain = new HashSet<>();
 
     /** The kinds of context rows that go on request. */
     private final int onRequestBits;
@@ -23,8 +31,40 @@ final class MutatedFrames {
         this.onRequestBits = (1 << traffic.contextOnRequest()) - 1;
     }
 
-    void sent(String process, ControlFrame frame) {
+    /** The frame as the process sends it. */
+    ControlFrame sent(String process, ControlFrame frame) {
         answers.sent(process, frame);
+        if (frame.hasGrant() && !granted.add(process + " " + frame.getGrant().getTransferId())) {
+            grantedAgain.add(process + " " + frame.getGrant().getGrantId());
+        }
+        return mutation == Mutation.CHECKSUM_OF_ANOTHER && frame.hasChecksums() ? withoutOther(frame) : frame;
+    }
+
+    private static String grantOf(String process, ControlFrame frame) {
+        return process + " " + frame.getChecksums().getGrantId();
+    }
+
+    /** The first write's checksum counts for the last as well. */
+    private static ControlFrame withoutLast(ControlFrame frame) {
+        Checksums.Builder checksums = frame.getChecksums().toBuilder();
+        int last = checksums.getWritesCount() - 1;
+        if (last > 0) {
+            int weight = checksums.getWrites(last).getWeight();
+            checksums.removeWrites(last);
+            checksums.getWritesBuilder(0).setWeight(checksums.getWrites(0).getWeight() + weight);
+        }
+        return frame.toBuilder().setChecksums(checksums).build();
+    }
+
+    private static ControlFrame withoutOther(ControlFrame frame) {
+        Checksums.Builder checksums = frame.getChecksums().toBuilder();
+        for (int i = 1; i < checksums.getWritesCount(); i++) {
+            if (checksums.getWrites(i).getWeight() == checksums.getWrites(0).getWeight()) {
+                checksums.setWrites(i, checksums.getWrites(0));
+                return frame.toBuilder().setChecksums(checksums).build();
+            }
+        }
+        return frame;
     }
 
     /** The frame as the process misreads it; null when it ignores the frame. */
@@ -37,6 +77,9 @@ final class MutatedFrames {
             case EXPECTATION_LOST -> frame.hasExpect() ? null : frame;
             case REQUESTED_ROW_LEFT_OUT -> asking(frame, 0);
             case UNREQUESTED_ROW_SENT -> asking(frame, onRequestBits);
+            case COMPARISON_LEFT_OUT -> frame.hasChecksums() ? withoutLast(frame) : frame;
+            case COMPARISON_LEFT_OUT_AGAIN ->
+                frame.hasChecksums() && grantedAgain.contains(grantOf(process, frame)) ? withoutLast(frame) : frame;
             case ANSWERED_BY_IMMEDIATE -> answers.delivered(process, frame);
             default -> frame;
         };

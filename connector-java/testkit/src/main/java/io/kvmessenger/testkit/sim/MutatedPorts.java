@@ -48,6 +48,7 @@ final class MutatedPorts {
             case GENERATION_IGNORED ->
                 transport.looksAtWrites() ? new CountingPosted(ports.transfer(), transport) : ports.transfer();
             case FREED_WITHOUT_PROOF -> new ClosingAtOnce(ports.transfer());
+            case FULL_QUEUE_TAKEN_AS_ACCEPTED -> new TakingFullAsAccepted(ports.transfer());
             case ALLOWANCE_UNCHECKED -> new WritingOn(ports.transfer());
             default -> ports.transfer();
         };
@@ -56,12 +57,13 @@ final class MutatedPorts {
                 switch (mutation) {
                     case FREE_ON_CANCEL -> events;
                     case VERDICT_BEFORE_PROOF -> failing;
+                    case QUARANTINE_SKIPPED -> new MutatedEvents.WithoutQuarantine(ports.engine());
                     case GRANT_NOT_TOLD -> new MutatedEvents.WithoutGrants(ports.engine());
                     default -> ports.engine();
                 },
                 ports.intake(),
                 mutated(ports.progress(), layers),
-                mutation == Mutation.VERDICT_BEFORE_PROOF ? failing.tally() : ports.tally(),
+                mutation == Mutation.VERDICT_BEFORE_PROOF ? failing.tally(ports.tally()) : ports.tally(),
                 ports.clock(),
                 ports.random());
     }

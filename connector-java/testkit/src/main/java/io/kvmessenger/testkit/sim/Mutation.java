@@ -100,18 +100,39 @@ public enum Mutation {
     SILENCE_BORNE(Weather.QUIET),
     /** An engine that waits for grants does not receive them. */
     GRANT_NOT_TOLD,
+    /** Of several writes whose checksums come at once, the pages of the last are not compared. */
+    COMPARISON_LEFT_OUT,
+    /** The same, only of a transfer that the decoder has granted before. */
+    COMPARISON_LEFT_OUT_AGAIN,
+    /** The checksum of one write is sent twice, and that of the next one of its weight never. */
+    CHECKSUM_OF_ANOTHER,
+    /** A write that its full queue has refused counts as accepted. */
+    FULL_QUEUE_TAKEN_AS_ACCEPTED(Hardships.Kind.PORTS),
+    /** The pages of a fetch that is given up early are free at once. */
+    QUARANTINE_SKIPPED(Hardships.Kind.CLOCKS),
     /** What a decoder waits for when a control link ends has failed, whatever has been written. */
     VERDICT_BEFORE_PROOF;
 
     /** The kind of run that can expose it. */
     final Weather weather;
+    /** What such a run has besides. */
+    final Hardships.Kind beside;
 
     Mutation() {
         this(Weather.FAULTY);
     }
 
     Mutation(Weather weather) {
+        this(weather, Hardships.Kind.NONE);
+    }
+
+    Mutation(Hardships.Kind beside) {
+        this(Weather.FAULTY, beside);
+    }
+
+    Mutation(Weather weather, Hardships.Kind beside) {
         this.weather = weather;
+        this.beside = beside;
     }
 
     /** Whether it changes frames in flight, which a seal would detect. */
@@ -119,6 +140,7 @@ public enum Mutation {
         return switch (this) {
             case DIGEST_IGNORED, ID_SERVED_ONCE, REJECTION_ENDS_TRANSFER, REJECTION_LOST, EXPECTATION_LOST -> true;
             case REQUESTED_ROW_LEFT_OUT, UNREQUESTED_ROW_SENT -> true;
+            case COMPARISON_LEFT_OUT, COMPARISON_LEFT_OUT_AGAIN, CHECKSUM_OF_ANOTHER -> true;
             default -> false;
         };
     }

@@ -23,6 +23,7 @@ import java.util.stream.Stream;
  * @param bothRoles whether prefillers also decode what other prefillers compute
  * @param workerCount of each transfer engine
  * @param devicesWrite whether prefillers' pages are in device memory, and gathered from there
+ * @param hardships what the run has beside what its seed draws
  */
 record Scenario(
         long seed,
@@ -44,7 +45,8 @@ record Scenario(
         Lanes lanes,
         Fall fall,
         boolean devicesWrite,
-        Swarm swarm) {
+        Swarm swarm,
+        Hardships hardships) {
     static final long MICRO = 1_000;
     static final long MILLI = 1_000_000;
 
@@ -154,7 +156,8 @@ record Scenario(
                     case FAULTY -> Swarm.draw(random);
                     case SOUND -> Swarm.sound(random);
                     case QUIET -> Swarm.quiet(random);
-                });
+                },
+                Hardships.NONE);
     }
 
     private static ChecksumMode drawChecksums(SplittableRandom random) {
@@ -273,20 +276,25 @@ record Scenario(
 
     /** Compares pages, if they are written from host memory. */
     Scenario with(ChecksumMode mode) {
-        return with(fabric, mode, devicesWrite && mode == ChecksumMode.OFF);
+        return with(fabric, mode, devicesWrite && mode == ChecksumMode.OFF, hardships);
     }
 
     /** With devices at all sources, or at none. */
     Scenario with(boolean devices) {
-        return with(fabric, devices ? ChecksumMode.OFF : checksumMode, devices);
+        return with(fabric, devices ? ChecksumMode.OFF : checksumMode, devices, hardships);
     }
 
     /** With the lanes that were drawn for the seed's fabric. */
     Scenario with(FabricKind kind) {
-        return with(kind, checksumMode, devicesWrite);
+        return with(kind, checksumMode, devicesWrite, hardships);
     }
 
-    private Scenario with(FabricKind kind, ChecksumMode mode, boolean devices) {
+    /** With these besides. */
+    Scenario with(Hardships besides) {
+        return with(fabric, checksumMode, devicesWrite, besides);
+    }
+
+    private Scenario with(FabricKind kind, ChecksumMode mode, boolean devices, Hardships besides) {
         return new Scenario(
                 seed,
                 weather,
@@ -307,7 +315,8 @@ record Scenario(
                 lanes,
                 fall,
                 devices,
-                swarm);
+                swarm,
+                besides);
     }
 
     /** Whether this messenger of an engine writes from device memory. */

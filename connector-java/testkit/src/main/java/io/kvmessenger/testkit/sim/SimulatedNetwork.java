@@ -144,16 +144,18 @@ final class SimulatedNetwork {
     }
 
     /** The network as one process sees it. */
-    ControlNetwork portOf(SimulatedNode node) {
-        return new Port(node);
+    ControlNetwork portOf(SimulatedNode node, FailingPorts failing) {
+        return new Port(node, failing);
     }
 
     private final class Port implements ControlNetwork {
         private final SimulatedNode node;
+        private final FailingPorts failing;
         private final Map<Long, End> ends = new LinkedHashMap<>();
 
-        Port(SimulatedNode node) {
+        Port(SimulatedNode node, FailingPorts failing) {
             this.node = node;
+            this.failing = failing;
             node.onAccepted(id -> ends.put(id, endOf(id)));
         }
 
@@ -165,6 +167,11 @@ final class SimulatedNetwork {
             ends.put(link.dialler.id, link.dialler);
             String address = host + ":" + port;
             trace.add(node.process(), "dial", address + " link " + link.dialler.id);
+            if (failing.happens("dial", failing.faults().dialRefused())) {
+                links.remove(link);
+                reportClosed(link.dialler, "connection refused");
+                return link.dialler.id;
+            }
             clock.after(
                     delayNs(), () -> partitions.whenControlConnected(node.name(), host, () -> arrive(link, address)));
             return link.dialler.id;
@@ -173,7 +180,12 @@ final class SimulatedNetwork {
         @Override
         public void send(long link, ControlFrame frame) {
             End end = ends.get(link);
-            if (end != null && !end.closed && end.link.other(end) != null) {
+            if (end == null || end.closed || end.link.other(end) == null) {
+                return;
+            }
+            if (failing.happens("send", failing.faults().sendFull())) {
+                endFull(end);
+            } else {
                 SimulatedNetwork.this.send(end, frame);
             }
         }
@@ -200,6 +212,13 @@ final class SimulatedNetwork {
                 });
             }
         }
+    }
+
+    /** A link whose peer does not read fast enough ends for both, as does what is on its way. */
+    private void endFull(End end) {
+        links.remove(end.link);
+        reportClosed(end, "the peer has stopped reading");
+        reportClosed(end.link.other(end), "connection reset by peer");
     }
 
     private End endOf(long id) {
@@ -234,11 +253,11 @@ final class SimulatedNetwork {
         }
     }
 
-    private void send(End from, ControlFrame frame) {
+    private void send(End from, ControlFrame meant) {
         End to = from.link.other(from);
+        ControlFrame frame = frames.sent(from.node.process(), meant);
         trace.add(from.node.process(), "send", to.node.process() + " " + describe(frame));
         listener.frameSent(from.node.process(), to.node.process(), frame);
-        frames.sent(from.node.process(), frame);
         inOrder(to, () -> {
             if (!to.closed && !to.deaf && to.node.alive() && links.contains(from.link)) {
                 listener.frameDelivered(from.node.process(), to.node.process(), frame);

@@ -24,7 +24,7 @@ final class SimulatedNode {
     private final String name;
     private final long incarnation;
     private final double slowness;
-    private final long clockOffsetNs;
+    private long clockOffsetNs;
     private final ArrayDeque<Consumer<Messenger>> inbox = new ArrayDeque<>();
     private final WatchPeriod watchPeriod;
     private final List<Runnable> whenRunning = new ArrayList<>();
@@ -142,6 +142,12 @@ final class SimulatedNode {
         });
     }
 
+    /** Its clock jumps forward, as after a suspension of the machine; what it waits for may be overdue now. */
+    void jump(long lengthNs) {
+        clockOffsetNs += lengthNs;
+        wake();
+    }
+
     /** Suspends its threads, as SIGSTOP does; memory and sockets stay. */
     void pause(long untilNs) {
         pausedUntilNs = Math.max(pausedUntilNs, untilNs);
@@ -187,13 +193,27 @@ final class SimulatedNode {
         }
     }
 
+    /** Whether it has met the fault of a port, which the agent's thread logs: {@code MessengerAgent.guarded}. */
+    private static boolean survives(Runnable step) {
+        try {
+            step.run();
+            return false;
+        } catch (PlantedFault fault) {
+            return true;
+        }
+    }
+
     private void doWork() {
         int inputs = inbox.size();
-        while (!inbox.isEmpty()) {
-            inbox.removeFirst().accept(messenger);
-        }
-        int work = inputs + messenger.doWork();
-        if (work > 0) {
+        boolean met = survives(() -> {
+            while (!inbox.isEmpty()) {
+                inbox.removeFirst().accept(messenger);
+            }
+        });
+        int[] done = new int[1];
+        met |= survives(() -> done[0] = messenger.doWork());
+        int work = inputs + done[0];
+        if (work > 0 || met) {
             wake();
         } else if (messenger.watching()) {
             thread.turnAt(clock.nowNs() + watchPeriod.periodNs(clock.nowNs()));

@@ -144,6 +144,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
             fabric.wakeLater(transport);
             return 0;
         }
+        transport.throwIfItFails();
         fabric.guard(() -> take(batch, postId, lane));
         return batch.unitCount();
     }

@@ -26,11 +26,13 @@ final class SimulatedProcess {
     final NodeEngine engine;
     final KvCache cache;
     final Messenger messenger;
+    final FailingPorts failing;
 
     SimulatedProcess(Simulation world, SimulatedNode node, KvGeometry geometry, SplittableRandom random) {
         Scenario scenario = world.scenario();
         WorldListener listener = world.listener();
         this.node = node;
+        failing = new FailingPorts(scenario, world.clock(), world.trace(), node, world.isHealed());
         ContextPool context = new ContextPool(
                 scenario.traffic().contextKinds(), scenario.traffic().contextOnRequest());
         pool = new PagePool(geometry, context, random.split());
@@ -45,12 +47,17 @@ final class SimulatedProcess {
                 copies,
                 node::wake);
         transport = invoked.transport();
-        transfer = new WatchedTransferEngine(invoked.engine(), node.process(), listener);
+        transfer = new WatchedTransferEngine(
+                FailingTransferEngine.of(invoked.engine(), node, failing), node.process(), listener);
+        transport.fail(failing);
         engine = world.engines().start(world, node, pool, random);
         List<MemorySegment> all = Stream.concat(pool.memories().stream(), pool.context().memories().stream())
                 .toList();
         listener.processStarted(node.process(), geometry, all);
         List<Region> regions = register(all, copies);
+        listener.regionsRegistered(
+                node.process(),
+                regions.stream().map(region -> region.descriptor().regionId()).toList());
         int rankCount = pool.memories().size();
         List<RankMemory> memories = regions.stream()
                 .limit(rankCount)
@@ -65,12 +72,12 @@ final class SimulatedProcess {
                 engine.events(),
                 engine.intake(),
                 engine.progress(),
-                new SilentTally(),
+                new ReportingTally(node.process(), listener),
                 node::nowNs,
                 random.split());
         KvCache.Ports faulty = mutated.wrap(ports, ComputedLayers.of(geometry));
         PeerWarnings warnings = new PeerWarnings(faulty.engine(), faulty.clock());
-        Sessions sessions = sessions(world, node, faulty, warnings);
+        Sessions sessions = sessions(world, node, failing, faulty, warnings);
         cache = new KvCache(
                 new Decoder.Cache(geometry, memories, pool.context().describe(contextRegions), scenario.checksumMode()),
                 sessions,
@@ -83,12 +90,13 @@ final class SimulatedProcess {
         node.start(messenger, cache);
     }
 
-    private static Sessions sessions(Simulation world, SimulatedNode node, KvCache.Ports ports, PeerWarnings warnings) {
+    private static Sessions sessions(
+            Simulation world, SimulatedNode node, FailingPorts failing, KvCache.Ports ports, PeerWarnings warnings) {
         Scenario scenario = world.scenario();
         String secret = world.mutation().changesFrames() ? "" : scenario.secret();
         return new Sessions(
                 new MessengerIdentity(node.name(), node.incarnation(), secret.getBytes(StandardCharsets.UTF_8)),
-                world.network().portOf(node),
+                world.network().portOf(node, failing),
                 world.mutation().limits(scenario.limits()),
                 ports.tally(),
                 ports.random(),

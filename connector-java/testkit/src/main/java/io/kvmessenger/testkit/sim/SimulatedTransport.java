@@ -58,6 +58,9 @@ final class SimulatedTransport implements Domain {
     /** One for each worker of its engine. Peers address the first. */
     private List<SimulatedTransport> ofEngine = List.of(this);
 
+    /** Null where no port fails. */
+    private FailingPorts failing;
+
     private boolean closed;
 
     SimulatedTransport(
@@ -84,6 +87,17 @@ final class SimulatedTransport implements Domain {
     /** Sets the transports of all workers, of which this is the first. */
     void leads(List<SimulatedTransport> all) {
         all.forEach(transport -> transport.ofEngine = List.copyOf(all));
+    }
+
+    void fail(FailingPorts ports) {
+        ofEngine.forEach(transport -> transport.failing = ports);
+    }
+
+    /** The transport of a driver that has met an error throws it. */
+    void throwIfItFails() {
+        if (failing != null) {
+            failing.throwAt("post", failing.faults().postThrows());
+        }
     }
 
     Map<Integer, Long> postedWeights() {

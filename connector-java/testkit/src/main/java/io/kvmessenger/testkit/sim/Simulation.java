@@ -71,9 +71,14 @@ public final class Simulation {
         boolean immsRepeat = mutation.limits(scenario.engineLimits()).generations() < Imm.GENERATION_COUNT;
         Checkers.World facts = new Checkers.World(
                 clock::nowNs,
+                process -> processes
+                        .get(process.substring(0, process.indexOf('#')))
+                        .node
+                        .nowNs(),
                 scenario.limits(),
                 immsRepeat,
-                scenario.checksumMode() != ChecksumMode.OFF,
+                scenario.checksumMode(),
+                scenario.hardships().ports().any(),
                 SHUT_DOWN_REASON);
         this.listener = weather == Weather.SOUND ? Checkers.allInSound(facts) : Checkers.all(facts);
         this.engines = engines;
@@ -108,7 +113,11 @@ public final class Simulation {
     static Result runMutant(long seed, Mutation mutation) {
         return mutation.weather == Weather.QUIET
                 ? runQuietly(Scenario.draw(seed, Weather.QUIET), mutation, SimulatedEngine::new)
-                : run(mutation.weather, seed, mutation);
+                : run(
+                        Scenario.draw(seed, mutation.weather).with(mutation.beside.draw(seed)),
+                        mutation.weather,
+                        mutation,
+                        SimulatedEngine::new);
     }
 
     /**
@@ -241,6 +250,7 @@ public final class Simulation {
         network.heal();
         partitions.mendAll();
         for (SimulatedProcess process : alive()) {
+            process.failing.heal();
             process.node.endPause();
             process.engine.heal();
         }
@@ -332,6 +342,10 @@ public final class Simulation {
     }
 
     // ---- parts of the world
+
+    boolean isHealed() {
+        return healed;
+    }
 
     List<SimulatedProcess> alive() {
         return processes.values().stream().filter(p -> p.node.alive()).toList();

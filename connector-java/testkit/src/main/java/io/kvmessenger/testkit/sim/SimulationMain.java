@@ -13,18 +13,20 @@ import java.util.stream.LongStream;
  * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range, {@code --weather quiet} without
  * faults, so that everything has to arrive, {@code --weather sound} with faults of engines, clients and routers only,
  * {@code --mutation M} with a bug injected, {@code --fabric F} over this fabric instead of the one that the seed draws
- * (with the Java engine), {@code --sources device|host} with prefillers' pages there. Exit status 1 if a seed fails.
+ * (with the Java engine), {@code --sources device|host} with prefillers' pages there,
+ * {@code --beside ports|clocks} with {@link Hardships}. Exit status 1 if a seed fails.
  */
 public final class SimulationMain {
     /** Seeds 1 to this run by default, here and in the tests: about 10 s on two cores, with Python a minute on one. */
     public static final long SEEDS = 1000;
 
     /** The command line's request. */
-    private record Asked(long from, long to, Weather weather, String mutation, String fabric, String sources) {
+    private record Asked(
+            long from, long to, Weather weather, String mutation, String fabric, String sources, String beside) {
         private static final String DRAWN = "";
 
         static Asked read(String[] args) {
-            Asked asked = new Asked(1, SEEDS, Weather.FAULTY, "NONE", DRAWN, DRAWN);
+            Asked asked = new Asked(1, SEEDS, Weather.FAULTY, "NONE", DRAWN, DRAWN, "NONE");
             for (int i = 0; i + 1 < args.length; i += 2) {
                 asked = asked.with(args[i], args[i + 1]);
             }
@@ -41,23 +43,36 @@ public final class SimulationMain {
                             weather,
                             mutation,
                             fabric,
-                            sources);
+                            sources,
+                            beside);
                 case "--weather" ->
-                    new Asked(from, to, Weather.valueOf(value.toUpperCase(Locale.ROOT)), mutation, fabric, sources);
-                case "--mutation" -> new Asked(from, to, weather, value, fabric, sources);
-                case "--fabric" -> new Asked(from, to, weather, mutation, value.toUpperCase(Locale.ROOT), sources);
-                case "--sources" -> new Asked(from, to, weather, mutation, fabric, value);
+                    new Asked(
+                            from,
+                            to,
+                            Weather.valueOf(value.toUpperCase(Locale.ROOT)),
+                            mutation,
+                            fabric,
+                            sources,
+                            beside);
+                case "--mutation" -> new Asked(from, to, weather, value, fabric, sources, beside);
+                case "--fabric" ->
+                    new Asked(from, to, weather, mutation, value.toUpperCase(Locale.ROOT), sources, beside);
+                case "--sources" -> new Asked(from, to, weather, mutation, fabric, value, beside);
+                case "--beside" ->
+                    new Asked(from, to, weather, mutation, fabric, sources, value.toUpperCase(Locale.ROOT));
                 default ->
-                    throw new IllegalArgumentException(option
-                            + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
-                            + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host");
+                    throw new IllegalArgumentException(
+                            option
+                                    + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
+                                    + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host, --beside ports|clocks");
             };
         }
 
         Scenario scenario(long seed) {
             Scenario drawn = Scenario.draw(seed, weather);
             Scenario over = fabric.equals(DRAWN) ? drawn : drawn.with(FabricKind.valueOf(fabric));
-            return sources.equals(DRAWN) ? over : over.with(sources.equals("device"));
+            Scenario placed = sources.equals(DRAWN) ? over : over.with(sources.equals("device"));
+            return placed.with(Hardships.Kind.valueOf(beside).draw(seed));
         }
     }
 
@@ -74,7 +89,7 @@ public final class SimulationMain {
         return run(
                 asked,
                 true,
-                (asked.fabric + asked.sources).equals(Asked.DRAWN)
+                (asked.fabric + asked.sources).equals(Asked.DRAWN) && asked.beside.equals("NONE")
                         ? drawn(asked.weather, mutation)
                         : over(asked, mutation));
     }

@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.HeldCounts;
 import io.kvmessenger.messenger.port.ProtocolLimits;
@@ -10,6 +11,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
 import java.util.function.LongSupplier;
+import java.util.function.ToLongFunction;
 
 /**
  * All checkers of a run, as one listener. They are independent of each other. The first violation is the run's: it is
@@ -26,12 +28,21 @@ public final class Checkers implements WorldListener {
     /**
      * What checkers know of a run.
      *
+     * @param clock the world's time
+     * @param clockOf by process: its own time
      * @param immsRepeat whether there are so few generations that they repeat within a fetch
-     * @param comparing whether decoders compare pages
+     * @param comparing which of the arriving pages decoders compare
+     * @param portsThrow whether calls of ports fail
      * @param shutDownReason of processes that end in good order
      */
     public record World(
-            LongSupplier clock, ProtocolLimits limits, boolean immsRepeat, boolean comparing, String shutDownReason) {}
+            LongSupplier clock,
+            ToLongFunction<String> clockOf,
+            ProtocolLimits limits,
+            boolean immsRepeat,
+            ChecksumMode comparing,
+            boolean portsThrow,
+            String shutDownReason) {}
 
     public static WorldListener all(World world) {
         return new Checkers(always(world));
@@ -47,7 +58,10 @@ public final class Checkers implements WorldListener {
     private static List<WorldListener> always(World world) {
         CountChecker counts = new CountChecker();
         return new ArrayList<>(List.of(
-                new VerdictChecker(counts, world.clock, world.limits, world.comparing, world.shutDownReason),
+                new VerdictChecker(
+                        counts, world.clockOf, world.limits, world.comparing != ChecksumMode.OFF, world.shutDownReason),
+                new ComparedChecker(counts, world.comparing),
+                new ContainedChecker(world.portsThrow),
                 new GrantChecker(world.immsRepeat),
                 new SourceChecker(),
                 new ReuseChecker(),
@@ -73,6 +87,21 @@ public final class Checkers implements WorldListener {
     @Override
     public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
         report(c -> c.processStarted(process, geometry, memories));
+    }
+
+    @Override
+    public void regionsRegistered(String process, List<Integer> regionIds) {
+        report(c -> c.regionsRegistered(process, regionIds));
+    }
+
+    @Override
+    public void pagesCompared(String process, long count) {
+        report(c -> c.pagesCompared(process, count));
+    }
+
+    @Override
+    public void faultContained(String process) {
+        report(c -> c.faultContained(process));
     }
 
     @Override

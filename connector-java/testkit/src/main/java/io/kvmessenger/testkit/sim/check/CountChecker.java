@@ -193,6 +193,15 @@ final class CountChecker implements WorldListener {
         }
     }
 
+    /** What has been counted for the last grant of a fetch to this writer, by rank and kind of context row. */
+    List<BitSet> countedFrom(String process, String request, String writer) {
+        return of(process, request).stream()
+                .filter(counted -> counted.writer.equals(writer))
+                .findFirst()
+                .map(counted -> counted.bytes)
+                .orElse(List.of());
+    }
+
     private List<Counted> of(String process, String request) {
         return live.entrySet().stream()
                 .filter(e -> e.getKey().process.equals(process)

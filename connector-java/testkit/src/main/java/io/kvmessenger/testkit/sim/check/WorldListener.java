@@ -16,7 +16,16 @@ public interface WorldListener {
     /** @param memories by rank, then by kind of context row */
     default void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {}
 
+    /** @param regionIds of its memories, in their order */
+    default void regionsRegistered(String process, List<Integer> regionIds) {}
+
     default void processDied(String process) {}
+
+    /** The process has compared pages that arrived with their checksums; parts of pages count as pages. */
+    default void pagesCompared(String process, long count) {}
+
+    /** The messenger has met an exception and ended one transfer, or one session, for it. */
+    default void faultContained(String process) {}
 
     // ---- router
 
