@@ -158,7 +158,7 @@ class HostedEngine(SimulatedEngine):
         self._freed_in_step: list[int] = []
         super().__init__(
             _world().release,
-            "kv_producer" if name.startswith("P") else "kv_consumer",
+            _world().role_of(name),
             block_count=block_count,
             page_tokens=block_tokens,
             block_tokens=block_tokens,
@@ -360,12 +360,18 @@ class HostedEngine(SimulatedEngine):
 class World:
     """All engines of a run, and what the router knows of them."""
 
-    def __init__(self, loaded: release.Release) -> None:
+    def __init__(self, loaded: release.Release, both_roles: bool = False) -> None:
         self.release = loaded
+        self._both_roles = both_roles
         self.engines: dict[int, HostedEngine] = {}
         self.answers: dict[str, dict[str, Any]] = {}
         """What the prefillers' clients were told, by transfer."""
         self.caller: HostedEngine | None = None
+
+    def role_of(self, engine: str) -> str:
+        if self._both_roles:
+            return "kv_both"
+        return "kv_producer" if engine.startswith("P") else "kv_consumer"
 
 
 class ToHost(logging.Handler):
@@ -390,7 +396,7 @@ def _world() -> World:
 # ---- what Java calls
 
 
-def begin_world(mutation: str) -> None:
+def begin_world(mutation: str, both_roles: bool) -> None:
     """Forgets the world before."""
     if not _worlds:
         _worlds.append(World(_loaded.enter_context(release.loaded(RELEASE))))
@@ -398,7 +404,7 @@ def begin_world(mutation: str) -> None:
         logger = logging.getLogger("vllm.kv_messenger")
         logger.addHandler(ToHost(logging.WARNING))
         logger.propagate = False
-    _worlds[:] = [World(_world().release)]
+    _worlds[:] = [World(_world().release, both_roles)]
     _undo.close()
     _undo.enter_context(hosted_mutants.applied(mutation, _world().release))
 

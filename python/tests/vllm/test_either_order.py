@@ -128,6 +128,7 @@ class Story:
     def _on_preempted(self) -> None:
         self.prefiller.preempt(PREFILL)
         self.prefiller.step()
+        assert self.prefiller.messenger.fenced[-1] == [PREFILL], "its blocks may be read while they have a new owner"
 
     def _on_prefill_expired(self) -> None:
         if PREFILL in self.prefiller.messenger.owes():

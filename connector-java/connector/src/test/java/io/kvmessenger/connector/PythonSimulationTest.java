@@ -2,6 +2,7 @@ package io.kvmessenger.connector;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.testkit.sim.PythonEngines;
 import io.kvmessenger.testkit.sim.PythonMutation;
 import io.kvmessenger.testkit.sim.Simulation;
 import io.kvmessenger.testkit.sim.check.DeterminismChecker;
@@ -12,6 +13,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** The real Python connector under the simulation's seeded faults, in this thread, by Jep. */
 class PythonSimulationTest extends PythonSimulation {
     private static final long SEEDS_QUIET = 40;
+    private static final long SEEDS_BOTH_ROLES = 30;
     private static final long SEEDS_RUN_TWICE = 10;
     private static final long SEEDS_PER_MUTANT_MAX = 300;
 
@@ -25,6 +27,17 @@ class PythonSimulationTest extends PythonSimulation {
         for (long seed = 1; seed <= SEEDS_QUIET; seed++) {
             Simulation.Result result = Simulation.runQuietly(seed, engines);
             assertThat(result.passed()).as(result.report()).isTrue();
+        }
+    }
+
+    @Test
+    void shouldKeepEveryPromiseWhenEachEngineHasBothRolesAndUsesOne() {
+        PythonEngines both = engines.withBothRoles();
+        for (long seed = 1; seed <= SEEDS_BOTH_ROLES; seed++) {
+            Simulation.Result result = Simulation.run(seed, both);
+            assertThat(result.passed()).as(result.report()).isTrue();
+            Simulation.Result quiet = Simulation.runQuietly(seed, both);
+            assertThat(quiet.passed()).as(quiet.report()).isTrue();
         }
     }
 

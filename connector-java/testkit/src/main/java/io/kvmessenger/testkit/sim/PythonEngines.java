@@ -15,13 +15,15 @@ public final class PythonEngines implements NodeEngine.Maker, AutoCloseable {
     private final JepInterpreter python;
     private final Boundary boundary;
     private final PythonMutation mutation;
+    private final boolean bothRoles;
     private Simulation world;
     private int lastEngine;
 
-    private PythonEngines(JepInterpreter python, Boundary boundary, PythonMutation mutation) {
+    private PythonEngines(JepInterpreter python, Boundary boundary, PythonMutation mutation, boolean bothRoles) {
         this.python = python;
         this.boundary = boundary;
         this.mutation = mutation;
+        this.bothRoles = bothRoles;
     }
 
     /**
@@ -32,19 +34,27 @@ public final class PythonEngines implements NodeEngine.Maker, AutoCloseable {
         JepInterpreter python = JepInterpreter.open(
                 jep, List.of(pythonSources, pythonSources.resolve("tests").resolve("vllm")));
         python.exec("from hosted_engine import begin_world, start_engine, call");
-        return new PythonEngines(python, boundary, PythonMutation.NONE);
+        return new PythonEngines(python, boundary, PythonMutation.NONE, false);
     }
 
     /** The same Python with a bug injected. */
     public PythonEngines with(PythonMutation mutation) {
-        return new PythonEngines(python, boundary, mutation);
+        return new PythonEngines(python, boundary, mutation, bothRoles);
+    }
+
+    /**
+     * The same with {@code kv_both} at each engine. Requests still go one way, so the other role of each engine waits
+     * for the whole run, which is longer than any limit.
+     */
+    public PythonEngines withBothRoles() {
+        return new PythonEngines(python, boundary, mutation, true);
     }
 
     @Override
     public NodeEngine start(Simulation world, SimulatedNode node, PagePool pool, SplittableRandom random) {
         if (world != this.world) {
             this.world = world;
-            python.invoke("begin_world", mutation.name());
+            python.invoke("begin_world", mutation.name(), bothRoles);
         }
         int layerCount = pool.geometry().ranks().getFirst().layers().size();
         Boundary.Channel channel = boundary.open(layerCount);

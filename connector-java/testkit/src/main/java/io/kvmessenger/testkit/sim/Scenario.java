@@ -152,12 +152,16 @@ record Scenario(
                 drawnLanes,
                 shardable && weather != Weather.SOUND ? Fall.draw(falls, drawnLanes) : Fall.NONE,
                 devicesWrite,
-                switch (weather) {
-                    case FAULTY -> Swarm.draw(random);
-                    case SOUND -> Swarm.sound(random);
-                    case QUIET -> Swarm.quiet(random);
-                },
+                drawSwarm(weather, random),
                 Hardships.NONE);
+    }
+
+    private static Swarm drawSwarm(Weather weather, SplittableRandom random) {
+        return switch (weather) {
+            case FAULTY -> Swarm.draw(random);
+            case SOUND -> Swarm.sound(random);
+            case QUIET -> Swarm.quiet(random);
+        };
     }
 
     private static ChecksumMode drawChecksums(SplittableRandom random) {

@@ -54,10 +54,7 @@ final class SimulatedProcess {
         List<MemorySegment> all = Stream.concat(pool.memories().stream(), pool.context().memories().stream())
                 .toList();
         listener.processStarted(node.process(), geometry, all);
-        List<Region> regions = register(all, copies);
-        listener.regionsRegistered(
-                node.process(),
-                regions.stream().map(region -> region.descriptor().regionId()).toList());
+        List<Region> regions = register(all, copies, listener);
         int rankCount = pool.memories().size();
         List<RankMemory> memories = regions.stream()
                 .limit(rankCount)
@@ -103,11 +100,14 @@ final class SimulatedProcess {
                 warnings);
     }
 
-    private List<Region> register(List<MemorySegment> all, SimulatedCopies copies) {
+    private List<Region> register(List<MemorySegment> all, SimulatedCopies copies, WorldListener listener) {
         List<Region> regions = all.stream()
                 .map(memory -> transfer.register(copies == null ? Memory.host(memory) : ofDevice(memory)))
                 .toList();
         transport.use(regions, all);
+        listener.regionsRegistered(
+                node.process(),
+                regions.stream().map(region -> region.descriptor().regionId()).toList());
         if (copies != null) {
             copies.serve(transport, all);
         }
