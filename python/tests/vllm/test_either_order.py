@@ -159,7 +159,8 @@ class Story:
         self.decoder.step()
 
     def _on_unheard(self) -> None:
-        self._fail("the prefiller has not heard of it")
+        if PREFILL not in self.prefiller.requests and PREFILL not in self.prefiller.ended:
+            self._fail("the prefiller has not heard of it")
 
     def _on_fetch_expired(self) -> None:
         if self._fetching():

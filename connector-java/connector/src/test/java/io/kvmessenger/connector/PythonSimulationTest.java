@@ -13,7 +13,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** The real Python connector under the simulation's seeded faults, in this thread, by Jep. */
 class PythonSimulationTest extends PythonSimulation {
     private static final long SEEDS_QUIET = 40;
-    private static final long SEEDS_BOTH_ROLES = 30;
+    private static final long SEEDS_BOTH_ROLES = 15;
     private static final long SEEDS_RUN_TWICE = 10;
     private static final long SEEDS_PER_MUTANT_MAX = 300;
 
