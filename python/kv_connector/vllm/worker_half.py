@@ -25,7 +25,7 @@ from kv_connector._facade import (
     write_to_log,
 )
 from kv_connector.client import MessengerClient
-from kv_connector.commands import Abandon, Announce, Command, Decline, Expect, PrefillEnded, PrefillOutcome
+from kv_connector.commands import Abandon, Announce, Command, Decline, Expect, PrefillEnded, PrefillOutcome, Reject
 from kv_connector.exceptions import MessengerError
 from kv_connector.figure_gains import GainMeter
 from kv_connector.vllm.empty_steps import EmptySteps
@@ -180,7 +180,7 @@ class WorkerHalf:
         self._each(meta.fetches, self._fetch, self._fail_broken)
         self._each(meta.expects.values(), self._expect)
         self._each(meta.declines, self._decline)
-        self._each(meta.rejections, self._client.submit)
+        self._each(meta.rejections, self._reject)
         self._each(meta.abandoned, self._abandon)
         chunks = [chunk for chunk in meta.chunks if chunk.request not in self._lost]
         if chunks and not self.lost_because:
@@ -212,6 +212,9 @@ class WorkerHalf:
     def _decline(self, decline: Decline) -> None:
         self._expected.discard(Transfer(decline.transfer, decline.prompt_digest))
         self._client.submit(decline)
+
+    def _reject(self, rejection: Reject) -> None:
+        self._client.submit(rejection)
 
     def _abandon(self, request: str) -> None:
         if request in self._fetching:

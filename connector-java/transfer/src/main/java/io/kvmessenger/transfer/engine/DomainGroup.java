@@ -8,7 +8,7 @@ import io.kvmessenger.transfer.staging.Staging;
 import java.util.List;
 
 /**
- * One worker with everything that it alone uses: its domains and links, the desk for its peers' writes, its completions
+ * One worker with everything that it alone uses: its domains and links, the writes of its peers, its completions
  * and counters. A peer stays with one group in each direction.
  *
  * <p>Threading is that of its members. The messenger's thread selects groups, and counts their peers and admissions
@@ -20,7 +20,7 @@ final class DomainGroup {
     private final Worker worker;
     private final CompletionRing completions;
     private final Staging staging;
-    private final InboundWrites desk;
+    private final InboundWrites inboundWrites;
     private final Figures figures = new Figures();
     private Domains domains = new Domains(List.of(), List.of());
     private int peerCount;
@@ -38,12 +38,12 @@ final class DomainGroup {
         this.worker = worker;
         this.completions = completions;
         this.staging = staging;
-        desk = new InboundWrites(windows, regions, completions, figures, staging);
+        inboundWrites = new InboundWrites(windows, regions, completions, figures, staging);
     }
 
     /** Opens the domains; called once, before the worker starts. */
     void open(WorkerPorts ports) {
-        domains = Domains.open(ports.transports(), desk, figures);
+        domains = Domains.open(ports.transports(), inboundWrites, figures);
         links.use(domains.open());
         worker.use(links, domains.open(), staging);
     }
@@ -74,8 +74,8 @@ final class DomainGroup {
         return completions;
     }
 
-    InboundWrites desk() {
-        return desk;
+    InboundWrites inboundWrites() {
+        return inboundWrites;
     }
 
     Figures figures() {

@@ -136,7 +136,7 @@ final class DomainGroups {
 
     /** Closes every admission that no link uses; all workers have ended. */
     void closeUnused(String detail) {
-        all.forEach(group -> group.desk().closeUnused(detail));
+        all.forEach(group -> group.inboundWrites().closeUnused(detail));
     }
 
     long figure(TransferCounter counter) {

@@ -137,7 +137,7 @@ final class HostTransferEngine implements TransferEngine {
         DomainGroup domainGroup = domainGroups.forAdmission();
         domainGroup.addAdmissions(1);
         liveAdmissions.put(admission.id(), domainGroup);
-        domainGroup.desk().admit(admission);
+        domainGroup.inboundWrites().admit(admission);
         return admission;
     }
 
@@ -145,7 +145,7 @@ final class HostTransferEngine implements TransferEngine {
     public void revoke(Admission admission) {
         DomainGroup domainGroup = liveAdmissions.get(admission.id());
         if (domainGroup != null) {
-            domainGroup.worker().execute(() -> domainGroup.desk().revoke(admission, "revoked"));
+            domainGroup.worker().execute(() -> domainGroup.inboundWrites().revoke(admission, "revoked"));
         }
     }
 
@@ -153,7 +153,9 @@ final class HostTransferEngine implements TransferEngine {
     public void revokeUnused(Admission admission) {
         DomainGroup domainGroup = liveAdmissions.get(admission.id());
         if (domainGroup != null) {
-            domainGroup.worker().execute(() -> domainGroup.desk().revokeUnused(admission, "no peer has used it"));
+            domainGroup
+                    .worker()
+                    .execute(() -> domainGroup.inboundWrites().revokeUnused(admission, "no peer has used it"));
         }
     }
 
@@ -349,7 +351,8 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public int read(Admission owner, ReadRequest request, long cookie) {
         DomainGroup domainGroup = closed || bug != null ? null : liveAdmissions.get(owner.id());
-        InboundAdmission entry = domainGroup == null ? null : domainGroup.desk().entryOf(owner);
+        InboundAdmission entry =
+                domainGroup == null ? null : domainGroup.inboundWrites().entryOf(owner);
         if (entry == null) {
             return PEER_LOST;
         }
@@ -475,9 +478,9 @@ final class HostTransferEngine implements TransferEngine {
     /** Passes on the oldest message; its slot is freed afterwards, whatever the handler throws. */
     private static void handOver(CompletionHandler handler, DomainGroup at, Admission from) {
         try {
-            handler.onMessage(from, at.desk().messages().peek());
+            handler.onMessage(from, at.inboundWrites().messages().peek());
         } finally {
-            if (at.desk().releaseMessage()) {
+            if (at.inboundWrites().releaseMessage()) {
                 at.worker().wake();
             }
         }

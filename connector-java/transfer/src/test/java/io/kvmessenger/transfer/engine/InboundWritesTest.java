@@ -32,15 +32,15 @@ final class InboundWritesTest {
     private final WindowTable windows = new WindowTable(EngineLimits.of(TransferOptions.defaults()), window -> {});
     private final CompletionRing completions = new CompletionRing(1 << 10, () -> {});
     private final Figures figures = new Figures();
-    private final InboundWrites desk = new InboundWrites(
+    private final InboundWrites inboundWrites = new InboundWrites(
             windows, regions, completions, figures, new Staging(DeviceAccess.NONE, StagingLimits.STANDARD));
     private final MemorySegment message = MemorySegment.ofArray(new byte[] {1});
 
     private InboundAdmission admit(int id) {
         byte[] key = new byte[Admission.KEY_LENGTH_BYTES];
         key[0] = (byte) id;
-        desk.admit(new Admission(id, "writer " + id, key));
-        return desk.admissionOf(KeyProof.nameOf(key));
+        inboundWrites.admit(new Admission(id, "writer " + id, key));
+        return inboundWrites.admissionOf(KeyProof.nameOf(key));
     }
 
     private Window window(InboundAdmission of) {
@@ -58,11 +58,11 @@ final class InboundWritesTest {
         InboundAdmission owner = admit(1);
         InboundAdmission other = admit(2);
         Window window = window(owner);
-        desk.onArrived(other, Imm.withWeight(window.imm(), 1), 1);
+        inboundWrites.onArrived(other, Imm.withWeight(window.imm(), 1), 1);
         assertThat(window.arrivedWeight()).isZero();
         assertThat(figures.of(TransferCounter.STRAYS)).isEqualTo(1);
         assertThat(completions.size()).isZero();
-        desk.onArrived(owner, Imm.withWeight(window.imm(), 1), 1);
+        inboundWrites.onArrived(owner, Imm.withWeight(window.imm(), 1), 1);
         assertThat(window.arrivedWeight()).isEqualTo(1);
         assertThat(completions.size()).isEqualTo(1);
     }
@@ -78,14 +78,14 @@ final class InboundWritesTest {
         InboundAdmission there =
                 other.admissionOf(KeyProof.nameOf(here.admission().key()));
         Window window = window(here, 5);
-        desk.onArrived(here, window.imm(), 2);
+        inboundWrites.onArrived(here, window.imm(), 2);
         other.onArrived(there, window.imm(), 2);
         assertThat(completions.size() + ofOther.size()).isZero();
         other.onArrived(there, window.imm(), 1);
         assertThat(window.arrivedWeight()).isEqualTo(5);
         assertThat(kindsOf(ofOther)).containsExactly(CompletionRing.WINDOW_FILLED);
         assertThat(kindsOf(completions)).isEmpty();
-        desk.onArrived(here, window.imm(), 1);
+        inboundWrites.onArrived(here, window.imm(), 1);
         assertThat(kindsOf(completions)).containsExactly(CompletionRing.WINDOW_OVERSHOT);
         assertThat(kindsOf(ofOther)).isEmpty();
     }
@@ -105,15 +105,16 @@ final class InboundWritesTest {
         List<String> reported = new ArrayList<>();
         linked.claim(reported::add);
         other.claim(detail -> reported.add("the other: " + detail));
-        desk.revoke(linked.admission(), "revoked");
+        inboundWrites.revoke(linked.admission(), "revoked");
         assertThat(reported).containsExactly("revoked");
         assertThat(completions.size()).as("it ends when its link proves that").isZero();
-        assertThat(desk.entryOf(linked.admission())).isSameAs(linked);
-        desk.revoke(unused.admission(), "revoked");
+        assertThat(inboundWrites.entryOf(linked.admission())).isSameAs(linked);
+        inboundWrites.revoke(unused.admission(), "revoked");
         assertThat(kindsOf(completions)).containsExactly(CompletionRing.ADMISSION_CLOSED);
-        assertThat(desk.entryOf(unused.admission())).isNull();
-        assertThat(desk.admissionOf(KeyProof.nameOf(unused.admission().key()))).isNull();
-        assertThat(desk.entryOf(other.admission())).isSameAs(other);
+        assertThat(inboundWrites.entryOf(unused.admission())).isNull();
+        assertThat(inboundWrites.admissionOf(KeyProof.nameOf(unused.admission().key())))
+                .isNull();
+        assertThat(inboundWrites.entryOf(other.admission())).isSameAs(other);
     }
 
     /** A decoder whose prefiller died before it wrote need not wait for what can never land. */
@@ -123,14 +124,14 @@ final class InboundWritesTest {
         linked.claim(reason -> {
             throw new AssertionError("the link is to stay: " + reason);
         });
-        desk.revokeUnused(linked.admission(), "unused");
-        assertThat(desk.entryOf(linked.admission())).isSameAs(linked);
+        inboundWrites.revokeUnused(linked.admission(), "unused");
+        assertThat(inboundWrites.entryOf(linked.admission())).isSameAs(linked);
         assertThat(completions.size()).isZero();
         InboundAdmission unused = admit(2);
-        desk.revokeUnused(unused.admission(), "unused");
-        assertThat(desk.entryOf(unused.admission())).isNull();
+        inboundWrites.revokeUnused(unused.admission(), "unused");
+        assertThat(inboundWrites.entryOf(unused.admission())).isNull();
         assertThat(completions.size()).isEqualTo(1);
-        desk.revokeUnused(unused.admission(), "unused");
+        inboundWrites.revokeUnused(unused.admission(), "unused");
         assertThat(completions.size()).as("it is closed once").isEqualTo(1);
     }
 
@@ -139,10 +140,10 @@ final class InboundWritesTest {
     void shouldEndARevokedAdmissionWhoseLinkGivesItBackMeanwhile() {
         InboundAdmission linked = admit(1);
         linked.claim(detail -> linked.giveBack());
-        desk.revoke(linked.admission(), "revoked");
+        inboundWrites.revoke(linked.admission(), "revoked");
         assertThat(kindsOf(completions)).containsExactly(CompletionRing.ADMISSION_CLOSED);
-        desk.revoke(linked.admission(), "revoked");
-        desk.onClosed(linked, "again");
+        inboundWrites.revoke(linked.admission(), "revoked");
+        inboundWrites.onClosed(linked, "again");
         assertThat(completions.size()).as("told once").isZero();
     }
 
@@ -151,11 +152,13 @@ final class InboundWritesTest {
     void shouldTakeAsManyAnswersOfAPeerAsItWasAsked() {
         InboundAdmission owner = admit(1);
         MemorySegment answer = new ReadAnswer(Imm.of(1, 0), 0, ReadAnswer.SENT).encode();
-        assertThat(desk.onReadEnded(owner, answer)).isFalse();
+        assertThat(inboundWrites.onReadEnded(owner, answer)).isFalse();
         assertThat(owner.ask(message)).isTrue();
-        assertThat(desk.onReadEnded(owner, message)).as("it is no answer").isFalse();
-        assertThat(desk.onReadEnded(owner, answer)).isTrue();
-        assertThat(desk.onReadEnded(owner, answer)).isFalse();
+        assertThat(inboundWrites.onReadEnded(owner, message))
+                .as("it is no answer")
+                .isFalse();
+        assertThat(inboundWrites.onReadEnded(owner, answer)).isTrue();
+        assertThat(inboundWrites.onReadEnded(owner, answer)).isFalse();
         assertThat(completions.size()).isEqualTo(1);
     }
 
@@ -163,12 +166,12 @@ final class InboundWritesTest {
     void shouldSayOnceThatARefusedMessageWaitsForRoom() {
         InboundAdmission from = admit(1);
         for (int i = 0; i < InboundWrites.MESSAGES_MAX; i++) {
-            assertThat(desk.onMessage(from, message)).isTrue();
+            assertThat(inboundWrites.onMessage(from, message)).isTrue();
         }
-        assertThat(desk.releaseMessage()).as("none was refused").isFalse();
-        assertThat(desk.onMessage(from, message)).isTrue();
-        assertThat(desk.onMessage(from, message)).isFalse();
-        assertThat(desk.releaseMessage()).as("one was refused").isTrue();
-        assertThat(desk.releaseMessage()).as("the worker was told").isFalse();
+        assertThat(inboundWrites.releaseMessage()).as("none was refused").isFalse();
+        assertThat(inboundWrites.onMessage(from, message)).isTrue();
+        assertThat(inboundWrites.onMessage(from, message)).isFalse();
+        assertThat(inboundWrites.releaseMessage()).as("one was refused").isTrue();
+        assertThat(inboundWrites.releaseMessage()).as("the worker was told").isFalse();
     }
 }
