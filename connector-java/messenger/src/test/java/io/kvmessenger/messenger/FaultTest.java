@@ -38,6 +38,19 @@ class FaultTest extends MessengerPair {
         prefiller.messenger.doWork();
     }
 
+    /** Its delivery has no window: a submit for it would be the next bug, and not confined to it. */
+    @Test
+    void shouldSubmitNothingForAGrantThatWasNeverAllowed() {
+        compute("r", 0);
+        fetch("r", 1, 0);
+        prefiller.transfer.bugOfAllow = new IllegalStateException("a bug of a grant");
+        assertThat(catchThrowable(this::carry)).hasMessage("a bug of a grant");
+        prefiller.messenger.doWork();
+
+        assertThat(prefiller.transfer.submitted).isEmpty();
+        assertThat(prefiller.cache.held().writesInFlight()).isZero();
+    }
+
     /** A write that was never accepted is not awaited: a drain would wait for it for ever. */
     @Test
     void shouldAwaitNoWriteWhoseSubmitHasThrown() {

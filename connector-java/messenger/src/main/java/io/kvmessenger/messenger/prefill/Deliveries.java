@@ -56,7 +56,13 @@ final class Deliveries {
         delivery.begunNs = clock.nowNs();
         tally.observe(MessengerMetric.GRANT_QUEUED_SECONDS, (delivery.begunNs - grant.receivedNs()) / 1e9);
         prefill.deliveries.add(delivery);
-        writer.allow(delivery, area);
+        try {
+            writer.allow(delivery, area);
+        } catch (RuntimeException | Error bug) { // without a window nothing may be submitted
+            stop(delivery, Reason.PATH_LOST, "a bug in the messenger, met by a grant: " + bug);
+            settle(delivery);
+            throw bug;
+        }
         if (prefill.announced()) {
             engine.granted(
                     prefill.request,
