@@ -62,12 +62,10 @@ final class PrefillEnds {
     }
 
     private void release(Prefill prefill) {
-        if (prefills.has(prefill)) { // one that was preempted has gone already
-            prefills.remove(prefill);
-            waiting.forgetPrompt(prefill.transfer());
-            ended.remember(prefill, clock.nowNs());
-            engine.released(prefill.request);
-        }
+        prefills.remove(prefill);
+        waiting.forgetPrompt(prefill.transfer());
+        ended.remember(prefill, clock.nowNs());
+        engine.released(prefill.request);
     }
 
     private void conclude(Prefill prefill) {

@@ -1,6 +1,5 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchTimeline;
@@ -161,7 +160,7 @@ abstract class MutatedEvents implements EngineEvents {
 
         /** A messenger counts a lost link before it decides what becomes of its requests. */
         Tally tally(Tally counting) {
-            return new Tally() {
+            return new SilentTally() {
                 @Override
                 public void add(MessengerMetric metric, long count) {
                     counting.add(metric, count);
@@ -169,15 +168,6 @@ abstract class MutatedEvents implements EngineEvents {
                         failing.addAll(open);
                     }
                 }
-
-                @Override
-                public void add(MessengerMetric metric, CountedReason reason) {}
-
-                @Override
-                public void set(MessengerMetric metric, long value) {}
-
-                @Override
-                public void observe(MessengerMetric metric, double value) {}
             };
         }
 

@@ -4,8 +4,8 @@ import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.Tally;
 
-/** Counts nothing: for messengers whose metrics are not read. Any thread. */
-public record SilentTally() implements Tally {
+/** Counts nothing: for messengers whose metrics are not read, and for those of which one is. Any thread. */
+public class SilentTally implements Tally {
     @Override
     public void add(MessengerMetric metric, long count) {}
 

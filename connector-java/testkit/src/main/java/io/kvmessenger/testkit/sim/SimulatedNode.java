@@ -9,6 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.Consumer;
+import java.util.function.IntSupplier;
 import java.util.function.LongConsumer;
 import java.util.function.UnaryOperator;
 
@@ -193,27 +194,27 @@ final class SimulatedNode {
         }
     }
 
-    /** Whether it has met the fault of a port, which the agent's thread logs: {@code MessengerAgent.guarded}. */
-    private static boolean survives(Runnable step) {
+    /** The work done, of which the fault of a port is some: the agent's thread logs it, {@code MessengerAgent.guarded}. */
+    private static int guarded(IntSupplier step) {
         try {
-            step.run();
-            return false;
+            return step.getAsInt();
         } catch (PlantedFault fault) {
-            return true;
+            return 1;
         }
     }
 
-    private void doWork() {
+    private int takeInputs() {
         int inputs = inbox.size();
-        boolean met = survives(() -> {
-            while (!inbox.isEmpty()) {
-                inbox.removeFirst().accept(messenger);
-            }
-        });
-        int[] done = new int[1];
-        met |= survives(() -> done[0] = messenger.doWork());
-        int work = inputs + done[0];
-        if (work > 0 || met) {
+        while (!inbox.isEmpty()) {
+            inbox.removeFirst().accept(messenger);
+        }
+        return inputs;
+    }
+
+    private void doWork() {
+        int work = guarded(this::takeInputs);
+        work += guarded(messenger::doWork);
+        if (work > 0) {
             wake();
         } else if (messenger.watching()) {
             thread.turnAt(clock.nowNs() + watchPeriod.periodNs(clock.nowNs()));
