@@ -30,13 +30,13 @@ def plan(pages: PageList, messenger: Messenger, end_page: int, *, taken: bool) -
     planned = pages.plan(end_page, lambda first, end: PAGES[first:end])
     if planned is not None and taken:
         messenger.take(planned)
-        pages.on_told(planned)
+        pages.on_reported(planned)
 
 
 def tell(pages: PageList, messenger: Messenger, end_page: int) -> None:
     told = pages.unreported(end_page)
     messenger.take(told)
-    pages.on_told(told)
+    pages.on_reported(told)
 
 
 Steps = tuple[tuple[str, int], ...]
@@ -89,7 +89,7 @@ def test_should_not_tell_twice_what_a_plan_has_told() -> None:
     assert pages.unreported(2).pages == []
     tell(pages, messenger, 2)
     plan(pages, messenger, 4, taken=True)
-    assert pages.told == 4
+    assert pages.reported_end == 4
     pages.give(PAGES[2:])
     assert pages.unreported(6) == Pages(4, PAGES[4:])
 
@@ -104,7 +104,7 @@ def test_should_notice_a_page_that_moved_after_it_was_told() -> None:
     pages = PageList(0, 6)
     planned = pages.plan(3, lambda first, end: PAGES[first:end])
     assert planned is not None
-    pages.on_told(planned)
+    pages.on_reported(planned)
     with pytest.raises(PagesMovedError, match="page 5 holds position 1, which was computed in page 7"):
         pages.give([40, 5, 41])
 
@@ -130,12 +130,12 @@ def test_should_keep_positions_of_long_prompts_in_drawn_orders() -> None:
         total = draw.randint(1, len(PAGES))
         decoders = draw.randint(0, total)
         pages, messenger = PageList(decoders, total - decoders), Messenger()
-        while not (pages.complete and pages.told == total):
+        while not (pages.complete and pages.reported_end == total):
             step = draw.randint(0, 2)
             if step == 0:
                 plan(pages, messenger, draw.randint(0, total), taken=draw.random() < 0.7)
             elif step == 1:
                 pages.give(PAGES[pages.given : draw.randint(pages.given, total)])
             else:
-                tell(pages, messenger, max(pages.given, pages.told))
+                tell(pages, messenger, max(pages.given, pages.reported_end))
         assert messenger.pages == {k: PAGES[k] for k in range(decoders, total)}

@@ -126,9 +126,9 @@ class Unsettled:
 class PlannedChunk:
     """One request's part of a forward pass."""
 
-    told: Chunk
+    chunk: Chunk
     """The chunk in the command to the messenger."""
-    on_told: Callable[[], None]
+    on_taken: Callable[[], None]
     """Called when the messenger has accepted it."""
 
 

@@ -147,7 +147,7 @@ class LayerwiseSteps:
         self._exchange = exchange
         self._counter = counter
         self._step = 0
-        self._said_out_of_order = False
+        self._warned_out_of_order = False
 
     def run(
         self,
@@ -173,10 +173,10 @@ class LayerwiseSteps:
         except CudaError:
             logger.exception("a forward pass cannot be counted on the GPU; its chunks leave afterwards")
             return forward()
-        begun = self._exchange.step(self._step, counter_start, [chunk.told for chunk in chunks])
+        begun = self._exchange.step(self._step, counter_start, [planned.chunk for planned in chunks])
         if begun:
-            for chunk in chunks:
-                chunk.on_told()
+            for planned in chunks:
+                planned.on_taken()
         try:
             result = forward()
         except BaseException:
@@ -204,8 +204,8 @@ class LayerwiseSteps:
             self._exchange.step_failed(self._step)
 
     def _say_if_out_of_order(self) -> None:
-        if self._counter.steps_out_of_order and not self._said_out_of_order:
-            self._said_out_of_order = True
+        if self._counter.steps_out_of_order and not self._warned_out_of_order:
+            self._warned_out_of_order = True
             logger.warning(
                 "this model's layers do not finish in their order: those behind the first that is out of order leave"
                 " when their forward pass is over"

@@ -33,7 +33,7 @@ class PageList:
         """The number of pages of the whole prompt."""
         self.given = decoders_count
         """SGLang has given the pages before this position; it gives each page once, in order."""
-        self.told = decoders_count
+        self.reported_end = decoders_count
         """The messenger knows the pages before this position; after a plan these may be more than are given."""
         self._first = decoders_count
         self._pages: list[int] = []
@@ -66,12 +66,12 @@ class PageList:
         """The pages before ``end_page`` that the messenger does not know yet; all of them must be known here."""
         if end_page > self._known:
             raise AssertionError(f"position {end_page} of {self._known} known")
-        return Pages(self.told, self._from(self.told, end_page))
+        return Pages(self.reported_end, self._from(self.reported_end, end_page))
 
     def plan(self, end_page: int, pages_of: Callable[[int, int], list[int]]) -> Pages | None:
         """The pages before ``end_page`` that the messenger does not know yet; None if it knows all.
 
-        Changes no state; ``on_told`` does. ``pages_of`` gives the pages between two positions.
+        Changes no state; ``on_reported`` does. ``pages_of`` gives the pages between two positions.
         """
         known = self._known
         if end_page <= known:
@@ -79,14 +79,14 @@ class PageList:
         ahead = pages_of(known, end_page)
         if len(ahead) != end_page - known:
             raise AssertionError(f"{len(ahead)} pages for positions {known} to {end_page}")
-        return Pages(self.told, self._from(self.told, known) + ahead)
+        return Pages(self.reported_end, self._from(self.reported_end, known) + ahead)
 
-    def on_told(self, told: Pages) -> None:
+    def on_reported(self, reported: Pages) -> None:
         """The messenger has accepted these pages."""
-        if told.first_page > self.told:
-            raise AssertionError(f"told from position {told.first_page} on, known are {self.told}")
-        self._pages[told.first_page - self._first : told.end_page - self._first] = told.pages
-        self.told = max(self.told, told.end_page)
+        if reported.first_page > self.reported_end:
+            raise AssertionError(f"reported from position {reported.first_page} on, known are {self.reported_end}")
+        self._pages[reported.first_page - self._first : reported.end_page - self._first] = reported.pages
+        self.reported_end = max(self.reported_end, reported.end_page)
 
     @property
     def _known(self) -> int:

@@ -55,7 +55,7 @@ class Sender(BaseKVSender):
         """Chunks that SGLang has given but that are not readable yet."""
         self._kept = False
         """Whether SGLang's cache may replace the pages that a pass computes; see ``leave_to_send``."""
-        self._told_state: int | None = None
+        self._reported_state: int | None = None
         """The state that was last reported to the first pipeline stage."""
         self._with_stages = True
         """Whether the stages have not agreed yet on whether the request is computed."""
@@ -138,12 +138,16 @@ class Sender(BaseKVSender):
         """Reports a chunk; pages of a second pool are named with the last chunk."""
         beside, end_page = self._beside, chunk.end_page
         if beside is not None and not chunk.last:
-            end_page = max(self._pages.told, beside.readable_end(end_page))
-        told = self._pages.unreported(end_page)
-        groups = [told, beside.beside(told, chunk.beside)] if beside is not None and beside.has_group else [told]
+            end_page = max(self._pages.reported_end, beside.readable_end(end_page))
+        unreported = self._pages.unreported(end_page)
+        groups = (
+            [unreported, beside.beside(unreported, chunk.beside)]
+            if beside is not None and beside.has_group
+            else [unreported]
+        )
         end_token = min(self._tokens(end_page), self._prompt_tokens())
         self.kv_mgr.exchange.computed(self._outgoing, self._prompt_tokens(), end_token, groups)
-        self._pages.on_told(told)
+        self._pages.on_reported(unreported)
 
     def leave_to_send(self) -> None:
         """Has the prompt sent after its passes, from the pages that SGLang gives.
@@ -181,7 +185,7 @@ class Sender(BaseKVSender):
             end_token=self._tokens(end_page),
             groups=[planned],
         )
-        return PlannedChunk(chunk, lambda: self._pages.on_told(planned))
+        return PlannedChunk(chunk, lambda: self._pages.on_reported(planned))
 
     def _prompt_tokens(self) -> int:
         """Whole pages, as on the decoder; exact tokens with a window, whose first page depends on the last token."""
@@ -225,9 +229,9 @@ class Sender(BaseKVSender):
         return self.kv_mgr.agreed_state(self.bootstrap_room, self.poll())
 
     def _tell_stages(self, state: int) -> None:
-        if self._with_stages and state != self._told_state:
-            self._told_state = int(state)
-            self.kv_mgr.tell_stages(self.bootstrap_room, self._told_state)
+        if self._with_stages and state != self._reported_state:
+            self._reported_state = int(state)
+            self.kv_mgr.tell_stages(self.bootstrap_room, self._reported_state)
 
     def _leave_stages(self) -> None:
         if self._with_stages:

@@ -36,7 +36,7 @@ from kv_connector.vllm.pair_proofs import check_of_engine
 from kv_connector.vllm.rank_groups import RankGroup
 from kv_connector.vllm.reports import Reports
 from kv_connector.vllm.request_numbers import RequestNames
-from kv_connector.vllm.told_steps import ToldSteps
+from kv_connector.vllm.submitted_steps import SubmittedSteps
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
 from kv_connector.vllm.worker_half import WorkerHalf
 
@@ -293,7 +293,7 @@ class RankStart:
             first_pass = FirstPass(counter, self._counted_layers(names), "layers", self._logger)
         return WorkerHalf(
             messenger,
-            lambda submit: ToldSteps(submit, counter, names, first_pass, self._logger),
+            lambda submit: SubmittedSteps(submit, counter, names, first_pass, self._logger),
             pages,
             Limits(facts.options.fetch_limit_seconds, facts.options.silence_limit_seconds),
             self._logger,

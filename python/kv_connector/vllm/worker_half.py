@@ -45,7 +45,7 @@ from kv_connector.vllm.metadata import (
 from kv_connector.vllm.proof_messages import ProofTally
 from kv_connector.vllm.reports import Reports
 from kv_connector.vllm.request_numbers import RequestNames
-from kv_connector.vllm.told_steps import StepEnd, ToldSteps
+from kv_connector.vllm.submitted_steps import StepEnd, SubmittedSteps
 
 FENCE_LIMIT_SECONDS = 10.0
 """The limit of one wait for the fence, which is repeated: pages that are still read must not be overwritten."""
@@ -96,7 +96,7 @@ class WorkerHalf:
     def __init__(
         self,
         messenger: MessengerPort,
-        make_steps: Callable[[Callable[[Command], bool]], ToldSteps],
+        make_steps: Callable[[Callable[[Command], bool]], SubmittedSteps],
         groups: Sequence[GroupPages],
         limits: Limits,
         logger: logging.Logger,

@@ -19,14 +19,14 @@ from kv_connector.layer_counter import LayerCounter
 class StepEnd(enum.Enum):
     """The result of reporting a step's end to the messenger."""
 
-    TOLD = enum.auto()
+    SUBMITTED = enum.auto()
     LOST = enum.auto()
     """The KV that the step computed is not sent."""
     REFUSED = enum.auto()
     """The messenger has accepted the step, but not its end."""
 
 
-class ToldSteps:
+class SubmittedSteps:
     """The steps that compute KV to be sent. Each step that has begun is ended before the next one begins."""
 
     def __init__(
@@ -44,13 +44,13 @@ class ToldSteps:
         self._first_pass = first_pass
         self._logger = logger
         self._step = 0
-        self._chunks_to_tell: Sequence[Chunk] = ()
+        self._chunks_unsent: Sequence[Chunk] = ()
         """The chunks of a step that is reported when it is over."""
         self._hooks_count = False
         """Whether the step's layers are counted."""
         self._forward_over = False
         """Whether the model's own layers are done; those of a drafter, if there is one, follow."""
-        self._said_out_of_order = False
+        self._warned_out_of_order = False
 
     @property
     def first_pass_is_right(self) -> bool:
@@ -71,15 +71,15 @@ class ToldSteps:
         self._step = step
         self._forward_over = False
         if self._first_pass is None or (self._first_pass.is_right and layers_are_right):
-            self._hooks_count = self._tell(chunks)
+            self._hooks_count = self._send(chunks)
             return self._hooks_count
-        self._chunks_to_tell = chunks
+        self._chunks_unsent = chunks
         if self._first_pass.is_due:
             self._first_pass.begin()
             self._hooks_count = self._first_pass.is_running
         return True
 
-    def _tell(self, chunks: Sequence[Chunk]) -> bool:
+    def _send(self, chunks: Sequence[Chunk]) -> bool:
         try:
             counter_start = self._counter.begin_step()
         except CudaError:
@@ -116,11 +116,11 @@ class ToldSteps:
         """Ends the step, after the forward pass. If the pass failed, its pages hold nothing that may be sent."""
         self.forward_over()
         self._hooks_count = False
-        chunks, self._chunks_to_tell = self._chunks_to_tell, ()
+        chunks, self._chunks_unsent = self._chunks_unsent, ()
         if sys.exception() is not None:
             self._logger.error("the forward pass failed: what it computed is not sent")
             return StepEnd.LOST if chunks else self._abandon()
-        if chunks and not self._tell(chunks):
+        if chunks and not self._send(chunks):
             return StepEnd.LOST
         try:
             counter_end = self._counter.end_step()
@@ -129,8 +129,8 @@ class ToldSteps:
             return self._abandon()
         if not chunks:
             self._say_if_out_of_order()
-        told = self._submit(StepEnded(self._step, counter_end))
-        return StepEnd.TOLD if told else StepEnd.REFUSED
+        taken = self._submit(StepEnded(self._step, counter_end))
+        return StepEnd.SUBMITTED if taken else StepEnd.REFUSED
 
     def _abandon(self) -> StepEnd:
         self._fail_on_device()
@@ -145,8 +145,8 @@ class ToldSteps:
 
     def _say_if_out_of_order(self) -> None:
         """vLLM calls no hooks in its dummy passes, so the first step that is reported shows their order."""
-        if self._counter.steps_out_of_order and not self._said_out_of_order:
-            self._said_out_of_order = True
+        if self._counter.steps_out_of_order and not self._warned_out_of_order:
+            self._warned_out_of_order = True
             self._logger.warning(
                 "this model's layers do not finish in their order: those behind the first that is out of order leave"
                 " when their forward pass is over"
