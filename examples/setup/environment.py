@@ -219,11 +219,14 @@ def install(name: str, sources: list[str], python: Path, log: Path) -> None:
 
 
 def with_wheel(base: Path, wheel: Path) -> Path:
-    """A venv in which pip has installed ``wheel``, and in which the packages of the base environment are visible."""
+    """A venv in which pip has installed ``wheel``, and in which the packages of the base environment are visible.
+
+    One lock for all of them: a process that removes old venvs runs beside others that create, list and remove them.
+    """
     base_home = base.parent.parent
     home = cache_home() / "wheels" / f"{base_home.name}-{key_of(wheel.read_bytes())}"
     done = home / ".complete"
-    with locked(home.with_suffix(".lock")):
+    with locked(home.parent / "venvs.lock"):
         if not done.exists():
             log = home.with_suffix(".log")
             new_venv(home, log, "--without-pip")
@@ -233,16 +236,16 @@ def with_wheel(base: Path, wheel: Path) -> Path:
             run_step("pip installs the wheel", [*pip, "install", "--no-deps", str(wheel)], log)
             done.touch()
         os.utime(done)
-    forget_old_wheels(home.parent)
+        forget_old_wheels(home.parent)
     return python_of(home)
 
 
 def forget_old_wheels(folder: Path) -> None:
+    """Removes all but the venvs used last; the caller holds the folder's lock."""
     marks = sorted(folder.glob("*/.complete"), key=lambda mark: mark.stat().st_mtime, reverse=True)
     for mark in marks[WHEEL_VENVS_KEPT:]:
         shutil.rmtree(mark.parent, ignore_errors=True)
-        for rest in (".lock", ".log"):
-            mark.parent.with_suffix(rest).unlink(missing_ok=True)
+        mark.parent.with_suffix(".log").unlink(missing_ok=True)
 
 
 def run(name: str, wheel: Path | None, arguments: list[str]) -> None:
