@@ -24,6 +24,7 @@ from gpu_check import (
     pair_checks,
 )
 from gpu_check.report import NotShown, Report
+from gpu_check.right_pairs import RightPairs
 from gpu_check.vllm_checks import LIMIT_SECONDS, Checks
 
 
@@ -32,6 +33,7 @@ def main() -> int:
     arguments.add_argument("--need-gpu", action="store_true")
     arguments.add_argument("--stand-in", default="", help="a libcuda.so.1 that stands in for NVIDIA's driver")
     arguments.add_argument("--only", default="", help="a regular expression: only the checks whose name it finds")
+    arguments.add_argument("--requests", type=int, default=0, help="so many of each equal pair (default: no such pair)")
     arguments.add_argument("--logs", type=Path, help="a folder that keeps the pairs' logs (default: they are removed)")
     said = arguments.parse_args()
     begun = time.monotonic()
@@ -46,6 +48,9 @@ def main() -> int:
         report.check("cpu: layer counter, stand-in for the driver", lambda: counter_checks.on_stand_in(said.stand_in))
         report.check("cpu: pair, tokens equal", lambda: pair_checks.on_cpu(logs))
         on_gpu(report, logs, has_gpu=torch.cuda.is_available())
+        if said.requests:
+            for name, check in RightPairs(logs, said.requests).all().items():
+                report.check(f"gpu: vLLM {name}", check if torch.cuda.is_available() else no_gpu, LIMIT_SECONDS)
     print(f"{time.monotonic() - begun:.0f} s")
     return report.end(needs_gpu=said.need_gpu)
 

@@ -117,11 +117,26 @@ def packed() -> None:
 
 
 @cache
-def model(home: Path, seed: int) -> str:
-    """A Llama with random weights, so spread that tokens vary with all that is before them."""
-    from make_model import TinyModel, cached_model
+def model(home: Path, seed: int, shape: str = "TinyModel") -> str:
+    """A model with random weights, so spread that tokens vary with all that is before them; by default a Llama."""
+    import make_model
 
-    return str(cached_model(home, TinyModel(seed=seed)))
+    return str(make_model.cached_model(home, getattr(make_model, shape)(seed=seed)))
+
+
+@contextmanager
+def started(plan: VllmPlan, logs: Path, prefiller: VllmPlan | None = None) -> Iterator[Pair]:
+    """A pair by one plan, whose name and role are filled in, or its prefiller by another."""
+    with ExitStack() as entered:
+        sides = [
+            entered.enter_context(
+                VllmProcess(replace(each, name=f"{plan.name}-{side}", role=role), logs / plan.name / f"{side}.log")
+            )
+            for side, role, each in (("prefiller", PREFILLER, prefiller or plan), ("decoder", DECODER, plan))
+        ]
+        for side in sides:
+            side.ready()
+        yield Pair(sides[0], sides[1])
 
 
 class Checks:
@@ -180,7 +195,7 @@ class Checks:
         packed()
         alone = self._of_alone(settings.get("dtype", "bfloat16"))
         plan = VllmPlan(name, self._model(), options=options(transport), **settings)
-        with self._started(plan) as pair:
+        with started(plan, self._logs) as pair:
             seen = Compared()
             cached = self._asked(pair, seen, alone)
             sent, received = pair.prefiller.rest(), pair.decoder.rest()
@@ -191,7 +206,7 @@ class Checks:
         packed()
         alone = self._of_alone("bfloat16")
         right = VllmPlan(name, self._model(), options=options(transport, model_id="the same"))
-        with self._started(right, replace(right, model=self._model(21))) as pair:
+        with started(right, self._logs, replace(right, model=self._model(21))) as pair:
             ended = [pair.ask(prompt, ANSWER).decode.result(ANSWER_LIMIT_SECONDS) for prompt in PROMPTS]
             figures = pair.decoder.rest()["figures"]
         kept = Compared()
@@ -205,22 +220,6 @@ class Checks:
             f"{failed} of {len(PROMPTS)} requests failed, and none has a wrong answer: one prefill was refuted,"
             f" {figures['fetches_refuted']:.0f} fetches were refused then"
         )
-
-    @contextmanager
-    def _started(self, plan: VllmPlan, prefiller: VllmPlan | None = None) -> Iterator[Pair]:
-        """By one plan, whose name and role are filled in, or the prefiller by another."""
-        with ExitStack() as entered:
-            sides = [
-                entered.enter_context(
-                    VllmProcess(
-                        replace(each, name=f"{plan.name}-{side}", role=role), self._logs / plan.name / f"{side}.log"
-                    )
-                )
-                for side, role, each in (("prefiller", PREFILLER, prefiller or plan), ("decoder", DECODER, plan))
-            ]
-            for side in sides:
-                side.ready()
-            yield Pair(sides[0], sides[1])
 
     def _model(self, seed: int = 20) -> str:
         return model(Path(self._models.name), seed)

@@ -18,7 +18,8 @@ WHEELS_EACH = 12
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module, with a cache of its own and venvs that are made of folders alone."""
     spec = importlib.util.spec_from_file_location("environment", REPOSITORY / "examples" / "setup" / "environment.py")
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "environment", module)
     spec.loader.exec_module(module)

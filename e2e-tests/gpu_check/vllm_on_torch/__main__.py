@@ -72,6 +72,7 @@ class Engine:
             model=plan.model,
             skip_tokenizer_init=True,
             dtype=plan.dtype,
+            kv_cache_dtype=plan.kv_dtype,
             max_model_len=2048,
             max_num_seqs=16,
             max_num_batched_tokens=plan.chunk_tokens,

@@ -24,6 +24,7 @@ class VllmPlan:
     graphs: str = "FULL"
     runner: int = 2
     dtype: str = "bfloat16"
+    kv_dtype: str = "auto"
     chunk_tokens: int = 512
     kv_bytes: int = 256 << 20
     prefix_caching: bool = False
