@@ -10,16 +10,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import release
 import vllm_sources
 from conftest import EngineMaker
+from either_order import Pair, pairs, table
 from release import Status
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 RELEASE = "0.32.0"
 """One release is enough here: the other tests of this folder show where another one differs."""
 
@@ -40,39 +39,12 @@ RESTS = ("never", "before", "after")
 
 
 @dataclass(frozen=True)
-class Pair:
-    one: str
-    other: str
-    matters: bool
-
-    def __str__(self) -> str:
-        return f"{self.one} and {self.other}"
-
-
-@dataclass(frozen=True)
 class Setting:
     rest: str
     """When a leg that the pair does not touch happens."""
     other_first: bool
     steps_between: int
     recompute: bool
-
-
-def table() -> dict[str, tuple[set[str], set[str]]]:
-    """By event: those with which its order is fixed, and those with which it matters."""
-    text = PAGE.read_text().split("<!-- either-order -->\n")[1].split("<!-- /either-order -->")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
-    return {row[0]: (names(row[2]), names(row[3])) for row in rows}
-
-
-def names(cell: str) -> set[str]:
-    return {part.split(" (")[0] for part in cell.split(", ") if part}
-
-
-def pairs() -> list[Pair]:
-    events = table()
-    free = [(one, other) for one, other in itertools.combinations(events, 2) if other not in events[one][0]]
-    return [Pair(one, other, other in events[one][1]) for one, other in free if not {one, other} & set(UNPLAYED)]
 
 
 def settings() -> Iterator[Setting]:
@@ -261,7 +233,7 @@ def engine(loaded: release.Release) -> EngineMaker:
     return lambda kv_role, **more: SimulatedEngine(loaded, kv_role, **more)
 
 
-@pytest.mark.parametrize("pair", pairs(), ids=str)
+@pytest.mark.parametrize("pair", pairs(UNPLAYED), ids=str)
 def test_should_end_the_same_whichever_of_two_events_comes_first(engine: EngineMaker, pair: Pair) -> None:
     for setting in settings():
         ends = []
@@ -275,7 +247,7 @@ def test_should_end_the_same_whichever_of_two_events_comes_first(engine: EngineM
 
 
 def test_should_play_all_pairs_of_the_table() -> None:
-    count = len(pairs())
+    count = len(pairs(UNPLAYED))
     stories = 2 * count * len(list(settings()))
     print(f"{count} pairs of events in both orders, {stories} stories through vLLM's halves")
     events = table()
