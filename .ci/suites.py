@@ -49,8 +49,8 @@ NEED_TORCH = [
 LOOP_APART = "0.32.0"
 """The release of vLLM whose loop has a suite of its own; the other suite has whatever is not of it."""
 
-LIMIT_SECONDS = 25 * 60.0
-"""Several times what a suite needs on two busy cores: one that is still at it then will not end."""
+LIMIT_SECONDS = 45 * 60.0
+"""Five times what the longest of them needs on two quiet cores: one that is still at it then will not end."""
 ENGINES_LIMIT_SECONDS = 60 * 60.0
 INTERRUPTED_SECONDS = 90.0
 """What an interrupted suite has to say where it stood, and to end the servers that it started."""
