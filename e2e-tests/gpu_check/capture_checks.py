@@ -71,7 +71,7 @@ class Calls:
         yield "cuStreamDestroy", lambda: call("cuStreamDestroy_v2", self._stream)
 
     def _by_handles(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        from kv_connector.device_memory import DeviceMemories
+        from kv_connector.memory.device_memory import DeviceMemories
 
         own, other = DeviceMemories(self._driver), DeviceMemories(self._driver)
         descriptors: list[int] = []
@@ -93,12 +93,12 @@ class Calls:
         yield "cuMemUnmap and Release", own.close
 
     def _load(self) -> None:
-        from kv_connector.device_word import PTX
+        from kv_connector.memory.device_word import PTX
 
         self._module = self._driver.load_module(PTX)
 
     def _queried(self, name: str, of: ctypes.c_void_p) -> None:
-        from kv_connector.cuda_driver import CudaError
+        from kv_connector.memory.cuda_driver import CudaError
 
         try:
             self._driver.call(name, of)
@@ -142,7 +142,7 @@ def _refused(*, relaxed: bool) -> list[str]:
 
 def _ends_capture(driver: Any, stream: int, submit: Callable[[], Any]) -> str:
     """What the call and the capture ended with; empty if both went well."""
-    from kv_connector.cuda_driver import CudaError
+    from kv_connector.memory.cuda_driver import CudaError
 
     faults = []
     graph = ctypes.c_void_p()

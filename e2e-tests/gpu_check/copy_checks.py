@@ -101,7 +101,7 @@ def _beside_us(product: Callable[[], None], copy: Callable[[], None]) -> float:
 
 CONTEXT_ALONE = """
 import ctypes, sys
-from kv_connector.cuda_driver import CudaDriver
+from kv_connector.memory.cuda_driver import CudaDriver
 driver = CudaDriver()
 driver.initialise()
 context = ctypes.c_void_p()

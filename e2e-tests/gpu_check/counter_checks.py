@@ -26,7 +26,7 @@ DRIVER = "libcuda.so.1"
 def counting(driver: Any, stream: Callable[[], int], layers: int = LAYERS) -> Iterator[tuple[Any, Any, list[str]]]:
     """(counter, word, names of layers) over a page of its own."""
     from kv_connector import LayerCounter
-    from kv_connector.device_word import DeviceWord
+    from kv_connector.memory.device_word import DeviceWord
 
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     word = ctypes.c_uint64.from_buffer(memory)
@@ -51,8 +51,8 @@ def on_stand_in(library: str) -> str:
     """Which is C and no GPU: it shows the order of calls, not the kernels."""
     if not library:
         raise Skipped("no stand-in for the driver is packed: it takes a C compiler where the file is made")
-    from kv_connector.cuda_driver import CudaDriver
-    from kv_connector.device_word import check_counting
+    from kv_connector.memory.cuda_driver import CudaDriver
+    from kv_connector.memory.device_word import check_counting
 
     driver = CudaDriver(library)
     driver.call("cuInit", 0)
@@ -121,14 +121,14 @@ def under_sanitizer() -> str:
 def the_device() -> tuple[Any, Callable[[], int]]:
     """(driver, current stream) of torch's."""
     import torch
-    from kv_connector.cuda_driver import CudaDriver
+    from kv_connector.memory.cuda_driver import CudaDriver
 
     torch.zeros(1, device="cuda")  # makes the context
     return CudaDriver(), lambda: int(torch.cuda.current_stream().cuda_stream)
 
 
 def on_device() -> str:
-    from kv_connector.device_word import check_counting
+    from kv_connector.memory.device_word import check_counting
 
     check_counting(*the_device())
     return "compiled, and counted to its bound"

@@ -43,7 +43,7 @@ def _attributes() -> Iterator[str]:
 def _exports() -> Iterator[str]:
     """Of memory by torch's allocator, by cuMemCreate, and imported from a descriptor."""
     import torch
-    from kv_connector.device_memory import DeviceMemories
+    from kv_connector.memory.device_memory import DeviceMemories
 
     driver, _ = the_device()
     plain = torch.zeros(GRANULE, dtype=torch.uint8, device="cuda")
@@ -65,7 +65,7 @@ def _exports() -> Iterator[str]:
 
 
 def _result(ask: Callable[[], object]) -> str:
-    from kv_connector.cuda_driver import CudaError
+    from kv_connector.memory.cuda_driver import CudaError
 
     try:
         return str(ask())

@@ -44,7 +44,7 @@ def late_writes() -> str:
 def _one_kill() -> tuple[float, bool]:
     """(seconds after the socket's end in which bytes still changed, whether they did after the process's end)."""
     import torch
-    from kv_connector.device_memory import DeviceMemories
+    from kv_connector.memory.device_memory import DeviceMemories
 
     from gpu_check.counter_checks import the_device
     from gpu_check.page_checks import as_tensor
@@ -90,8 +90,8 @@ def _one_kill() -> tuple[float, bool]:
 
 def write(place: socket.socket, length_bytes: int) -> None:
     """The other process: queues more than it will live for, and else lives until the first one has gone."""
-    from kv_connector.cuda_driver import CudaDriver
-    from kv_connector.device_memory import DeviceMemories
+    from kv_connector.memory.cuda_driver import CudaDriver
+    from kv_connector.memory.device_memory import DeviceMemories
 
     driver: Any = CudaDriver()
     driver.initialise()

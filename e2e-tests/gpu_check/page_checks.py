@@ -45,7 +45,7 @@ def in_host_memory() -> str:
 def in_device_memory() -> str:
     """The page stays on the device; the reader has imported its allocation, and reads by a stream of its own."""
     import torch
-    from kv_connector.device_memory import DeviceMemories
+    from kv_connector.memory.device_memory import DeviceMemories
 
     driver, _ = the_device()
     memories = DeviceMemories(driver)
@@ -64,7 +64,7 @@ def write(page: Any, where: dict[str, Any], descriptor: int) -> str:
     """Each pass raises all numbers of the page by one, and waits until the reader has found them."""
     import torch
     from kv_connector import LayerCounter
-    from kv_connector.device_word import DeviceWord
+    from kv_connector.memory.device_word import DeviceWord
 
     shared_descriptor = os.memfd_create("shared")
     os.ftruncate(shared_descriptor, SHARED_BYTES)
@@ -140,7 +140,7 @@ def read(place: socket.socket) -> None:
         memory = mmap.mmap(descriptors[0], PAGE_BYTES)
         page = torch.frombuffer(memory, dtype=torch.int32)
     else:
-        from kv_connector.device_memory import DeviceMemories
+        from kv_connector.memory.device_memory import DeviceMemories
 
         driver, _ = the_device()
         taken = DeviceMemories(driver).take_in(descriptors[0], where["length"], 0)
@@ -158,7 +158,7 @@ def read(place: socket.socket) -> None:
 
 def eight_allocations() -> str:
     """Eight processes hand an allocation of their own over; one maps all and reads what each has written."""
-    from kv_connector.device_memory import DeviceMemories
+    from kv_connector.memory.device_memory import DeviceMemories
 
     driver, _ = the_device()
     memories = DeviceMemories(driver)
@@ -187,7 +187,7 @@ def eight_allocations() -> str:
 def hand_over(place: socket.socket, rank: int) -> None:
     """One of the eight; lives until its allocation has been looked at."""
     import torch
-    from kv_connector.device_memory import DeviceMemories
+    from kv_connector.memory.device_memory import DeviceMemories
 
     driver, _ = the_device()
     memories = DeviceMemories(driver)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from kv_connector.row_limits import LIMITS
+from kv_connector.naming.row_limits import LIMITS
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.last_token_proof import LastTokenProof, proof_layers
 from kv_connector.vllm.proof_messages import Proof

@@ -205,7 +205,7 @@ def no_proxies(path: PurePosixPath, text: str) -> Iterator[str]:
     """A proxy variable of a pod must not send a question to this pod, or to a peer, through a proxy."""
     if path.suffix == ".py" and str(path).startswith((WHEEL, "examples/")):
         pattern = OBEDIENT_CLIENT if str(path).startswith(WHEEL) else OBEDIENT_CALL
-        yield from matches(path, text, pattern, "use kv_connector.plain_http, or an opener without proxies")
+        yield from matches(path, text, pattern, "use kv_connector.runtime.plain_http, or an opener without proxies")
     if path.suffix == ".java" and "/src/main/" in str(path) and "HttpClient.new" in text and "NO_PROXY" not in text:
         yield f"{path} has an HttpClient that asks the system for a proxy: set HttpClient.Builder.NO_PROXY"
 

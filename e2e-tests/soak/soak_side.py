@@ -12,10 +12,18 @@ import sys
 import time
 from typing import Any, Protocol
 
-from kv_connector._facade import Arrived, Event, Failed, Granted, Log, Messenger, Released, Stopped
 from kv_connector.cli.host_pages import HostPages
-from kv_connector.commands import Announce, ChunkPages, Computed, Fetch, FetchPages, PrefillEnded, PrefillerAddress
-from kv_connector.options import Options, parse_options
+from kv_connector.configuration.options import Options, parse_options
+from kv_connector.runtime.commands import (
+    Announce,
+    ChunkPages,
+    Computed,
+    Fetch,
+    FetchPages,
+    PrefillEnded,
+    PrefillerAddress,
+)
+from kv_connector.runtime.facade import Arrived, Event, Failed, Granted, Log, Messenger, Released, Stopped
 
 PAGE_BYTES = 64 << 10
 PAGE_TOKENS = 16

@@ -51,7 +51,7 @@ class Engine:
 
     def _count_on_stand_in(self) -> StandInStream:
         stream = StandInStream(self.plan.stand_in)
-        counting = importlib.import_module("kv_connector.device_counter").DeviceCounting
+        counting = importlib.import_module("kv_connector.memory.device_counter").DeviceCounting
         self._worker._starting().device_counting = lambda: counting.on(stream.driver, stream.handle)
         return stream
 

@@ -74,7 +74,7 @@ class _AsDevice:
 
 def seen_by_device(storage: Tensor) -> Tensor:
     """The same bytes of the host, page-locked, as a tensor of the device."""
-    from kv_connector.cuda_driver import CudaDriver
+    from kv_connector.memory.cuda_driver import CudaDriver
 
     torch.cuda.init()
     torch.zeros(1, device="cuda")  # makes the context

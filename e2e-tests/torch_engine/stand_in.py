@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from kv_connector.cuda_driver import CudaDriver
+from kv_connector.memory.cuda_driver import CudaDriver
 
 GLOBAL_CAPTURE = 0
 NON_BLOCKING = 1

@@ -1,32 +1,7 @@
 """KV Messenger for Python engines. Importing it starts nothing."""
 
-from kv_connector._facade import (
-    LAG_LEAD_ONLY,
-    LAG_NONE,
-    Arrived,
-    Connected,
-    ContextRow,
-    Event,
-    Failed,
-    Geometry,
-    Granted,
-    Layer,
-    LeakCheck,
-    Log,
-    Memory,
-    Messenger,
-    MessengerPort,
-    Opened,
-    Prefilled,
-    Quarantined,
-    Rank,
-    Released,
-    Stats,
-    Stopped,
-    Timeline,
-)
 from kv_connector._version import __version__
-from kv_connector.commands import Command
+from kv_connector.configuration.options import Options, parse_options
 from kv_connector.exceptions import (
     BootError,
     HandoverError,
@@ -35,8 +10,29 @@ from kv_connector.exceptions import (
     OptionError,
     PreflightError,
 )
-from kv_connector.layer_counter import LayerCounter
-from kv_connector.options import Options, parse_options
+from kv_connector.memory.geometry import ContextRow, Geometry, Layer, Memory, Rank
+from kv_connector.memory.layer_counter import LayerCounter
+from kv_connector.runtime.commands import Command
+from kv_connector.runtime.facade import (
+    LAG_LEAD_ONLY,
+    LAG_NONE,
+    Arrived,
+    Connected,
+    Event,
+    Failed,
+    Granted,
+    LeakCheck,
+    Log,
+    Messenger,
+    MessengerPort,
+    Opened,
+    Prefilled,
+    Quarantined,
+    Released,
+    Stats,
+    Stopped,
+    Timeline,
+)
 
 __all__ = [
     "LAG_LEAD_ONLY",

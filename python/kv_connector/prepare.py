@@ -11,10 +11,10 @@ import json
 import sys
 import time
 
-from kv_connector._aot_cache import TRAINING_LIMIT_SECONDS
-from kv_connector._jvm import JvmSetup, prepare_setup, set_up
+from kv_connector.configuration.options import parse_options
 from kv_connector.exceptions import BootError, KvConnectorError
-from kv_connector.options import parse_options
+from kv_connector.runtime.aot_cache import TRAINING_LIMIT_SECONDS
+from kv_connector.runtime.jvm import JvmSetup, prepare_setup, set_up
 
 LOOK_SECONDS = 0.1
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kv_connector import PreflightError, _preflight
+from kv_connector import PreflightError
+from kv_connector.runtime import preflight
 
 PYTHON_ROOT = Path(__file__).parent.parent
 REPOSITORY = PYTHON_ROOT.parent
@@ -21,23 +22,23 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def java() -> _preflight.JavaRuntime:
+def java() -> preflight.JavaRuntime:
     try:
-        return _preflight.find_java("")
+        return preflight.find_java("")
     except PreflightError as missing:
         pytest.skip(f"no JVM to boot: {missing}")
 
 
 @pytest.fixture(scope="session")
-def jar() -> _preflight.Jar:
+def jar() -> preflight.Jar:
     try:
-        return _preflight.check_jar()
+        return preflight.check_jar()
     except PreflightError as missing:
         pytest.skip(f"no jar to boot: {missing}")
 
 
 @pytest.fixture(scope="session")
-def simulated_jar(jar: _preflight.Jar, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def simulated_jar(jar: preflight.Jar, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The messengers that Java's own tests simulate, packed; they need the rest of ``jar``."""
     assert jar.path.exists()
     classes = JAVA_TEST_CLASSES / "io" / "kvmessenger" / "connector" / "boot"
@@ -81,7 +82,7 @@ def run_python(tmp_path: Path, environment: dict[str, str]) -> RunPython:
 
 
 @pytest.fixture
-def run_with_jvm(run_python: RunPython, simulated_jar: Path, java: _preflight.JavaRuntime) -> RunPython:
+def run_with_jvm(run_python: RunPython, simulated_jar: Path, java: preflight.JavaRuntime) -> RunPython:
     """The same, for scripts that import ``simulated_jvm``."""
     assert java.launcher.exists()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_connector.cuda_driver import CudaDriver
+from kv_connector.memory.cuda_driver import CudaDriver
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

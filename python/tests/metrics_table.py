@@ -1,4 +1,7 @@
-"""Makes kv_connector/_metrics.py from docs/metrics.md: ``python tests/metrics_table.py > kv_connector/_metrics.py``."""
+"""Writes kv_connector/metrics/table.py from docs/metrics.md.
+
+From ``python``: ``python tests/metrics_table.py > kv_connector/metrics/table.py``.
+"""
 
 from __future__ import annotations
 

@@ -7,15 +7,15 @@ import json
 import math
 import sys
 
-from kv_connector.option_values import OptionSpec
-from kv_connector.options import OPTION_SPECS, Options
+from kv_connector.configuration.option_values import OptionSpec
+from kv_connector.configuration.options import OPTION_SPECS, Options
 
 
 def options_page() -> str:
     lines = [
         "# Options",
         "",
-        "Made from `kv_connector/options.py`; edit that, not this page. With vLLM put options into",
+        "Made from `kv_connector/configuration/options.py`; edit that, not this page. With vLLM put options into",
         "`kv_connector_extra_config` of `--kv-transfer-config`; with SGLang put them as a JSON object into the",
         "environment variable `KV_MESSENGER_OPTIONS`. An unknown name, a wrong type or a value out of range is refused",
         "with an error before the messenger starts.",

@@ -7,20 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kv_connector import Messenger, Options, _facade, _jvm, _preflight, parse_options
+from kv_connector import Messenger, Options, parse_options
+from kv_connector.runtime import facade, jvm, preflight
 
 ENTRY_CLASS = "io/kvmessenger/connector/boot/SimulatedBoot"
 
 
-def setup(**changes: Any) -> _jvm.JvmSetup:
-    jar = _preflight.check_jar()
-    java = _preflight.find_java("")
+def setup(**changes: Any) -> jvm.JvmSetup:
+    jar = preflight.check_jar()
+    java = preflight.find_java("")
     simulated = Path(os.environ["KV_TEST_SIMULATED_JAR"])
-    made = _jvm.JvmSetup(
+    made = jvm.JvmSetup(
         java=java,
         class_path=(jar.path, simulated),
         class_path_hashes=(jar.sha256, "simulated"),
-        options=_jvm.JVM_OPTIONS,
+        options=jvm.JVM_OPTIONS,
         build_id=jar.build_id,
         entry_class=ENTRY_CLASS,
     )
@@ -32,11 +33,11 @@ def options(**said: Any) -> Options:
 
 
 def open_messenger(**changes: Any) -> Messenger:
-    _jvm.boot_setup(setup(**changes))
+    jvm.boot_setup(setup(**changes))
     return Messenger.open(options(), geometry())
 
 
-def geometry() -> _facade.Geometry:
+def geometry() -> facade.Geometry:
     return {
         "model": "m",
         "tpSize": 1,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_weights_digest import trained, write
 
-from kv_connector.adapter_digest import adapter_identity
+from kv_connector.naming.adapter_digest import adapter_identity
 
 SETTINGS = {"r": 8, "lora_alpha": 16, "base_model_name_or_path": "/a", "use_rslora": False}
 

@@ -5,12 +5,12 @@ import threading
 
 from conftest import RunPython
 
-from kv_connector._affinity import parents_cores
+from kv_connector.runtime.affinity import parents_cores
 
 CORES = os.sched_getaffinity(0)
 PINNED_CHILD = """
 import os, threading
-from kv_connector._affinity import parents_cores
+from kv_connector.runtime.affinity import parents_cores
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 seen = []
 with parents_cores():

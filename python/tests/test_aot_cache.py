@@ -12,28 +12,29 @@ from pathlib import Path
 import pytest
 from conftest import PROCESS_LIMIT_SECONDS, RunPython
 
-from kv_connector import _jvm, _preflight, prepare
-from kv_connector._aot_cache import CACHES_KEPT_MAX, AotCache, cache_folder
+from kv_connector import prepare
+from kv_connector.runtime import jvm, preflight
+from kv_connector.runtime.aot_cache import CACHES_KEPT_MAX, AotCache, cache_folder
 
 TRAINING_CLASS = "io.kvmessenger.connector.boot.SimulatedBoot"
 
 BOOT = """
     import os, pathlib, time
     import simulated_jvm
-    from kv_connector import _aot_cache, _jvm, _preflight
-    jar = _preflight.check_jar(pathlib.Path(os.environ["KV_TEST_JAR"]))
+    from kv_connector.runtime import aot_cache, jvm, preflight
+    jar = preflight.check_jar(pathlib.Path(os.environ["KV_TEST_JAR"]))
     simulated = pathlib.Path(os.environ["KV_TEST_SIMULATED_JAR"])
     setup = simulated_jvm.setup(
         class_path=(jar.path, simulated),
         class_path_hashes=(jar.sha256, "simulated"),
         build_id=jar.build_id,
-        cache_folder=_aot_cache.cache_folder(),
+        cache_folder=aot_cache.cache_folder(),
         training_class="io.kvmessenger.connector.boot.SimulatedBoot",
     )
     setup = simulated_jvm.replace(setup, options=(*setup.options, *os.environ.get("KV_TEST_JVM_OPTIONS", "").split()))
     cached = setup.aot_cache.usable()
     wall, cpu = time.perf_counter(), time.process_time()
-    _jvm.boot_setup(setup)
+    jvm.boot_setup(setup)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     print("cached" if cached else "plain", jar.build_id, setup.aot_cache.path)
     print(f"wall {wall * 1e3:.0f} ms, cpu {cpu * 1e3:.0f} ms")
@@ -48,7 +49,7 @@ def wait_for(path: Path) -> None:
 
 
 @pytest.fixture
-def own_jar(jar: _preflight.Jar, tmp_path: Path) -> Path:
+def own_jar(jar: preflight.Jar, tmp_path: Path) -> Path:
     """A copy that the test may replace."""
     copy = tmp_path / "own.jar"
     copy.write_bytes(jar.path.read_bytes())
@@ -83,7 +84,7 @@ def test_should_make_the_cache_before_the_first_boot_when_asked(run_with_jvm: Ru
 
 
 def test_should_say_when_no_cache_can_be_made(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, jar: _preflight.Jar
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, jar: preflight.Jar
 ) -> None:
     assert jar.path.exists()
     monkeypatch.setenv("KV_MESSENGER_CACHE", str(tmp_path / "file"))
@@ -99,7 +100,7 @@ def test_should_say_when_no_cache_can_be_made(
 
 
 def test_should_run_the_new_code_when_the_jar_was_replaced(
-    run_with_jvm: RunPython, own_jar: Path, jar: _preflight.Jar
+    run_with_jvm: RunPython, own_jar: Path, jar: preflight.Jar
 ) -> None:
     made = run_with_jvm(BOOT, KV_TEST_JAR=str(own_jar)).stdout.split()[2]
     wait_for(Path(made))
@@ -120,8 +121,8 @@ def test_should_run_the_new_code_when_the_jar_was_replaced(
     assert f"the JVM runs build {jar.build_id} of the messenger, and the jar holds build {other}" in forced.stderr
 
 
-def test_should_name_the_file_after_what_it_was_made_of(java: _preflight.JavaRuntime, tmp_path: Path) -> None:
-    def name(build: _preflight.JavaRuntime = java, jar_hash: str = "1", option: str = "-Xmx64m") -> str:
+def test_should_name_the_file_after_what_it_was_made_of(java: preflight.JavaRuntime, tmp_path: Path) -> None:
+    def name(build: preflight.JavaRuntime = java, jar_hash: str = "1", option: str = "-Xmx64m") -> str:
         return AotCache(build, [jar_hash], [option], tmp_path).path.name
 
     other_java = replace(java, identity=java.identity + "x")
@@ -129,7 +130,7 @@ def test_should_name_the_file_after_what_it_was_made_of(java: _preflight.JavaRun
     assert name() == name()
 
 
-def test_should_not_use_a_file_that_others_could_have_written(java: _preflight.JavaRuntime, tmp_path: Path) -> None:
+def test_should_not_use_a_file_that_others_could_have_written(java: preflight.JavaRuntime, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
     cache = AotCache(java, ["1"], [], folder)
@@ -143,7 +144,7 @@ def test_should_not_use_a_file_that_others_could_have_written(java: _preflight.J
 
 
 def test_should_use_in_a_container_what_the_build_of_its_image_made(
-    java: _preflight.JavaRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    java: preflight.JavaRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Layers keep whole seconds of a file's time, and a pod runs as another user than the build."""
     home = tmp_path / "runtime"
@@ -151,7 +152,7 @@ def test_should_use_in_a_container_what_the_build_of_its_image_made(
     (home / "release").write_text((java.home / "release").read_text())
     libjvm = home / "lib" / "server" / "libjvm.so"
     libjvm.write_bytes(b"a library")
-    built = AotCache(_preflight.find_java(str(home)), ["1"], [], tmp_path / "cache")
+    built = AotCache(preflight.find_java(str(home)), ["1"], [], tmp_path / "cache")
     built.path.parent.mkdir(mode=0o700)
     built.path.touch(mode=0o600)
     built.share()
@@ -161,7 +162,7 @@ def test_should_use_in_a_container_what_the_build_of_its_image_made(
     container = tmp_path / "container"
     container.mkdir()
     subprocess.run(["tar", "-C", container, "-xf", layer], check=True)
-    runs = AotCache(_preflight.find_java(str(container / "runtime")), ["1"], [], container / "cache")
+    runs = AotCache(preflight.find_java(str(container / "runtime")), ["1"], [], container / "cache")
     assert runs.path.name == built.path.name
     root_made = {path: path.stat() for path in (runs.path, runs.path.parent)}
     monkeypatch.setattr(Path, "stat", lambda path: owned_by_root(root_made[path]))
@@ -174,7 +175,7 @@ def owned_by_root(facts: os.stat_result) -> os.stat_result:
 
 
 def test_should_say_why_a_file_of_another_user_is_not_used(
-    java: _preflight.JavaRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    java: preflight.JavaRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = AotCache(java, ["1"], [], tmp_path)
     assert cache.why_unusable() == f"{cache.path}: No such file or directory"
@@ -184,7 +185,7 @@ def test_should_say_why_a_file_of_another_user_is_not_used(
     assert "belongs to user 4711, expected this process's user" in cache.why_unusable()
 
 
-def test_should_train_once_at_a_time_and_forget_old_files(java: _preflight.JavaRuntime, tmp_path: Path) -> None:
+def test_should_train_once_at_a_time_and_forget_old_files(java: preflight.JavaRuntime, tmp_path: Path) -> None:
     cache = AotCache(java, ["1"], [], tmp_path)
     for i in range(CACHES_KEPT_MAX + 2):
         old = tmp_path / f"{i}.aot"
@@ -219,4 +220,4 @@ def test_should_keep_its_files_where_the_user_says(monkeypatch: pytest.MonkeyPat
 
 
 def test_should_train_the_real_messenger_by_default() -> None:
-    assert _jvm.TRAINING_CLASS.replace(".", "/").rsplit("/", 1)[0] == _jvm.ENTRY_CLASS.rsplit("/", 1)[0]
+    assert jvm.TRAINING_CLASS.replace(".", "/").rsplit("/", 1)[0] == jvm.ENTRY_CLASS.rsplit("/", 1)[0]

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import PROCESS_LIMIT_SECONDS, PYTHON_ROOT
 
-from kv_connector import _preflight
 from kv_connector.cli import bench
 from kv_connector.cli.main import main
+from kv_connector.runtime import preflight
 
 COMMAND = [sys.executable, "-m", "kv_connector", "bench"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PYTHON_ROOT)}
@@ -68,7 +68,7 @@ def test_should_say_what_kvperf_takes_and_refuse_the_rest() -> None:
 
 
 def test_should_say_that_the_jar_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_preflight.check_jar, "__defaults__", (tmp_path / "none.jar", "0"))
+    monkeypatch.setattr(preflight.check_jar, "__defaults__", (tmp_path / "none.jar", "0"))
     said: list[str] = []
     assert bench.run([], said.append) == 1
     assert "none.jar is missing" in said[0]

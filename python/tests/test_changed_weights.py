@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kv_connector.changed_weights import ChangedWeights
+from kv_connector.naming.changed_weights import ChangedWeights
 
 START, TRAINED = "0011223344556677", "8899aabbccddeeff"
 

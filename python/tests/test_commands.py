@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import pytest
 
-from kv_connector import commands
-from kv_connector.commands import (
+from kv_connector.runtime import commands
+from kv_connector.runtime.commands import (
     DIFFERENCE_MAX,
     Chunk,
     ChunkPages,

@@ -11,9 +11,9 @@ import pytest
 from cuda_stand_in import HOST_FUNCTION, Device, library_or_skip
 
 from kv_connector import LayerCounter
-from kv_connector.cuda_driver import CudaDriver, CudaError
-from kv_connector.device_word import DeviceWord, check_counting
-from kv_connector.layer_counter import GraphLayers
+from kv_connector.memory.cuda_driver import CudaDriver, CudaError
+from kv_connector.memory.device_word import DeviceWord, check_counting
+from kv_connector.memory.layer_counter import GraphLayers
 
 NAMES = ["a", "b", "c"]
 OUT_OF_MEMORY = 2

@@ -15,9 +15,9 @@ import pytest
 from cuda_stand_in import Device, library_or_skip
 
 from kv_connector import HandoverError
-from kv_connector.cuda_driver import CudaError
-from kv_connector.device_memory import DeviceMemories, _AccessDesc, _AllocationProp
-from kv_connector.handover import Follower, Lead, meeting_place
+from kv_connector.memory.cuda_driver import CudaError
+from kv_connector.memory.device_memory import DeviceMemories, _AccessDesc, _AllocationProp
+from kv_connector.memory.handover import Follower, Lead, meeting_place
 
 LOGGER = logging.getLogger("test")
 RANKS = 8

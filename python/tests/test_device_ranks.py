@@ -15,8 +15,8 @@ import pytest
 from cuda_stand_in import Device, library_or_skip
 from test_device_memory import GRANULE, RANKS, bytes_at, geometry
 
-from kv_connector.device_memory import DeviceMemories
-from kv_connector.handover import Follower, Lead, meeting_place
+from kv_connector.memory.device_memory import DeviceMemories
+from kv_connector.memory.handover import Follower, Lead, meeting_place
 
 LOGGER = logging.getLogger("test")
 LIMIT_SECONDS = 60.0

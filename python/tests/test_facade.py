@@ -22,8 +22,8 @@ from kv_connector import (
     Stopped,
     Timeline,
 )
-from kv_connector._table import Function
-from kv_connector.commands import Abandon
+from kv_connector.runtime.commands import Abandon
+from kv_connector.runtime.function_table import Function
 
 OPENED = Opened(5, "e", "7", "127.0.0.1", 1, "127.0.0.1", 2, 4096)
 

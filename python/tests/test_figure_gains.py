@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kv_connector import Stats
-from kv_connector._metrics import BUCKET_BOUNDS_SECONDS as BOUNDS
-from kv_connector.figure_gains import GainMeter, add_gains, observations
-from kv_connector.page_figures import PageFigures
+from kv_connector.metrics.figure_gains import GainMeter, add_gains, observations
+from kv_connector.metrics.page_figures import PageFigures
+from kv_connector.metrics.table import BUCKET_BOUNDS_SECONDS as BOUNDS
 
 TIMES = "kv_messenger_fetch_seconds"
 FAILED = "kv_messenger_fetches_failed"

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from kv_connector import HandoverError, handover
-from kv_connector.cuda_driver import CudaError
-from kv_connector.handover import Follower, Lead, Votes, meeting_place
+from kv_connector import HandoverError
+from kv_connector.memory import handover
+from kv_connector.memory.cuda_driver import CudaError
+from kv_connector.memory.handover import Follower, Lead, Votes, meeting_place
 
 LENGTH_BYTES = 3 * mmap.PAGESIZE
 LIMIT_SECONDS = 30.0

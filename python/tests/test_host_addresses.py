@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kv_connector import host_addresses
 from kv_connector.cli import machine, said_options
+from kv_connector.configuration import host_addresses
+from kv_connector.configuration.options import check_options
 from kv_connector.exceptions import OptionError
-from kv_connector.options import check_options
 
 NAMES = {
     "debianhost": ["127.0.1.1"],

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kv_connector import page_key
 from kv_connector.cli import idle
 from kv_connector.cli.main import main
+from kv_connector.runtime import page_key
 
 REST = "".join(f"# TYPE {name} gauge\n{name} 0.0\n" for name in idle.AT_REST)
 BUSY = REST.replace("kv_messenger_prefills_open 0.0", "kv_messenger_prefills_open 2.0")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import PROCESS_LIMIT_SECONDS, RunPython
 
-from kv_connector import _preflight
+from kv_connector.runtime import preflight
 
 
 def test_should_boot_call_and_close(run_with_jvm: RunPython) -> None:
@@ -63,7 +63,7 @@ def test_should_go_on_while_nothing_takes_what_the_jvm_prints(run_with_jvm: RunP
     run_with_jvm("""
         import os, signal
         import simulated_jvm
-        from kv_connector import _jvm
+        from kv_connector.runtime import jvm
         signal.alarm(30)  # ends this process where the JVM stands still
         unread, full = os.pipe()
         os.set_blocking(full, False)
@@ -73,7 +73,7 @@ def test_should_go_on_while_nothing_takes_what_the_jvm_prints(run_with_jvm: RunP
         except BlockingIOError:
             os.set_blocking(full, True)
         os.dup2(full, 1)
-        m = simulated_jvm.open_messenger(options=(*_jvm.JVM_OPTIONS, "-Xlog:safepoint=info"))
+        m = simulated_jvm.open_messenger(options=(*jvm.JVM_OPTIONS, "-Xlog:safepoint=info"))
         assert m.poll() == []
         os._exit(0)  # at its end the JVM would wait for what it has not printed yet
     """)
@@ -112,7 +112,8 @@ def test_should_answer_with_a_sentence_whatever_java_throws(run_with_jvm: RunPyt
 def test_should_deliver_events_that_do_not_fit_with_the_next_poll(run_with_jvm: RunPython) -> None:
     run_with_jvm("""
         import simulated_jvm
-        from kv_connector import Released, _facade
+        from kv_connector import Released
+        from kv_connector.runtime import facade
         m = simulated_jvm.open_messenger()
         ids = [str(i) * 1000 for i in range(1000, 1400)]
         m.submit([{"do": "echo", "event": {"event": "released", "request": i}} for i in ids])
@@ -286,7 +287,7 @@ def test_should_survive_faulthandler(run_with_jvm: RunPython, when: str) -> None
 REPLACE_HANDLER = """
     import ctypes, faulthandler, signal
     import simulated_jvm
-    from kv_connector import _fault_handlers
+    from kv_connector.runtime import fault_handlers
     {before}
     m = simulated_jvm.open_messenger()
     faulthandler.disable()
@@ -299,7 +300,7 @@ def test_should_put_back_a_fault_handler_that_was_replaced(run_with_jvm: RunPyth
         textwrap.dedent(REPLACE_HANDLER.format(before="import logging; logging.basicConfig()"))
         + textwrap.dedent("""
         import time
-        handler = lambda: _fault_handlers._handler(_fault_handlers._read(signal.SIGSEGV))
+        handler = lambda: fault_handlers._handler(fault_handlers._read(signal.SIGSEGV))
         replaced, limit = handler(), time.monotonic() + 60
         while handler() == replaced and time.monotonic() < limit:
             time.sleep(0.01)
@@ -312,7 +313,7 @@ def test_should_put_back_a_fault_handler_that_was_replaced(run_with_jvm: RunPyth
 def test_should_need_its_fault_handlers(run_with_jvm: RunPython) -> None:
     """The control of the test above: without the watch the same script dies."""
     done = run_with_jvm(
-        textwrap.dedent(REPLACE_HANDLER.format(before="_fault_handlers.CHECK_PERIOD_SECONDS = 3600"))
+        textwrap.dedent(REPLACE_HANDLER.format(before="fault_handlers.CHECK_PERIOD_SECONDS = 3600"))
         + 'm.submit([simulated_jvm.misbehave("nullChecks")])\n',
         succeeds=False,
     )
@@ -323,13 +324,13 @@ def test_should_need_its_fault_handlers(run_with_jvm: RunPython) -> None:
 def test_should_close_what_is_open_when_python_ends(run_with_jvm: RunPython) -> None:
     done = run_with_jvm("""
         import simulated_jvm
-        from kv_connector import _table
+        from kv_connector.runtime import function_table
         m = simulated_jvm.open_messenger()
-        wait = _table.FunctionTable.wait
+        wait = function_table.FunctionTable.wait
         def told(self, function, handle, request):
             print(function.name, handle)
             return wait(self, function, handle, request)
-        _table.FunctionTable.wait = told
+        function_table.FunctionTable.wait = told
     """)
     assert done.stdout == "CLOSE 1\n"
 
@@ -374,17 +375,16 @@ def test_should_say_when_the_jvm_does_not_start(run_with_jvm: RunPython) -> None
     assert "Unrecognized VM option 'NoSuchFlag'" in done.stdout + done.stderr
 
 
-def test_should_say_when_libjvm_is_broken(
-    run_with_jvm: RunPython, java: _preflight.JavaRuntime, tmp_path: Path
-) -> None:
-    broken = _preflight.JavaRuntime(home=tmp_path, identity="broken", version=java.version)
+def test_should_say_when_libjvm_is_broken(run_with_jvm: RunPython, java: preflight.JavaRuntime, tmp_path: Path) -> None:
+    broken = preflight.JavaRuntime(home=tmp_path, identity="broken", version=java.version)
     broken.libjvm.parent.mkdir(parents=True)
     broken.libjvm.write_bytes(java.libjvm.read_bytes()[:100])
     done = run_with_jvm(f"""
         from pathlib import Path
-        from kv_connector import BootError, _jvm, _preflight
+        from kv_connector import BootError
+        from kv_connector.runtime import jvm, preflight
         try:
-            _jvm._create_jvm(_preflight.JavaRuntime(Path({str(tmp_path)!r}), "broken", {java.version!r}), ())
+            jvm._create_jvm(preflight.JavaRuntime(Path({str(tmp_path)!r}), "broken", {java.version!r}), ())
         except BootError as refused:
             print(refused)
     """)
@@ -402,16 +402,16 @@ def test_should_start_nothing_on_import(run_python: RunPython) -> None:
     """)
 
 
-def test_should_print_what_boot_costs(run_with_jvm: RunPython, java: _preflight.JavaRuntime) -> None:
+def test_should_print_what_boot_costs(run_with_jvm: RunPython, java: preflight.JavaRuntime) -> None:
     """Measured and printed, not judged: the machine may be busy."""
     done = run_with_jvm("""
         import os, pathlib, time
         import simulated_jvm
-        from kv_connector import _jvm
+        from kv_connector.runtime import jvm
         rss = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
         setup, before = simulated_jvm.setup(), rss()
         wall, cpu = time.perf_counter(), time.process_time()
-        _jvm.boot_setup(setup)
+        jvm.boot_setup(setup)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         print(f"wall {wall * 1e3:.0f} ms, cpu {cpu * 1e3:.0f} ms, RSS +{rss() - before:.0f} MiB")
     """)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kv_connector.last_token import FULL_ATTENTION, LastTokenRule
+from kv_connector.naming.last_token import FULL_ATTENTION, LastTokenRule
 
 TABLE = json.loads(
     (Path(__file__).resolve().parents[2] / "spec-decode/src/test/resources/last-token-rule.json").read_text("utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conftest import REPOSITORY
 
-from kv_connector import _preflight
+from kv_connector.runtime import preflight
 
 TABLE = REPOSITORY / "licenses" / "README.md"
 OWN = "io/kvmessenger/"
@@ -71,13 +71,13 @@ def all_packages() -> tuple[str, ...]:
     return tuple(package for row in rows() for package in row.packages)
 
 
-def test_should_list_each_artifact_in_the_jar_and_no_other(jar: _preflight.Jar) -> None:
+def test_should_list_each_artifact_in_the_jar_and_no_other(jar: preflight.Jar) -> None:
     inside = {name for name in artifacts_in(jar.path) if not name.startswith(OWN_GROUP)}
     assert inside == {artifact for row in rows() for artifact in row.artifacts} - UNNAMED
     assert len(inside) > 10
 
 
-def test_should_list_each_artifact_with_its_version_in_the_bill_of_materials(jar: _preflight.Jar) -> None:
+def test_should_list_each_artifact_with_its_version_in_the_bill_of_materials(jar: preflight.Jar) -> None:
     with zipfile.ZipFile(jar.path) as archive:
         bill = json.loads(archive.read("META-INF/sbom/kv-messenger.cdx.json"))
     listed = {f"{part['group']}:{part['name']}": part for part in bill["components"]}
@@ -88,17 +88,17 @@ def test_should_list_each_artifact_with_its_version_in_the_bill_of_materials(jar
     assert "serialNumber" not in bill, "two builds of one source would differ"
 
 
-def test_should_list_the_package_of_each_class(jar: _preflight.Jar) -> None:
+def test_should_list_the_package_of_each_class(jar: preflight.Jar) -> None:
     assert unlisted_classes(jar.path, all_packages()) == []
 
 
-def test_should_have_classes_of_each_listed_package(jar: _preflight.Jar) -> None:
+def test_should_have_classes_of_each_listed_package(jar: preflight.Jar) -> None:
     with zipfile.ZipFile(jar.path) as archive:
         names = [VERSIONED.sub("", name) for name in archive.namelist()]
     assert [package for package in all_packages() if not any(name.startswith(package) for name in names)] == []
 
 
-def test_should_pack_each_text_as_it_is(jar: _preflight.Jar) -> None:
+def test_should_pack_each_text_as_it_is(jar: preflight.Jar) -> None:
     named = {text for row in rows() for text in row.texts} - {"LICENSE"}
     assert named == {file.name for file in TABLE.parent.iterdir()} - {"README.md"}
     with zipfile.ZipFile(jar.path) as archive:

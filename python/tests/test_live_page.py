@@ -12,7 +12,7 @@ import pytest
 from browser import Browser, MissingBrowserError
 from moving_pair import WAITING, go, metrics_ports, moving
 
-from kv_connector import _preflight, page_key
+from kv_connector.runtime import page_key, preflight
 
 LIMIT_SECONDS = 60.0
 WIDTH, HEIGHT = 1400, 1250
@@ -29,7 +29,7 @@ def browser() -> Browser:
 
 
 @pytest.fixture(scope="module")
-def pages(browser: Browser, jar: _preflight.Jar, java: _preflight.JavaRuntime) -> Iterator[tuple[str, str]]:
+def pages(browser: Browser, jar: preflight.Jar, java: preflight.JavaRuntime) -> Iterator[tuple[str, str]]:
     """The addresses of a prefiller's and a decoder's while KV moves between them."""
     assert browser is not None
     assert jar.path.exists()

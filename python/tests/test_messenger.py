@@ -6,11 +6,11 @@ from conftest import RunPython
 
 PAIR = """
 import ctypes, json, os, pathlib, sys, time, urllib.request
-from kv_connector import page_key
-from kv_connector.commands import (
+from kv_connector.runtime import page_key
+from kv_connector.runtime.commands import (
     Announce, Chunk, ChunkPages, Computed, Fetch, FetchPages, PrefillEnded, PrefillerAddress, Step, StepEnded)
 from kv_connector.cli.protected_pages import open_page
-from kv_connector.plain_http import ask
+from kv_connector.runtime.plain_http import ask
 from kv_connector import (
     Arrived, Failed, Geometry, Granted, LayerCounter, Messenger, MessengerError, OptionError, Released,
     parse_options)
@@ -335,9 +335,9 @@ def test_should_boot_from_the_class_cache_that_its_own_training_made(run_python:
     script = (
         PAIR
         + """
-from kv_connector import _jvm
+from kv_connector.runtime import jvm
 options = parse_options({"listen_port": 0, "transports": ["tcp"]}, role="prefiller", engine_id="p")
-cache = _jvm.set_up(options).aot_cache
+cache = jvm.set_up(options).aot_cache
 cached, kv, wall, cpu = cache.usable(), memory(), time.perf_counter(), time.process_time()
 p = Messenger.open(options, geometry(kv))
 wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kv_connector.model_settings import (
+from kv_connector.naming.model_settings import (
     HARMLESS_FIELDS,
     NAME_LENGTH_MAX,
     SETTINGS_MAX,

@@ -7,9 +7,10 @@ import re
 import pytest
 from conftest import REPOSITORY
 
-from kv_connector import OptionError, parse_options, releases
-from kv_connector.nixl_options import NIXL_OPTIONS
-from kv_connector.options import OPTION_SPECS
+from kv_connector import OptionError, parse_options
+from kv_connector.configuration import releases
+from kv_connector.configuration.nixl_options import NIXL_OPTIONS
+from kv_connector.configuration.options import OPTION_SPECS
 
 
 @pytest.mark.parametrize("name", list(NIXL_OPTIONS))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from options_page import options_page
 
-from kv_connector import OptionError, own_address, parse_options
-from kv_connector.options import OPTION_SPECS
+from kv_connector import OptionError, parse_options
+from kv_connector.configuration import own_address
+from kv_connector.configuration.options import OPTION_SPECS
 
 SECRET = "a secret of enough bytes"
 OPTIONS_PAGE = Path(__file__).parents[2] / "docs" / "options.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_connector import page_key
+from kv_connector.runtime import page_key
 
 PORT = 14800
 

@@ -16,11 +16,11 @@ import pytest
 from conftest import PYTHON_ROOT
 
 from kv_connector import Options
-from kv_connector._facade import Log, Messenger
 from kv_connector.cli import ping
 from kv_connector.cli.main import main
+from kv_connector.configuration.options import parse_options
 from kv_connector.exceptions import OptionError
-from kv_connector.options import parse_options
+from kv_connector.runtime.facade import Log, Messenger
 
 COMMAND = [sys.executable, "-m", "kv_connector.cli.main", "ping"]
 LIMIT_SECONDS = 120

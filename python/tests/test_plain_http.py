@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kv_connector import plain_http
 from kv_connector.cli import engine_http
+from kv_connector.runtime import plain_http
 from kv_connector.sglang import prefillers
 
 NOTHING_LISTENS = "http://127.0.0.1:9"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import kv_connector
-from kv_connector import PreflightError, _preflight
-from kv_connector._preflight import check_jar, find_java, try_options
+from kv_connector import PreflightError
+from kv_connector.runtime import preflight
+from kv_connector.runtime.preflight import check_jar, find_java, try_options
 
 
 def runtime(folder: Path, version: str) -> str:
@@ -122,7 +123,7 @@ def test_should_refuse_another_jar(tmp_path: Path, make: object, says: str) -> N
     assert says in str(refused.value)
 
 
-def test_should_say_which_option_java_does_not_take(java: _preflight.JavaRuntime) -> None:
+def test_should_say_which_option_java_does_not_take(java: preflight.JavaRuntime) -> None:
     with pytest.raises(PreflightError) as refused:
         try_options(java, ["-Xmx64m", "-XX:+NoSuchFlag"], ["-XX:+NoSuchFlag"])
     assert "option 'jvm_options' is ['-XX:+NoSuchFlag'], which Java 25" in str(refused.value)

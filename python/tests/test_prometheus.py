@@ -14,7 +14,7 @@ from conftest import PROCESS_LIMIT_SECONDS, REPOSITORY
 from moving_pair import go, metrics_ports, moving
 from prometheus_server import MissingPrometheusError, Prometheus, plain, programs, scraping
 
-from kv_connector import _preflight
+from kv_connector.runtime import preflight
 
 DASHBOARDS = REPOSITORY / "dashboards"
 SCRAPES_AT_REST = 2
@@ -58,8 +58,8 @@ def promtool() -> Path:
 @pytest.fixture(scope="module")
 def prometheus(
     promtool: Path,
-    jar: _preflight.Jar,
-    java: _preflight.JavaRuntime,
+    jar: preflight.Jar,
+    java: preflight.JavaRuntime,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Prometheus]:
     """One that has seen KV move."""

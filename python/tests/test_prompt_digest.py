@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
+from kv_connector.naming.prompt_digest import Embeddings, Feature, prompt_digest
 
 TOKENS = [1, 2, 300_000]
 FEATURE = Feature("a1b2", 1, 2)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sys_trees import Tree, cloud_vm, dgx, mapped, software_only, two_sockets
 
-from kv_connector import rdma_topology
-from kv_connector.cuda_driver import CudaError
-from kv_connector.options import check_options
-from kv_connector.rdma_topology import Distance, choose, cores_near, for_options, read_machine
+from kv_connector.configuration.options import check_options
+from kv_connector.memory.cuda_driver import CudaError
+from kv_connector.runtime import rdma_topology
+from kv_connector.runtime.rdma_topology import Distance, choose, cores_near, for_options, read_machine
 
 FIRST_SOCKET = frozenset(range(56)) | frozenset(range(112, 168))
 ALL_OF_DGX = frozenset(range(224))

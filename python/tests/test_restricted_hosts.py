@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from conftest import PROCESS_LIMIT_SECONDS
 
-from kv_connector import _affinity, _aot_cache, _jvm, _preflight, jar_locale, system_calls
 from kv_connector.cli import machine
 from kv_connector.cli.host_pages import HostPages
+from kv_connector.configuration.options import check_options
 from kv_connector.exceptions import PreflightError
-from kv_connector.memfd import map_memfd
-from kv_connector.options import check_options
+from kv_connector.memory.memfd import map_memfd
+from kv_connector.runtime import affinity, aot_cache, jar_locale, jvm, preflight, system_calls
 
 DENIED_CALLS = Path(__file__).parent / "denied_calls.py"
 NEEDED = ("statx", "eventfd2", "sched_getaffinity", "prlimit64")
@@ -37,7 +37,7 @@ def python(environment: dict[str, str], *arguments: str, denied: str = "") -> su
 
 @pytest.mark.parametrize("call", [*NEEDED, *DISPENSABLE, ",".join([*NEEDED, *DISPENSABLE])])
 def test_doctor_names_the_call_that_is_denied(
-    call: str, environment: dict[str, str], jar: _preflight.Jar, java: _preflight.JavaRuntime
+    call: str, environment: dict[str, str], jar: preflight.Jar, java: preflight.JavaRuntime
 ) -> None:
     assert jar.path.exists()
     assert java.launcher.exists()
@@ -56,7 +56,7 @@ def test_doctor_names_the_call_that_is_denied(
 
 @pytest.mark.parametrize("call", NEEDED)
 def test_start_is_refused_where_the_java_runtime_would_end_the_process(call: str, environment: dict[str, str]) -> None:
-    code = "from kv_connector import system_calls; system_calls.require()"
+    code = "from kv_connector.runtime import system_calls; system_calls.require()"
     ran = python(environment, "-c", code, denied=call)
     assert f"system call {call} is denied here (Operation not permitted), and the Java runtime ends" in ran.stderr
 
@@ -89,8 +89,8 @@ def test_memory_is_refused_and_no_start_ended_where_python_knows_no_memfd(monkey
 
 def test_cores_that_cannot_be_asked_for_end_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", denied)
-    assert _affinity.allowed_cores()
-    with _affinity.parents_cores():
+    assert affinity.allowed_cores()
+    with affinity.parents_cores():
         pass
     assert machine.cores().level == "warn"
 
@@ -107,11 +107,11 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("homeless")
 def test_a_user_without_a_home_has_no_class_cache() -> None:
-    assert _aot_cache.cache_folder() is None
-    assert _jvm._cache_place(check_options({})) == (None, _aot_cache.NO_HOME)
-    setup = _jvm.JvmSetup(_preflight.find_java(""), (), (), (), "none", None, why_no_cache=_aot_cache.NO_HOME)
+    assert aot_cache.cache_folder() is None
+    assert jvm._cache_place(check_options({})) == (None, aot_cache.NO_HOME)
+    setup = jvm.JvmSetup(preflight.find_java(""), (), (), (), "none", None, why_no_cache=aot_cache.NO_HOME)
     assert setup.aot_cache is None
-    _jvm.prepare_setup(setup)
+    jvm.prepare_setup(setup)
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("no home"), PermissionError(13, "denied"), ValueError("odd")])
@@ -121,9 +121,9 @@ def test_a_class_cache_that_cannot_be_made_ends_no_start(
     def fails(*_: object) -> bool:
         raise fault
 
-    monkeypatch.setattr(_aot_cache.AotCache, "train", fails)
+    monkeypatch.setattr(aot_cache.AotCache, "train", fails)
     caplog.set_level(logging.INFO, "kv_connector")
-    _jvm.prepare_setup(_jvm.JvmSetup(_preflight.find_java(""), (), (), (), "none", tmp_path))
+    jvm.prepare_setup(jvm.JvmSetup(preflight.find_java(""), (), (), (), "none", tmp_path))
     assert "no class cache is made" in caplog.text
 
 
@@ -141,7 +141,8 @@ def test_locale_is_that_of_the_process_and_not_pythons(
     variable: str, readable: bool, environment: dict[str, str]
 ) -> None:
     code = (
-        "from kv_connector import jar_locale; from pathlib import Path; print(jar_locale.why_unreadable(Path('\\xf6')))"
+        "from kv_connector.runtime import jar_locale; from pathlib import Path;"
+        " print(jar_locale.why_unreadable(Path('\\xf6')))"
     )
     ran = python({**environment, "LC_ALL": variable, "PYTHONIOENCODING": "utf-8"}, "-c", code)
     assert ran.returncode == 0, ran.stderr

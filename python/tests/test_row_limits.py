@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from kv_connector.row_limits import LIMITS, RowDifference, compared, first_finding, limits_of, worst_of
+from kv_connector.naming.row_limits import LIMITS, RowDifference, compared, first_finding, limits_of, worst_of
 
 FORMATS = ("float32", "float16", "bfloat16")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kv_connector.commands import PrefillerAddress
-from kv_connector.pair_rules import PAIRS_MAX, PROBE_TOKENS_MIN, REFUTED_SECONDS, UNJUDGED_MAX, PairState
+from kv_connector.naming.pair_rules import PAIRS_MAX, PROBE_TOKENS_MIN, REFUTED_SECONDS, UNJUDGED_MAX, PairState
+from kv_connector.runtime.commands import PrefillerAddress
 from kv_connector.sglang.pair_states import Arrival, Pair, PairStates, Verdict, Wanted
 
 FIRST = (PrefillerAddress("10.0.0.1", 7000), PrefillerAddress("10.0.0.1", 7001))

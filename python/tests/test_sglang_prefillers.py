@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kv_connector.commands import PrefillerAddress
+from kv_connector.runtime.commands import PrefillerAddress
 from kv_connector.sglang.prefillers import Lookup, Prefillers, RankPlace
 
 LIMIT_SECONDS = 30.0

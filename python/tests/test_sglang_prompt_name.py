@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kv_connector.changed_weights import ChangedWeights
-from kv_connector.prompt_digest import prompt_digest
+from kv_connector.naming.changed_weights import ChangedWeights
+from kv_connector.naming.prompt_digest import prompt_digest
 from kv_connector.sglang import weight_changes
 from kv_connector.sglang.prompt_name import digest_of
 

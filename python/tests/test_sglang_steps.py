@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kv_connector import LayerCounter
-from kv_connector.commands import Chunk
+from kv_connector.runtime.commands import Chunk
 from kv_connector.sglang.exchange import PlannedChunk
 from kv_connector.sglang.layerwise import LayerwiseSteps
 from kv_connector.sglang.twins import Twins

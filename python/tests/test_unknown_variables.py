@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kv_connector import options
 from kv_connector.cli import machine
+from kv_connector.configuration import options
 
 
 @pytest.mark.parametrize(

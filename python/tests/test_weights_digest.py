@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_connector.weights_digest import digest_of_weights, weights_digest
+from kv_connector.naming.weights_digest import digest_of_weights, weights_digest
 
 NAMES = [f"model.layers.{layer}.self_attn.{part}_proj.weight" for layer in range(6) for part in "qkv"]
 

@@ -16,7 +16,8 @@ import pytest
 from conftest import PROCESS_LIMIT_SECONDS, PYTHON_ROOT, REPOSITORY
 from packaging.metadata import Metadata
 
-from kv_connector import __version__, _preflight
+from kv_connector import __version__
+from kv_connector.runtime import preflight
 
 if importlib.util.find_spec("setuptools") is None:
     pytest.skip("no setuptools to build a wheel with: pip install setuptools", allow_module_level=True)
@@ -56,7 +57,7 @@ def test_should_not_build_a_wheel_without_the_jar(sources: Path) -> None:
     assert not list(sources.glob("dist/*.whl"))
 
 
-def test_should_pack_jar_types_and_entry_point(sources: Path, jar: _preflight.Jar) -> None:
+def test_should_pack_jar_types_and_entry_point(sources: Path, jar: preflight.Jar) -> None:
     (sources / "kv_connector" / "_jar").mkdir(exist_ok=True)
     shutil.copy(jar.path, sources / "kv_connector" / "_jar" / "kv-messenger.jar")
     done = build(sources)
@@ -77,7 +78,7 @@ def test_should_pack_jar_types_and_entry_point(sources: Path, jar: _preflight.Ja
         check_bill_of_materials(wheel, said)
 
 
-def test_should_build_for_machines_that_it_was_tried_on(sources: Path, jar: _preflight.Jar) -> None:
+def test_should_build_for_machines_that_it_was_tried_on(sources: Path, jar: preflight.Jar) -> None:
     (sources / "kv_connector" / "_jar").mkdir(exist_ok=True)
     shutil.copy(jar.path, sources / "kv_connector" / "_jar" / "kv-messenger.jar")
     assert build(sources, KV_MESSENGER_WHEEL_MACHINE="aarch64").returncode == 0
@@ -135,7 +136,7 @@ def faults_in(jar: Path) -> list[str]:
         ]
 
 
-def test_should_ship_no_fault(jar: _preflight.Jar) -> None:
+def test_should_ship_no_fault(jar: preflight.Jar) -> None:
     assert faults_in(jar.path) == []
     with zipfile.ZipFile(jar.path) as classes:
         assert set(classes.namelist()) >= KNOW_THE_DECORATOR, "the extension point has another name: look for that one"

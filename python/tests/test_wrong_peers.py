@@ -8,12 +8,12 @@ import re
 import pytest
 from conftest import RunPython
 
-from kv_connector import _preflight
+from kv_connector.runtime import preflight
 
 SCRIPT = """
     import json, socket, threading, time
     from kv_connector import Failed, Messenger, parse_options
-    from kv_connector.commands import Fetch, FetchPages, PrefillerAddress
+    from kv_connector.runtime.commands import Fetch, FetchPages, PrefillerAddress
     from kv_connector.cli.host_pages import HostPages
 
     SECRET, OTHER = "a" * 20, "b" * 20
@@ -87,7 +87,7 @@ SENTENCES = {
 
 
 @pytest.fixture(scope="module")
-def reasons(jar: _preflight.Jar, java: _preflight.JavaRuntime) -> dict[str, str]:
+def reasons(jar: preflight.Jar, java: preflight.JavaRuntime) -> dict[str, str]:
     """Filled by the first test that asks: all mistakes are made at once, in one process."""
     assert jar.path.exists()
     assert java.launcher.exists()

@@ -8,7 +8,7 @@ import re
 import pytest
 from conftest import RunPython
 
-from kv_connector import _preflight
+from kv_connector.runtime import preflight
 
 SCRIPT = """
     import json, socket
@@ -62,7 +62,7 @@ SENTENCES = {
 
 
 @pytest.fixture(scope="module")
-def said(jar: _preflight.Jar, java: _preflight.JavaRuntime) -> dict[str, str]:
+def said(jar: preflight.Jar, java: preflight.JavaRuntime) -> dict[str, str]:
     """Filled by the first test that asks: all mistakes are made in one process."""
     assert jar.path.exists()
     assert java.launcher.exists()

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from kv_connector import _preflight
-from kv_connector._java_variables import environment_of_java
 from kv_connector.exceptions import PreflightError
+from kv_connector.runtime import preflight
+from kv_connector.runtime.java_variables import environment_of_java
 
 MAIN = "io.kvmessenger.benchmarks.KvPerf"
 
@@ -17,8 +17,8 @@ MAIN = "io.kvmessenger.benchmarks.KvPerf"
 def run(arguments: Sequence[str], complain: Callable[[str], object]) -> int:
     """Replaces this process by kvperf with its own arguments; returns 1 if it cannot be started."""
     try:
-        jar = _preflight.check_jar()
-        java = _preflight.find_java("")
+        jar = preflight.check_jar()
+        java = preflight.find_java("")
     except PreflightError as missing:
         complain(f"{missing}\n")
     else:

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from kv_connector import _preflight
-from kv_connector._jvm import JvmSetup, set_up
 from kv_connector.cli import machine
 from kv_connector.cli.findings import Finding, fail, ok, warn
 from kv_connector.cli.gpus import gpus
+from kv_connector.configuration.options import Options
 from kv_connector.exceptions import OptionError, PreflightError
-from kv_connector.options import Options
+from kv_connector.runtime import preflight
+from kv_connector.runtime.jvm import JvmSetup, set_up
 
 PROBE = "kv_connector.cli.probe"
 PROBE_LIMIT_SECONDS = 120.0
@@ -115,12 +115,12 @@ def messenger(options: Options) -> Iterator[Finding]:
 def java(java_home: str) -> Iterator[Finding]:
     """Checks the runtime and the jar; a failure has the error message of an engine's start."""
     try:
-        found = _preflight.find_java(java_home)
+        found = preflight.find_java(java_home)
         yield ok("Java", f"{found.version} at {found.home}")
     except PreflightError as unfit:
         yield fail("Java", str(unfit))
     try:
-        jar = _preflight.check_jar()
+        jar = preflight.check_jar()
         yield ok("jar", f"build {jar.build_id} at {jar.path}")
     except PreflightError as unfit:
         yield fail("jar", str(unfit))
@@ -164,7 +164,7 @@ def probe(options: Options) -> dict[str, Any]:
 def last_words(printed: str) -> str:
     """The last line that gives a reason; a JVM prints its own on standard output."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    reasons = [line for line in lines if not line.startswith(_preflight.NO_REASONS)]
+    reasons = [line for line in lines if not line.startswith(preflight.NO_REASONS)]
     return (reasons or lines or [""])[-1]
 
 

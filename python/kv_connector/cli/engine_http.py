@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from kv_connector import plain_http
+from kv_connector.runtime import plain_http
 
 REASON_LENGTH_MAX = 300
 _PORTS = {"http": 80, "https": 443}

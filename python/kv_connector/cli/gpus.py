@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kv_connector.cli.findings import Finding, fail, ok, warn
-from kv_connector.cuda_driver import CudaDriver, CudaError, no_driver
-from kv_connector.options import Options
+from kv_connector.configuration.options import Options
+from kv_connector.memory.cuda_driver import CudaDriver, CudaError, no_driver
 
 DRIVER_MIN = 11030
 """CUDA 11.3, for ``cuStreamGetCaptureInfo_v2``, which tells the capture that a layer's increment belongs to."""

@@ -7,7 +7,7 @@ import fcntl
 import mmap
 import os
 
-from kv_connector._facade import Geometry
+from kv_connector.memory.geometry import Geometry
 
 
 class HostPages:

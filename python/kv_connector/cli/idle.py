@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from kv_connector.cli.protected_pages import OK, PAGE_LIMIT_SECONDS, open_page
-from kv_connector.plain_http import ask
+from kv_connector.runtime.plain_http import ask
 
 AT_REST = (
     "kv_messenger_fetches_open",

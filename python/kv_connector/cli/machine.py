@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from kv_connector import rdma_topology, releases, system_calls
-from kv_connector._affinity import allowed_cores
 from kv_connector.cli.findings import Finding, fail, ok, warn
-from kv_connector.handover import why_memory_cannot_be_shared
-from kv_connector.host_addresses import addresses_of, is_any_address, is_loopback, says_loopback
-from kv_connector.options import Options, unknown_variables
+from kv_connector.configuration import releases
+from kv_connector.configuration.host_addresses import addresses_of, is_any_address, is_loopback, says_loopback
+from kv_connector.configuration.options import Options, unknown_variables
+from kv_connector.memory.handover import why_memory_cannot_be_shared
+from kv_connector.runtime import rdma_topology, system_calls
+from kv_connector.runtime.affinity import allowed_cores
 
 TESTED_MACHINE = "x86_64"
 DESCRIPTORS_MIN = 4096

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from kv_connector import _preflight
 from kv_connector._version import __version__
 from kv_connector.cli import bench, compare, doctor, ping, said_options, timeline
 from kv_connector.cli.idle import drain, undrain, wait_idle
 from kv_connector.cli.protected_pages import show_key, show_state
+from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, Options
 from kv_connector.exceptions import OptionError, PreflightError
-from kv_connector.options import SGLANG_OPTIONS_VARIABLE, Options
+from kv_connector.runtime import preflight
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 KEY_NEEDED = (
@@ -210,8 +210,8 @@ def version() -> int:
     """Prints the versions; missing parts are named on standard error."""
     sys.stdout.write(f"KV Messenger {__version__}\n")
     try:
-        sys.stdout.write(f"jar build {_preflight.check_jar().build_id}\n")
-        java = _preflight.find_java("")
+        sys.stdout.write(f"jar build {preflight.check_jar().build_id}\n")
+        java = preflight.find_java("")
         sys.stdout.write(f"Java {java.version} at {java.home}\n")
     except PreflightError as missing:
         sys.stderr.write(f"{missing}\n")

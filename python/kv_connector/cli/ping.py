@@ -15,11 +15,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from kv_connector._facade import Arrived, Event, Failed, Granted, Log, Messenger, Released, Stopped, Timeline
 from kv_connector.cli.host_pages import HostPages
-from kv_connector.commands import Announce, ChunkPages, Computed, Fetch, FetchPages, PrefillEnded, PrefillerAddress
+from kv_connector.configuration.options import Options
 from kv_connector.exceptions import KvConnectorError, OptionError
-from kv_connector.options import Options
+from kv_connector.runtime.commands import (
+    Announce,
+    ChunkPages,
+    Computed,
+    Fetch,
+    FetchPages,
+    PrefillEnded,
+    PrefillerAddress,
+)
+from kv_connector.runtime.facade import Arrived, Event, Failed, Granted, Log, Messenger, Released, Stopped, Timeline
 
 MODEL = "ping"
 PAGE_BYTES = 64 << 10

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kv_connector._facade import Log, Messenger
-from kv_connector._jvm import boot
-from kv_connector._table import Function
 from kv_connector.cli.host_pages import HostPages
+from kv_connector.configuration.options import Options
 from kv_connector.exceptions import KvConnectorError
-from kv_connector.options import Options
+from kv_connector.runtime.facade import Log, Messenger
+from kv_connector.runtime.function_table import Function
+from kv_connector.runtime.jvm import boot
 
 PAGE_BYTES = 4096
 PAGE_COUNT = 4

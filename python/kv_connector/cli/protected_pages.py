@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 
-from kv_connector import page_key, shared_secret
+from kv_connector.configuration import shared_secret
 from kv_connector.exceptions import OptionError
-from kv_connector.plain_http import Answer, ask
+from kv_connector.runtime import page_key
+from kv_connector.runtime.plain_http import Answer, ask
 
 PAGE_LIMIT_SECONDS = 5.0
 OK = 200

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kv_connector.configuration.options import OPTION_SPECS, PREFILLER_PORT, VLLM_OPTIONS_PLACE, Options, check_options
 from kv_connector.exceptions import OptionError
-from kv_connector.options import OPTION_SPECS, PREFILLER_PORT, VLLM_OPTIONS_PLACE, Options, check_options
 from kv_connector.sglang import engine_facts as sglang_facts
 from kv_connector.vllm import CONNECTOR_NAME
 from kv_connector.vllm import engine_facts as vllm_facts

@@ -5,7 +5,7 @@ A test fails when an argument of SGLang is in neither list; at run time all that
 
 from __future__ import annotations
 
-from kv_connector.model_settings import HarmlessBy
+from kv_connector.naming.model_settings import HarmlessBy
 
 
 def _names(text: str) -> tuple[str, ...]:

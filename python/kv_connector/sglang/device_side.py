@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
-from kv_connector.cuda_driver import CudaDriver, CudaError
-from kv_connector.device_allocation import DeviceAllocation, allocation_to_share
-from kv_connector.device_counter import DeviceCounting
-from kv_connector.device_word import DeviceWord
+from kv_connector.configuration.options import Options
 from kv_connector.exceptions import OptionError
-from kv_connector.layer_counter import GraphLayers
-from kv_connector.options import Options
+from kv_connector.memory.cuda_driver import CudaDriver, CudaError
+from kv_connector.memory.device_allocation import DeviceAllocation, allocation_to_share
+from kv_connector.memory.device_counter import DeviceCounting
+from kv_connector.memory.device_word import DeviceWord
+from kv_connector.memory.layer_counter import GraphLayers
 from kv_connector.sglang import engine_facts, geometry
 from kv_connector.sglang.allocations import Allocation
 

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kv_connector._facade import ContextRow, DeviceMemory, Geometry, Memory, Messenger, MessengerPort
+from kv_connector.configuration.options import Options
 from kv_connector.exceptions import KvConnectorError, MessengerError
-from kv_connector.first_pass import FirstPass
-from kv_connector.layer_counter import LayerCounter
-from kv_connector.options import Options
-from kv_connector.pair_rules import Check
-from kv_connector.prompt_digest import NO_DIGEST
+from kv_connector.memory.first_pass import FirstPass
+from kv_connector.memory.geometry import ContextRow, DeviceMemory, Geometry, Memory
+from kv_connector.memory.layer_counter import LayerCounter
+from kv_connector.naming.pair_rules import Check
+from kv_connector.naming.prompt_digest import NO_DIGEST
+from kv_connector.runtime.facade import Messenger, MessengerPort
 from kv_connector.sglang import engine_facts, geometry, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot

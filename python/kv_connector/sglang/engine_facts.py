@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from kv_connector.configuration.option_variables import variable_of
+from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 from kv_connector.exceptions import OptionError
-from kv_connector.model_fingerprint import fingerprint
-from kv_connector.option_variables import variable_of
-from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
-from kv_connector.pair_rules import Check
+from kv_connector.naming.model_fingerprint import fingerprint
+from kv_connector.naming.pair_rules import Check
+from kv_connector.naming.weights_digest import digest_of_weights
 from kv_connector.sglang import kv_settings
-from kv_connector.weights_digest import digest_of_weights
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 

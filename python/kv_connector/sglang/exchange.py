@@ -14,23 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector._facade import (
-    Arrived,
-    Connected,
-    Event,
-    Failed,
-    Granted,
-    LeakCheck,
-    Log,
-    MessengerPort,
-    Quarantined,
-    Released,
-    Stopped,
-    Timeline,
-    write_to_log,
-)
-from kv_connector.client import MessengerClient
-from kv_connector.commands import (
+from kv_connector.runtime.client import MessengerClient
+from kv_connector.runtime.commands import (
     Abandon,
     Announce,
     Chunk,
@@ -47,6 +32,21 @@ from kv_connector.commands import (
     StepEnded,
     StepFailed,
     compared,
+)
+from kv_connector.runtime.facade import (
+    Arrived,
+    Connected,
+    Event,
+    Failed,
+    Granted,
+    LeakCheck,
+    Log,
+    MessengerPort,
+    Quarantined,
+    Released,
+    Stopped,
+    Timeline,
+    write_to_log,
 )
 
 DRAIN_INTERVAL_SECONDS = 0.0002

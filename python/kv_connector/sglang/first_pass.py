@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kv_connector.first_pass import FirstPass
+from kv_connector.memory.first_pass import FirstPass
 
 
 def run_checked(

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector._facade import ContextRow, DeviceMemory, Geometry, Group, Layer, Memory, Rank
 from kv_connector.exceptions import OptionError
+from kv_connector.memory.geometry import ContextRow, DeviceMemory, Geometry, Group, Layer, Memory, Rank
 from kv_connector.sglang.allocations import Allocation
 
 STATE_PAGE_TOKENS = 1 << 30

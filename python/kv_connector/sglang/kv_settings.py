@@ -11,8 +11,8 @@ import sys
 from pathlib import Path, PurePath
 from typing import Any
 
-from kv_connector import built_rope
-from kv_connector.model_settings import Settings, bounded, model_name, of_configuration, of_options, text_of
+from kv_connector.naming import built_rope
+from kv_connector.naming.model_settings import Settings, bounded, model_name, of_configuration, of_options, text_of
 from kv_connector.sglang.argument_lists import HARMLESS
 
 _ROPES = "sglang.srt.layers.rotary_embedding.factory"

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kv_connector.cuda_driver import CudaError
-from kv_connector.first_pass import FirstPass
-from kv_connector.layer_counter import GraphLayers, LayerCounter
+from kv_connector.memory.cuda_driver import CudaError
+from kv_connector.memory.first_pass import FirstPass
+from kv_connector.memory.layer_counter import GraphLayers, LayerCounter
 from kv_connector.sglang.exchange import Exchange, PlannedChunk
 from kv_connector.sglang.twins import Twins
 

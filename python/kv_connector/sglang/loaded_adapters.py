@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from kv_connector.adapter_digest import adapter_identity, identity_of_tensors
+from kv_connector.naming.adapter_digest import adapter_identity, identity_of_tensors
 from kv_connector.sglang import BACKEND_NAME
 
 _MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"

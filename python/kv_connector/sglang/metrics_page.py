@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import threading
 
-from kv_connector._facade import MessengerPort
 from kv_connector.exceptions import KvConnectorError
-from kv_connector.figure_gains import GainMeter
-from kv_connector.page_figures import EngineFigures, PageFigures
+from kv_connector.metrics.figure_gains import GainMeter
+from kv_connector.metrics.page_figures import EngineFigures, PageFigures
+from kv_connector.runtime.facade import MessengerPort
 
 INTERVAL_SECONDS = 1.0
 LABELS = ("model_name", "engine_type")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kv_connector.commands import ChunkPages
+from kv_connector.runtime.commands import ChunkPages
 
 
 class PagesMovedError(Exception):

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from kv_connector.commands import ComparisonOutcome
-from kv_connector.pair_rules import PROBE_TOKENS_MIN
+from kv_connector.naming.pair_rules import PROBE_TOKENS_MIN
+from kv_connector.runtime.commands import ComparisonOutcome
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.own_pass import NoRoomError, OwnPass, on_stream, unsafe
 from kv_connector.sglang.pair_states import Arrival, PairStates, Verdict, Wanted

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kv_connector.commands import PrefillerAddress
-from kv_connector.pair_rules import (
+from kv_connector.naming.pair_rules import (
     DIFFERENT_MAX,
     JUDGED_KEPT,
     PROBE_TOKENS_MIN,
@@ -29,6 +28,7 @@ from kv_connector.pair_rules import (
     PairState,
     record_of,
 )
+from kv_connector.runtime.commands import PrefillerAddress
 
 
 class Wanted(enum.IntEnum):

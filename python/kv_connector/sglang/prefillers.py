@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from kv_connector.commands import PrefillerAddress
-from kv_connector.plain_http import ask
+from kv_connector.runtime.commands import PrefillerAddress
+from kv_connector.runtime.plain_http import ask
 
 LOOKUPS_AT_ONCE_MAX = 32
 """For all prefillers together. Threads start on demand; an unanswered request to a server is not repeated."""

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
+from kv_connector.naming.prompt_digest import Embeddings, Feature, prompt_digest
 
 
 def digest_of(request: Any, *, adapter: str = "", weights: str = "", contents_alike: bool = True) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector.row_limits import Limits, Part, RowDifference, SettingNames, first_finding, limits_of, worst_of
+from kv_connector.naming.row_limits import Limits, Part, RowDifference, SettingNames, first_finding, limits_of, worst_of
 from kv_connector.sglang.pair_states import Verdict
 
 SGLANG_NAMES = SettingNames("--json-model-override-args", "--context-length")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from kv_connector.commands import PrefillerAddress
-from kv_connector.prompt_digest import NO_DIGEST
+from kv_connector.naming.prompt_digest import NO_DIGEST
+from kv_connector.runtime.commands import PrefillerAddress
 from kv_connector.sglang.client_fields import NO_ROOM, address_fault, dp_rank_fault, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Incoming

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector.commands import Chunk
+from kv_connector.runtime.commands import Chunk
 from kv_connector.sglang.beside_pages import BesidePages
 from kv_connector.sglang.client_fields import NO_ROOM, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kv_connector import releases
+from kv_connector.configuration import releases
 from kv_connector.exceptions import OptionError
 from kv_connector.sglang import loaded_adapters, weight_changes
 

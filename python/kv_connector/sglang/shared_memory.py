@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kv_connector.memfd import map_memfd
+from kv_connector.memory.memfd import map_memfd
 from kv_connector.sglang.allocations import ALLOCATIONS, Allocation
 
 if TYPE_CHECKING:

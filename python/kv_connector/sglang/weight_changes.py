@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from kv_connector.changed_weights import ChangedWeights
-from kv_connector.weights_digest import digest_of_weights
+from kv_connector.naming.changed_weights import ChangedWeights
+from kv_connector.naming.weights_digest import digest_of_weights
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 

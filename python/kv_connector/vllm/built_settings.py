@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kv_connector import built_rope
-from kv_connector.model_settings import Settings, text_of
+from kv_connector.naming import built_rope
+from kv_connector.naming.model_settings import Settings, text_of
 
 _ROPES = "vllm.model_executor.layers.rotary_embedding"
 _EXPERTS = ("top_k", "renormalize", "scoring_func", "num_expert_group", "topk_group")

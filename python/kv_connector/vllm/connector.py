@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
-from kv_connector._facade import Messenger
-from kv_connector._preflight import find_java
+from kv_connector.configuration.options import check_options
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
-from kv_connector.options import check_options
+from kv_connector.runtime.facade import Messenger
+from kv_connector.runtime.preflight import find_java
 from kv_connector.vllm.engine_facts import (
     EngineFacts,
     adapters_kept_max,

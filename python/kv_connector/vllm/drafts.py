@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kv_connector.exceptions import OptionError
-from kv_connector.model_fingerprint import fingerprint
+from kv_connector.naming.model_fingerprint import fingerprint
 from kv_connector.vllm.kv_groups import KvGroup
 
 _WITHOUT_KV = ("ngram", "ngram_gpu", "suffix")

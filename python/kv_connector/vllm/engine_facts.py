@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 from kv_connector.exceptions import OptionError
-from kv_connector.handover import why_memory_cannot_be_shared
-from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
+from kv_connector.memory.handover import why_memory_cannot_be_shared
+from kv_connector.naming.weights_digest import digest_of_weights
 from kv_connector.vllm.drafts import refuse_unserved_layers, refuse_unserved_method
 from kv_connector.vllm.kv_groups import KvGroup, read_groups
 from kv_connector.vllm.rank_groups import RankGroups
-from kv_connector.weights_digest import digest_of_weights
 
 logger = logging.getLogger("vllm.kv_messenger")
 

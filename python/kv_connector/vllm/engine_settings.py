@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kv_connector.model_settings import HarmlessBy, Settings, of_configuration, of_options, text_of
+from kv_connector.naming.model_settings import HarmlessBy, Settings, of_configuration, of_options, text_of
 
 _LENGTHS = "how much is kept or computed at once"
 _PLACES = "where it runs or lies"

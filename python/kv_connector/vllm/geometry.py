@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from kv_connector._facade import DeviceMemory, Geometry, Group, Layer, Memory, Rank
 from kv_connector.exceptions import OptionError
+from kv_connector.memory.geometry import DeviceMemory, Geometry, Group, Layer, Memory, Rank
 from kv_connector.vllm.head_counts import HeadCounts, heads_of_layer
 from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, GroupPages, KvGroup
 

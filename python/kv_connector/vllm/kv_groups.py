@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kv_connector.exceptions import OptionError
-from kv_connector.last_token import FULL_ATTENTION, STATE, LastTokenRule
+from kv_connector.naming.last_token import FULL_ATTENTION, STATE, LastTokenRule
 
 _FULL = ("FullAttentionSpec", "MLAAttentionSpec")
 _WINDOWED = ("SlidingWindowSpec",)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from kv_connector.model_settings import Settings, bounded, model_name, text_of
+from kv_connector.naming.model_settings import Settings, bounded, model_name, text_of
 from kv_connector.vllm import built_settings, engine_settings
 from kv_connector.vllm.drafts import draft_with_kv
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector.row_limits import Limits, Part, RowDifference, compared, first_finding, limits_of, worst_of
+from kv_connector.naming.row_limits import Limits, Part, RowDifference, compared, first_finding, limits_of, worst_of
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.proof_messages import ComparedToken, Place, Proof, Proved, ShadowProof
 

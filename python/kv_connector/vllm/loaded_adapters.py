@@ -11,7 +11,7 @@ import logging
 import uuid
 from typing import Any
 
-from kv_connector.adapter_digest import KNOWN_MAX, adapter_identity
+from kv_connector.naming.adapter_digest import KNOWN_MAX, adapter_identity
 
 
 class LoadedAdapters:

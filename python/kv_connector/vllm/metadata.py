@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kv_connector.commands import Announce, Decline, Expect, PrefillEnded, Reject
+from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded, Reject
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved, ShadowProof
 from kv_connector.vllm.vllm_api import (

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from kv_connector.pair_rules import (
+from kv_connector.naming.pair_rules import (
     DIFFERENT_MAX,
     JUDGED_KEPT,
     PROBE_TOKENS_MIN,

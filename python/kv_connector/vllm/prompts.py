@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kv_connector.adapter_digest import adapter_identity
-from kv_connector.last_token import LastTokenRule
-from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
+from kv_connector.naming.adapter_digest import adapter_identity
+from kv_connector.naming.last_token import LastTokenRule
+from kv_connector.naming.prompt_digest import Embeddings, Feature, prompt_digest
 
 _MADE_UP_IDENTITY = re.compile(r"renderer\d+-mm-\d+-")
 """With both of its caches off, vLLM does not hash multimodal content but numbers it, differently on each side.

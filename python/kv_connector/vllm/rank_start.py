@@ -13,16 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, DeviceMemory, Geometry, Group, Memory, MessengerPort
-from kv_connector.cuda_driver import CudaDriver
-from kv_connector.device_allocation import DeviceAllocation, allocation_to_share
-from kv_connector.device_counter import DeviceCounting
-from kv_connector.device_memory import DeviceMemories
-from kv_connector.first_pass import FirstPass
-from kv_connector.handover import Follower, Lead, Votes, meeting_place
-from kv_connector.layer_counter import LayerCounter
-from kv_connector.model_fingerprint import fingerprint
-from kv_connector.options import Options
+from kv_connector.configuration.options import Options
+from kv_connector.memory.cuda_driver import CudaDriver
+from kv_connector.memory.device_allocation import DeviceAllocation, allocation_to_share
+from kv_connector.memory.device_counter import DeviceCounting
+from kv_connector.memory.device_memory import DeviceMemories
+from kv_connector.memory.first_pass import FirstPass
+from kv_connector.memory.geometry import DeviceMemory, Geometry, Group, Memory
+from kv_connector.memory.handover import Follower, Lead, Votes, meeting_place
+from kv_connector.memory.layer_counter import LayerCounter
+from kv_connector.naming.model_fingerprint import fingerprint
+from kv_connector.runtime.facade import LAG_LEAD_ONLY, LAG_NONE, MessengerPort
 from kv_connector.vllm import geometry, kv_settings
 from kv_connector.vllm.drafts import draft_with_kv, named_with
 from kv_connector.vllm.empty_steps import EmptySteps

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 
-from kv_connector._facade import Timeline
+from kv_connector.runtime.facade import Timeline
 
 NAME_LENGTH_MAX = 100
 """How much of a name a log line has: enough to find the request, however long its client made it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kv_connector.commands import Announce, Decline, Expect, PrefillEnded, PrefillOutcome, Reject
+from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded, PrefillOutcome, Reject
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import (
     NULL_BLOCK,

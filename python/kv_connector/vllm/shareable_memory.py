@@ -12,7 +12,7 @@ import mmap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kv_connector.memfd import map_memfd
+from kv_connector.memory.memfd import map_memfd
 
 if TYPE_CHECKING:
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector.figure_gains import add_gains
-from kv_connector.page_figures import PageFigures, short
+from kv_connector.metrics.figure_gains import add_gains
+from kv_connector.metrics.page_figures import PageFigures, short
 from kv_connector.vllm.vllm_api import KVConnectorPromMetrics, KVConnectorStats
 
 SECTIONS = ("counters", "reasons", "histograms", "gauges")

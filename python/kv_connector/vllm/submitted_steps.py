@@ -10,10 +10,10 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from kv_connector.commands import Chunk, Command, Step, StepEnded, StepFailed
-from kv_connector.cuda_driver import CudaError
-from kv_connector.first_pass import FirstPass
-from kv_connector.layer_counter import LayerCounter
+from kv_connector.memory.cuda_driver import CudaError
+from kv_connector.memory.first_pass import FirstPass
+from kv_connector.memory.layer_counter import LayerCounter
+from kv_connector.runtime.commands import Chunk, Command, Step, StepEnded, StepFailed
 
 
 class StepEnd(enum.Enum):

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kv_connector import releases
 from kv_connector._version import __version__
+from kv_connector.configuration import releases
 
 KNOWN_RELEASES = releases.VLLM
 

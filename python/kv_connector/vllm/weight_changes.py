@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from logging import Logger
 from typing import Any
 
-from kv_connector.changed_weights import ChangedWeights
+from kv_connector.naming.changed_weights import ChangedWeights
 
 _NO_VERSION = "default"
 """vLLM's version of weights to which none was given."""

@@ -11,7 +11,20 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from kv_connector._facade import (
+from kv_connector.exceptions import MessengerError
+from kv_connector.metrics.figure_gains import GainMeter
+from kv_connector.runtime.client import MessengerClient
+from kv_connector.runtime.commands import (
+    Abandon,
+    Announce,
+    Command,
+    Decline,
+    Expect,
+    PrefillEnded,
+    PrefillOutcome,
+    Reject,
+)
+from kv_connector.runtime.facade import (
     Arrived,
     Connected,
     Event,
@@ -24,10 +37,6 @@ from kv_connector._facade import (
     Timeline,
     write_to_log,
 )
-from kv_connector.client import MessengerClient
-from kv_connector.commands import Abandon, Announce, Command, Decline, Expect, PrefillEnded, PrefillOutcome, Reject
-from kv_connector.exceptions import MessengerError
-from kv_connector.figure_gains import GainMeter
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kv_connector.commands import Chunk
+from kv_connector.runtime.commands import Chunk
 
 if TYPE_CHECKING:
     from kv_connector import LayerCounter

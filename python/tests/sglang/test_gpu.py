@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from gpu_pair import GpuPair, OnGpu, load, move_pages, the_device
 
-from kv_connector.commands import Chunk
-from kv_connector.cuda_driver import CudaError
+from kv_connector.memory.cuda_driver import CudaError
+from kv_connector.runtime.commands import Chunk
 
 pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
 
@@ -35,7 +35,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The process's part of a GPU, anew, in an engine that computes on it."""
     from sglang.srt import runtime_context
 
-    from kv_connector.device_counter import DeviceCounting
+    from kv_connector.memory.device_counter import DeviceCounting
     from kv_connector.sglang import device_side, endpoint, layerwise
 
     device = the_device()
@@ -221,7 +221,7 @@ def test_should_count_what_graphs_repeat_of_a_pass_that_is_told(gpu_pair: GpuPai
 def test_should_count_in_graphs_that_were_captured_before_there_was_a_messenger(loaded: Any, model: Any) -> None:
     from one_process import LAYER_COUNT
 
-    from kv_connector.layer_counter import LayerCounter
+    from kv_connector.memory.layer_counter import LayerCounter
 
     device, word = the_device(), ctypes.c_uint64(40)
     launch = device.capture(lambda: [layer() for layer in model.layers] and None)
@@ -244,7 +244,7 @@ def test_should_count_in_graphs_that_were_captured_before_there_was_a_messenger(
 
 def test_should_count_a_layer_when_all_of_it_is_queued(loaded: Any, model: Any) -> None:
     """Kernels of a decoder layer behind its attention may be those that write its KV."""
-    from kv_connector.layer_counter import LayerCounter
+    from kv_connector.memory.layer_counter import LayerCounter
     from kv_connector.sglang import layerwise
 
     device, word, names = the_device(), ctypes.c_uint64(), loaded.graph_layers.names
@@ -413,7 +413,7 @@ def test_should_end_the_check_of_a_first_pass_that_failed(first_passes: FirstPas
 
 
 def test_should_check_the_first_pass_where_sglang_queues_it() -> None:
-    from kv_connector.first_pass import FirstPass
+    from kv_connector.memory.first_pass import FirstPass
     from kv_connector.sglang.first_pass import run_checked
 
     order: list[str] = []

@@ -104,7 +104,7 @@ class World:
             raise self.fault[name]
 
     def request(self, name: str, tokens: int = 40, port: int = THERE[1], **more: Any) -> Any:
-        from kv_connector.commands import PrefillerAddress
+        from kv_connector.runtime.commands import PrefillerAddress
         from kv_connector.sglang.pair_check import bind
         from kv_connector.sglang.pair_states import Arrival
 
@@ -146,7 +146,7 @@ class World:
         return [request.rid for request in batch.reqs]
 
     def state(self) -> str:
-        from kv_connector.commands import PrefillerAddress
+        from kv_connector.runtime.commands import PrefillerAddress
         from kv_connector.sglang.pair_states import Pair
 
         return self.pairs.state_of(Pair((PrefillerAddress(*THERE),), "", "")).value

@@ -36,7 +36,7 @@ def test_should_name_the_prompt_of_a_request_of_sglangs_on_both_sides(pair: Pair
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    from kv_connector.prompt_digest import prompt_digest
+    from kv_connector.naming.prompt_digest import prompt_digest
     from kv_connector.sglang.hooks import name_receiver, name_sender
 
     request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
@@ -65,8 +65,8 @@ def test_should_name_adapters_and_weights_as_sglang_was_told_of_them(pair: Pair,
     from sglang.srt.sampling.sampling_params import SamplingParams
     from test_adapter_digest import adapter
 
-    from kv_connector.adapter_digest import adapter_identity
-    from kv_connector.prompt_digest import prompt_digest
+    from kv_connector.naming.adapter_digest import adapter_identity
+    from kv_connector.naming.prompt_digest import prompt_digest
     from kv_connector.sglang.hooks import name_sender
 
     known = LoRARef(lora_name="sql", lora_path=str(adapter(tmp_path / "sql")))

@@ -14,7 +14,7 @@ server_args = pytest.importorskip("sglang.srt.server_args", reason="SGLang is no
 torch = pytest.importorskip("torch", reason="torch comes with SGLang")
 transformers = pytest.importorskip("transformers", reason="transformers comes with SGLang")
 
-from kv_connector.model_settings import names_in  # noqa: E402
+from kv_connector.naming.model_settings import names_in  # noqa: E402
 from kv_connector.sglang import kv_settings  # noqa: E402
 from kv_connector.sglang.argument_lists import COMPARED, HARMLESS  # noqa: E402
 

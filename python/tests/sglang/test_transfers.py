@@ -393,7 +393,7 @@ def test_should_ask_again_where_a_restarted_prefiller_listens(pair: Pair) -> Non
     from one_process import free_port, pages, wait_for
     from sglang.srt.disaggregation.base.conn import KVPoll
 
-    from kv_connector.commands import PrefillerAddress
+    from kv_connector.runtime.commands import PrefillerAddress
 
     known = pair.decoder.endpoint.prefillers._known
     pair.receiver(pair.next_room()).abort()

@@ -13,8 +13,8 @@ import pytest
 from test_adapter_digest import SETTINGS, adapter
 from test_weights_digest import trained, write
 
-from kv_connector.changed_weights import ChangedWeights
-from kv_connector.weights_digest import weights_digest
+from kv_connector.naming.changed_weights import ChangedWeights
+from kv_connector.naming.weights_digest import weights_digest
 
 if TYPE_CHECKING:
     import torch

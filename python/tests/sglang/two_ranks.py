@@ -14,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from kv_connector import Arrived, Event, Failed, Granted, LeakCheck, Opened, Released, Stats, Stopped
-from kv_connector.commands import (
+from kv_connector.exceptions import KvConnectorError
+from kv_connector.runtime.commands import (
     Abandon,
     Announce,
     Command,
@@ -24,7 +25,6 @@ from kv_connector.commands import (
     PrefillEnded,
     PrefillerAddress,
 )
-from kv_connector.exceptions import KvConnectorError
 from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange
 from kv_connector.sglang.prefillers import Lookup, RankPlace
 from kv_connector.sglang.receiver import Receiver

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from kv_connector import Event, Timeline
-from kv_connector.commands import encode
+from kv_connector.runtime.commands import encode
 
 NUMBER_LENGTH_MAX = 20
 

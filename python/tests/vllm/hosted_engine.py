@@ -22,7 +22,7 @@ from simulated_engine import SimulatedEngine, SimulatedRequest, pickled, remote_
 from simulated_engine import Status as RequestStatus
 
 from kv_connector import Event, LeakCheck, Opened, Options, Stats
-from kv_connector._facade import decode_event
+from kv_connector.runtime.facade import decode_event
 from kv_connector.vllm.empty_steps import EmptySteps
 
 RELEASE = "0.32.0"

@@ -7,7 +7,7 @@ from conftest import EngineMaker
 from simulated_engine import remote_decode, remote_prefill
 
 from kv_connector import MessengerError
-from kv_connector.prompt_digest import prompt_digest
+from kv_connector.naming.prompt_digest import prompt_digest
 
 REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
 TRANSFER = "chatcmpl-0123456789abcdef"

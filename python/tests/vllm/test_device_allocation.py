@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from cuda_stand_in import Device, library_or_skip
 
-from kv_connector.device_allocation import DeviceAllocation
+from kv_connector.memory.device_allocation import DeviceAllocation
 
 GRANULE = 2 << 20
 KV_BYTES = 3 * GRANULE

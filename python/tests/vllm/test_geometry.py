@@ -9,7 +9,7 @@ from release import Release
 from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedEngine, SimulatedTensor, tensors
 
 from kv_connector import OptionError
-from kv_connector.model_fingerprint import fingerprint
+from kv_connector.naming.model_fingerprint import fingerprint
 from kv_connector.vllm.geometry import describe
 from kv_connector.vllm.head_counts import HeadCounts, heads_of_layer
 from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, KvGroup

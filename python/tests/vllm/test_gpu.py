@@ -14,8 +14,8 @@ from release import Release
 from simulated_engine import LAYERS, caches, config, tensors
 from simulated_messenger import SimulatedMessenger
 
-from kv_connector.commands import name_of
-from kv_connector.cuda_driver import CudaError
+from kv_connector.memory.cuda_driver import CudaError
+from kv_connector.runtime.commands import name_of
 from kv_connector.vllm.kv_groups import KvGroup
 
 OUT_OF_MEMORY = 2

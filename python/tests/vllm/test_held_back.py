@@ -12,7 +12,7 @@ import pytest
 from conftest import EngineMaker
 from simulated_engine import MODEL_TOKENS_MAX, SimulatedEngine, remote_prefill
 
-from kv_connector.pair_rules import PROBE_TOKENS_MIN
+from kv_connector.naming.pair_rules import PROBE_TOKENS_MIN
 from kv_connector.vllm.pair_proofs import PROBE_LIMIT_SECONDS
 from kv_connector.vllm.proof_messages import Proof, Proved, ShadowProof
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_connector.device_word import PTX
+from kv_connector.memory.device_word import PTX
 
 
 def assembler() -> Path:

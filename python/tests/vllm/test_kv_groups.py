@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kv_connector import OptionError
-from kv_connector.last_token import STATE
+from kv_connector.naming.last_token import STATE
 from kv_connector.vllm.kv_groups import (
     STATE_PAGE_TOKENS,
     GroupPages,

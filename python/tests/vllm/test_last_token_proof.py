@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kv_connector.row_limits import LIMITS
+from kv_connector.naming.row_limits import LIMITS
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.last_token_proof import LastTokenProof, ProofLayer, StepProofs, proof_layers
 from kv_connector.vllm.proof_messages import ComparedToken, Proof, ShadowProof

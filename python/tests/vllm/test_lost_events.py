@@ -10,7 +10,7 @@ from conftest import EngineMaker
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
 from kv_connector import Arrived, Failed, Granted, Log, Prefilled, Quarantined, Released, Stopped, Timeline
-from kv_connector._facade import Connected, Event, decode_events
+from kv_connector.runtime.facade import Connected, Event, decode_events
 
 KINDS = get_args(Event)
 HELD_BLOCKS = 6

@@ -11,7 +11,7 @@ from simulated_engine import LAYERS, remote_decode, remote_prefill
 from simulated_messenger import SimulatedMessenger
 
 from kv_connector import MessengerError
-from kv_connector.prompt_digest import prompt_digest
+from kv_connector.naming.prompt_digest import prompt_digest
 
 REQUEST = "cmpl-___prefill_addr_127.0.0.1:1___decode_addr_127.0.0.1:2_0123456789abcdef0123456789abcdef-0-89abcdef"
 TRANSFER = REQUEST.removesuffix("-89abcdef")

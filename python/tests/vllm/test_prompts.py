@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kv_connector.last_token import FULL_ATTENTION, STATE
-from kv_connector.prompt_digest import prompt_digest
+from kv_connector.naming.last_token import FULL_ATTENTION, STATE
+from kv_connector.naming.prompt_digest import prompt_digest
 from kv_connector.vllm.prompts import digest_of, leave_out_last_token
 
 

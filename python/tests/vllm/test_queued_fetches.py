@@ -8,7 +8,7 @@ import pytest
 from conftest import EngineMaker
 from simulated_engine import MODEL_TOKENS_MAX, SimulatedEngine, remote_prefill
 
-from kv_connector.prompt_digest import prompt_digest
+from kv_connector.naming.prompt_digest import prompt_digest
 from kv_connector.vllm.prompts import digest_of
 
 REQUEST = "chatcmpl-0123456789abcdef-89abcdef"

@@ -16,7 +16,7 @@ from release import Release
 from simulated_engine import HEADS, LAYERS, caches, config, tensors
 from simulated_messenger import SimulatedMessenger
 
-from kv_connector import handover
+from kv_connector.memory import handover
 from kv_connector.vllm.messenger_addresses import Address
 from kv_connector.vllm.rank_groups import RankGroups
 

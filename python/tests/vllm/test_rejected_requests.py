@@ -13,7 +13,7 @@ from conftest import EngineMaker
 from release import Release
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
-from kv_connector.prompt_digest import prompt_digest
+from kv_connector.naming.prompt_digest import prompt_digest
 
 MADE_UP = "b526a3a49a5a6183"
 MESSENGER = [{"host": "127.0.0.1", "port": 14579, "engineId": ""}]

@@ -9,7 +9,7 @@ from conftest import EngineMaker
 from release import Release
 from simulated_engine import remote_decode, remote_prefill
 
-from kv_connector.prompt_digest import prompt_digest
+from kv_connector.naming.prompt_digest import prompt_digest
 
 ON_PREFILLER = "resp_8687bf4954dba35f_0-9a5ac5f2"
 ON_DECODER = "resp_a245b86d30ba8cd6_0-a07be602"

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch", reason="torch comes with the engine")
 config_of_vllm = pytest.importorskip("vllm.config", reason="vLLM is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers comes with the engine")
 
-from kv_connector import built_rope  # noqa: E402
-from kv_connector.model_settings import HARMLESS_FIELDS, as_mapping, names_in, of_configuration  # noqa: E402
+from kv_connector.naming import built_rope  # noqa: E402
+from kv_connector.naming.model_settings import HARMLESS_FIELDS, as_mapping, names_in, of_configuration  # noqa: E402
 from kv_connector.vllm import engine_settings  # noqa: E402
 from kv_connector.vllm.engine_settings import LISTS, OptionLists  # noqa: E402
 

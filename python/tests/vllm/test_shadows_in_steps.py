@@ -14,7 +14,7 @@ from conftest import EngineMaker
 from simulated_engine import SimulatedEngine, remote_prefill
 
 from kv_connector import Connected
-from kv_connector.pair_rules import PairState
+from kv_connector.naming.pair_rules import PairState
 from kv_connector.vllm.proof_messages import Proof, Proved, ShadowProof
 
 FINDING = "K of layer model.layers.0.self_attn.attn differs by 1.7"

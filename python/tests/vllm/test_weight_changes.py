@@ -19,9 +19,9 @@ from test_adapter_digest import adapter
 from test_loaded_adapters import trained_again
 from test_weights_digest import trained, write
 
+from kv_connector.naming.weights_digest import digest_of_weights
 from kv_connector.vllm.loaded_adapters import LoadedAdapters
 from kv_connector.vllm.weight_changes import CHANGING, HARMLESS, NO_SUCH_METHOD, WeightChanges, may_change_weights
-from kv_connector.weights_digest import digest_of_weights
 
 CORE = "vllm.v1.engine.core"
 REQUEST = "cmpl-a-0-11111111"

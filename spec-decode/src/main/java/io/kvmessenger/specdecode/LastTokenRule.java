@@ -2,8 +2,8 @@ package io.kvmessenger.specdecode;
 
 /**
  * Up to which token a prefiller computes and sends a prompt, and where its decoder continues. A value; pure functions,
- * which each side computes for itself. {@code kv_connector/last_token.py} is the same rule in Python, tested with the
- * same cases.
+ * which each side computes for itself. {@code kv_connector/naming/last_token.py} is the same rule in Python, tested
+ * with the same cases.
  *
  * <p>A decoder computes the prompt's last token in any case, since sampling the next token needs its logits. So the
  * prefiller may leave that token out, and need not sample. A <em>state</em>, which keeps one value for all tokens

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kv_connector._facade import Stats
+from kv_connector.runtime.facade import Stats
 
 Gains = dict[str, dict[str, Any]]
 """Gains by section of ``Stats`` and name; plain values, because they travel between processes."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kv_connector.weights_digest import Tensor, digest_of_files, digest_of_tensors, folder_of
+from kv_connector.naming.weights_digest import Tensor, digest_of_files, digest_of_tensors, folder_of
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kv_connector._java_variables import environment_of_java
-from kv_connector._preflight import JavaRuntime
+from kv_connector.runtime.java_variables import environment_of_java
+from kv_connector.runtime.preflight import JavaRuntime
 
 logger = logging.getLogger("kv_connector")
 

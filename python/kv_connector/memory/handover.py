@@ -29,10 +29,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Self, cast
 
-from kv_connector._facade import DeviceMemory, Geometry, Memory
-from kv_connector.cuda_driver import CudaError
-from kv_connector.device_memory import DeviceMemories
 from kv_connector.exceptions import HandoverError
+from kv_connector.memory.cuda_driver import CudaError
+from kv_connector.memory.device_memory import DeviceMemories
+from kv_connector.memory.geometry import DeviceMemory, Geometry, Memory
 
 HANDOVER_LIMIT_SECONDS = 120.0
 """The time from a rank's allocation of its KV memory until all ranks of its messenger have handed theirs over."""

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kv_connector import _preflight, jar_locale, system_calls
-from kv_connector._aot_cache import NO_HOME, AotCache, cache_folder
-from kv_connector._fault_handlers import FaultHandlers, enable_python_dumps_first
-from kv_connector._java_variables import java_variables_set_aside
-from kv_connector._preflight import JavaRuntime
-from kv_connector._table import Function, FunctionTable
+from kv_connector.configuration.options import Options
 from kv_connector.exceptions import BootError
-from kv_connector.options import Options
+from kv_connector.runtime import jar_locale, preflight, system_calls
+from kv_connector.runtime.aot_cache import NO_HOME, AotCache, cache_folder
+from kv_connector.runtime.fault_handlers import FaultHandlers, enable_python_dumps_first
+from kv_connector.runtime.function_table import Function, FunctionTable
+from kv_connector.runtime.java_variables import java_variables_set_aside
+from kv_connector.runtime.preflight import JavaRuntime
 
 logger = logging.getLogger("kv_connector")
 
@@ -105,13 +105,13 @@ def boot(options: Options) -> FunctionTable:
 
 def set_up(options: Options) -> JvmSetup:
     """Checks that everything a JVM needs is there; raises PreflightError if not."""
-    java = _preflight.find_java(options.java_home)
-    jar = _preflight.check_jar()
+    java = preflight.find_java(options.java_home)
+    jar = preflight.check_jar()
     system_calls.require()
     jar_locale.require(jar.path, java.home)
     jvm_options = (*JVM_OPTIONS, *options.jvm_options)
     folder, why_no_cache = _cache_place(options)
-    _preflight.try_options(java, jvm_options, options.jvm_options)
+    preflight.try_options(java, jvm_options, options.jvm_options)
     return JvmSetup(
         java=java,
         class_path=(jar.path,),

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from kv_connector.cuda_driver import CudaDriver, CudaError
-from kv_connector.options import Options
+from kv_connector.configuration.options import Options
+from kv_connector.memory.cuda_driver import CudaDriver, CudaError
 
 logger = logging.getLogger("kv_connector")
 

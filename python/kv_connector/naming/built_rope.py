@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kv_connector.model_settings import Settings
+from kv_connector.naming.model_settings import Settings
 
 LONG_ROPE = "built.max_model_len.rope_factors"
 """Which factors long rope takes: "long" or "short"; follows from the longest request that an engine serves."""

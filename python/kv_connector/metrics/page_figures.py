@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kv_connector._metrics import BUCKET_BOUNDS_SECONDS, COUNTERS, GAUGES, HISTOGRAMS, REASONS
-from kv_connector.figure_gains import observations
+from kv_connector.metrics.figure_gains import observations
+from kv_connector.metrics.table import BUCKET_BOUNDS_SECONDS, COUNTERS, GAUGES, HISTOGRAMS, REASONS
 
 PREFIX = "kv_messenger_"
 """The prefix of all of the messenger's metric names."""
@@ -16,7 +16,7 @@ REASON = "reason"
 
 
 def short(name: str) -> str:
-    """A metric's name in the tables of ``_metrics``."""
+    """A metric's name in the tables of ``table``."""
     return name.removeprefix(PREFIX).removesuffix("_total")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from kv_connector.cuda_driver import CudaDriver
-from kv_connector.device_word import DeviceWord, check_counting
+from kv_connector.memory.cuda_driver import CudaDriver
+from kv_connector.memory.device_word import DeviceWord, check_counting
 
 
 @dataclass(frozen=True, slots=True)

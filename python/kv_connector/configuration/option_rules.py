@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kv_connector import shared_secret as secrets
+from kv_connector.configuration import shared_secret as secrets
+from kv_connector.configuration.host_addresses import is_any_address, is_loopback, says_loopback
 from kv_connector.exceptions import OptionError
-from kv_connector.host_addresses import is_any_address, is_loopback, says_loopback
 
 if TYPE_CHECKING:
-    from kv_connector.options import Options
+    from kv_connector.configuration.options import Options
 
 HOSTS_MAX = 8
 """Of data_hosts and of verbs_devices."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from kv_connector._facade import Event, MessengerPort
-from kv_connector.commands import Command, PrefillEnded, StepEnded, StepFailed, name_of
+from kv_connector.runtime.commands import Command, PrefillEnded, StepEnded, StepFailed, name_of
+from kv_connector.runtime.facade import Event, MessengerPort
 
 
 class MessengerClient:

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kv_connector._java_variables import environment_of_java
 from kv_connector._version import __version__
 from kv_connector.exceptions import PreflightError
+from kv_connector.runtime.java_variables import environment_of_java
 
 JAVA_VERSION_MINIMUM = 25
-JAR = Path(__file__).parent / "_jar" / "kv-messenger.jar"
+JAR = Path(__file__).parents[1] / "_jar" / "kv-messenger.jar"
 
 _BUILD_RESOURCE = "META-INF/kv-messenger-build.properties"
 _TRIAL_LIMIT_SECONDS = 60

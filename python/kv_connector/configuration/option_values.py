@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from kv_connector import option_variables
+from kv_connector.configuration import option_variables
 from kv_connector.exceptions import OptionError
 
 

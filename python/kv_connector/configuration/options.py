@@ -13,12 +13,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from kv_connector import host_addresses, option_rules, option_variables, tls_files
-from kv_connector import shared_secret as secrets
+from kv_connector.configuration import host_addresses, option_rules, option_variables, tls_files
+from kv_connector.configuration import shared_secret as secrets
+from kv_connector.configuration.nixl_options import NIXL_OPTIONS
+from kv_connector.configuration.option_values import OptionSpec, Place, checked
+from kv_connector.configuration.own_address import AUTO, outward_address
 from kv_connector.exceptions import OptionError
-from kv_connector.nixl_options import NIXL_OPTIONS
-from kv_connector.option_values import OptionSpec, Place, checked
-from kv_connector.own_address import AUTO, outward_address
 
 logger = logging.getLogger("kv_connector")
 

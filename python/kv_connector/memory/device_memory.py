@@ -6,7 +6,7 @@ import ctypes
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from kv_connector.cuda_driver import CudaDriver
+from kv_connector.memory.cuda_driver import CudaDriver
 
 _PINNED = 1
 _ON_DEVICE = 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Self
 
-from kv_connector.cuda_driver import CudaDriver, CudaError
+from kv_connector.memory.cuda_driver import CudaDriver, CudaError
 
 BUMP = b"kv_messenger_bump"
 PLACE = b"kv_messenger_place"

@@ -13,98 +13,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Protocol, Self, TypedDict
+from typing import Any, Literal, Protocol, Self, TypedDict
 
-from kv_connector import page_key, rdma_topology
-from kv_connector._affinity import all_of_them, allowed_cores, parents_cores
-from kv_connector._jvm import boot
-from kv_connector._table import NO_ANSWER_CAPACITY_BYTES, Function, FunctionTable
-from kv_connector.commands import Command, encode
+from kv_connector.configuration.options import Options
 from kv_connector.exceptions import MessengerError
-from kv_connector.options import Options
+from kv_connector.memory.geometry import ContextRow, Geometry
+from kv_connector.runtime import page_key, rdma_topology
+from kv_connector.runtime.affinity import all_of_them, allowed_cores, parents_cores
+from kv_connector.runtime.commands import Command, encode
+from kv_connector.runtime.function_table import NO_ANSWER_CAPACITY_BYTES, Function, FunctionTable
+from kv_connector.runtime.jvm import boot
 
 logger = logging.getLogger("kv_connector")
-
-
-class Memory(TypedDict):
-    """Host memory with KV, as mapped by this process; ``memfd`` is -1 if no other process can map it."""
-
-    kind: Literal["host"]
-    address: int
-    lengthBytes: int
-    memfd: int
-
-
-class DeviceMemory(TypedDict):
-    """A GPU's memory with KV; ``handleKind`` is the kind of handle by which other processes can import it."""
-
-    kind: Literal["cuda"]
-    device: int
-    address: int
-    lengthBytes: int
-    handleKind: Literal["none", "posixFd", "fabric"]
-
-
-class Layer(TypedDict):
-    """The place of one layer's pages in one of its rank's memories."""
-
-    name: str
-    groupIndex: int
-    memoryIndex: int
-    offsetBytes: int
-    pageStrideBytes: int
-    pageBytes: int
-
-
-class Rank(TypedDict):
-    """One rank's part of the KV cache."""
-
-    tpRank: int
-    ppRank: int
-    memories: Sequence[Memory | DeviceMemory]
-    layers: list[Layer]
-
-
-class Group(TypedDict):
-    """Layers whose pages have the same shape and are allocated together."""
-
-    kind: Literal["full", "window", "chunk", "state"]
-    windowTokens: int
-    dtype: str
-    elementBytes: int
-    pageTokens: int
-    layout: Literal["HND", "NHD", "LATENT"]
-    kvHeadCount: int
-    pageCount: int
-
-
-class Geometry(TypedDict):
-    """The KV cache of the ranks that one messenger serves, under the names of docs/boundary.md."""
-
-    model: str
-    weightsDigest: NotRequired[str]
-    """Distinguishes two trainings of one model; "" or absent if unknown."""
-    settings: NotRequired[Mapping[str, str]]
-    """What else decides which KV the engine computes, by name; absent if unknown."""
-    settingsMayDiffer: NotRequired[Sequence[str]]
-    """Names of settings that this side excuses."""
-    tpSize: int
-    ppSize: int
-    groups: list[Group]
-    ranks: list[Rank]
-
-
-class ContextRow(TypedDict):
-    """One kind of row that a transfer carries besides KV; row ``n`` belongs to the engine's slot ``n``."""
-
-    name: str
-    address: int
-    lengthBytes: int
-    memfd: int
-    rowStrideBytes: int
-    rowBytes: int
-    sending: NotRequired[Literal["always", "onRequest"]]
-    """Sent with all transfers (if absent), or only with those whose ``fetch`` names it in ``contextKinds``."""
 
 
 LAG_NONE = 0

@@ -16,8 +16,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from kv_connector.cuda_driver import CudaDriver
-from kv_connector.device_memory import DeviceMemories, lack_of_sharing
+from kv_connector.memory.cuda_driver import CudaDriver
+from kv_connector.memory.device_memory import DeviceMemories, lack_of_sharing
 
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
 _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from kv_connector.cuda_driver import CudaError
-from kv_connector.layer_counter import LayerCounter
+from kv_connector.memory.cuda_driver import CudaError
+from kv_connector.memory.layer_counter import LayerCounter
 
 
 class FirstPass:
