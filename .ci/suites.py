@@ -283,8 +283,10 @@ def read_reports(suite: Suite) -> Outcome:
 
 def reason_of(skip: ElementTree.Element) -> str:
     """pytest gives the reason for skipping a whole module in the text, behind the place."""
-    said = [part.strip() for part in (skip.get("message"), skip.text) if part and part.strip() != "collection skipped"]
-    return said[0] if said else "no reason given"
+    reasons = [
+        part.strip() for part in (skip.get("message"), skip.text) if part and part.strip() != "collection skipped"
+    ]
+    return reasons[0] if reasons else "no reason given"
 
 
 def allowed_skips() -> list[str]:
@@ -328,10 +330,10 @@ def run_side_by_side(neighbours: Sequence[Suite]) -> list[Outcome]:
 
 def status_of_captured(suite: Suite) -> int:
     """Prints what the command said when it has ended."""
-    with tempfile.TemporaryFile() as said:
-        status = status_of(suite, said)
-        said.seek(0)
-        text = said.read().decode(errors="replace")
+    with tempfile.TemporaryFile() as output:
+        status = status_of(suite, output)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
     print(f"\n=== {suite.name}\n{text}", end="", flush=True)
     return status
 

@@ -96,8 +96,8 @@ def _chart(drawn: Sequence[tuple[Line, str]], unit: str) -> str:
     for share in (0.0, 0.5, 1.0):
         height = y(share * top)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH}" y1="{height:.1f}" y2="{height:.1f}" stroke="#e5e5e5"/>')
-        said = f"{share * top / factor:.3g} {unit_name}"
-        parts.append(f'<text x="{LEFT - 6}" y="{height + 3:.1f}" text-anchor="end">{said}</text>')
+        label = f"{share * top / factor:.3g} {unit_name}"
+        parts.append(f'<text x="{LEFT - 6}" y="{height + 3:.1f}" text-anchor="end">{label}</text>')
     parts.append(f'<text x="{LEFT}" y="{HEIGHT - 5}">0 s</text>')
     parts.append(f'<text x="{WIDTH - 6}" y="{HEIGHT - 5}" text-anchor="end">{ended - begun:.0f} s</text>')
     for line, colour in drawn:

@@ -44,9 +44,9 @@ class Prometheus:
         """The data of an answer of its API."""
         url = f"{self.address}/api/v1/{path}?{urllib.parse.urlencode(asked)}"
         with urllib.request.urlopen(url, timeout=ANSWER_LIMIT_SECONDS) as answer:
-            said = json.load(answer)
-        assert said["status"] == "success", said
-        return said["data"]
+            response = json.load(answer)
+        assert response["status"] == "success", response
+        return response["data"]
 
     def ask(self, query: str) -> list[Any]:
         """Each series of the query with its value of now."""

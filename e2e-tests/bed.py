@@ -36,7 +36,7 @@ HELD_GAUGES = (
 ENGINE_GAUGES = ("vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
-TOLD_FIGURES = (
+ENGINE_FIGURES = (
     "kv_messenger_fetches_arrived_total",
     "kv_messenger_fetches_failed_total",
     "kv_messenger_prefills_sent_total",
@@ -45,7 +45,7 @@ TOLD_FIGURES = (
     "kv_messenger_connect_seconds_count",
 )
 """Of the messengers' pages; on the engine's with its name before."""
-TOLD_SECONDS = 1e-6
+ROUNDING_SECONDS = 1e-6
 """Sums of times are added up in another order there."""
 
 
@@ -91,20 +91,20 @@ class Messenger:
         except TimeoutError as leaked:
             raise AssertionError(f"{leaked}, held: {self.held()}") from leaked
 
-    def wait_told(self) -> None:
+    def wait_reported(self) -> None:
         """The engine's own page says what the messengers' pages say, by reason and of times as well."""
 
         def of_engine(name: str) -> float:
             return self.server.metric(f"vllm:{name}")
 
-        def told() -> bool:
-            return all(of_engine(name) == self.metric(name) for name in TOLD_FIGURES)
+        def reported() -> bool:
+            return all(of_engine(name) == self.metric(name) for name in ENGINE_FIGURES)
 
-        wait_until(told, REST_LIMIT_SECONDS, f"{self.server.name}'s page says what its messengers' do")
+        wait_until(reported, REST_LIMIT_SECONDS, f"{self.server.name}'s page says what its messengers' do")
         page = self.server.get("/metrics")
         assert 'reason="time_limit"' in page, "a reason without a count is a series, too"
         for name in ("kv_messenger_fetch_seconds_sum", "kv_messenger_prefill_tail_seconds_sum"):
-            assert abs(of_engine(name) - self.metric(name)) < TOLD_SECONDS, name
+            assert abs(of_engine(name) - self.metric(name)) < ROUNDING_SECONDS, name
 
     def tokens_by_transfer(self) -> float:
         """How many prompt tokens the engine attributes to KV transfers."""

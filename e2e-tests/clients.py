@@ -31,9 +31,9 @@ class Leg:
 
     def answer(self) -> dict[str, Any]:
         with self._connection.getresponse() as answer:
-            said = answer.read()
+            body = answer.read()
         self._connection.close()
-        return dict(json.loads(said)) if answer.status == 200 else {"error": said.decode(errors="replace")}
+        return dict(json.loads(body)) if answer.status == 200 else {"error": body.decode(errors="replace")}
 
     def leave(self) -> None:
         self._connection.close()
@@ -80,17 +80,17 @@ class Client:
 def faults_of(asked: Asked, answer: Mapping[str, Any], reference: Reference) -> list[str]:
     """What is wrong with an answer, in words."""
     if "choices" not in answer:
-        return [f"{asked.said()}: {answer}"]
+        return [f"{asked.described()}: {answer}"]
     expected = [reference.to(prompt, ANSWER_TOKENS) for prompt in asked.prompts for _ in range(asked.choices)]
     choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
     if len(choices) != len(expected):
-        return [f"{asked.said()}: {len(choices)} answers, expected {len(expected)}"]
+        return [f"{asked.described()}: {len(choices)} answers, expected {len(expected)}"]
     found = []
     for choice, right in zip(choices, expected, strict=True):
         if choice["finish_reason"] in ENDED_EARLY:
-            found.append(f"{asked.said()}: answer {choice['index']} ended by {choice['finish_reason']}")
+            found.append(f"{asked.described()}: answer {choice['index']} ended by {choice['finish_reason']}")
         elif str(choice["text"]).split() != right:
-            found.append(f"{asked.said()}: wrong tokens in answer {choice['index']}")
+            found.append(f"{asked.described()}: wrong tokens in answer {choice['index']}")
     return found
 
 

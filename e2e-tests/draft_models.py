@@ -30,11 +30,11 @@ class Drafted:
 
     model: Path
     method: str
-    said: Mapping[str, Any]
+    more: Mapping[str, Any]
     has_kv: bool = True
 
     def speculative_config(self, guesses: int) -> str:
-        return json.dumps({"method": self.method, "num_speculative_tokens": guesses} | dict(self.said))
+        return json.dumps({"method": self.method, "num_speculative_tokens": guesses} | dict(self.more))
 
 
 def ngram(home: Path) -> Drafted:

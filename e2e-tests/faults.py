@@ -72,7 +72,7 @@ class Outcome:
     """How a request ended for its client."""
 
     words: list[str] | None
-    said: str
+    detail: str
     at_seconds: float
 
     @property

@@ -41,9 +41,9 @@ class LatentPages:
 
 def latent_pages(server: Server, token_bytes: int) -> list[LatentPages]:
     """Those of all ranks of an engine."""
-    said = OPEN_LINE.search(server.log())
-    assert said, f"{server.name} does not say what its pages are"
-    page_count, page_tokens, layer_count = map(int, said.groups())
+    line = OPEN_LINE.search(server.log())
+    assert line, f"{server.name} does not say what its pages are"
+    page_count, page_tokens, layer_count = map(int, line.groups())
     memories: dict[int, Path] = {}
     for process in descendants(server.pid):
         for descriptor in Path(f"/proc/{process}/fd").iterdir():

@@ -21,7 +21,7 @@ def test_demo_ends_with_all_tokens_the_same() -> None:
         check=False,
     )
     print(demo.stdout)
-    said = re.fullmatch(r"(\d+) of (\d+) prompts: same tokens", demo.stdout.splitlines()[-1])
-    assert said, "the demo's last line is another one"
-    assert said.group(1) == said.group(2)
+    summary = re.fullmatch(r"(\d+) of (\d+) prompts: same tokens", demo.stdout.splitlines()[-1])
+    assert summary, "the demo's last line is another one"
+    assert summary.group(1) == summary.group(2)
     assert demo.returncode == 0

@@ -81,8 +81,12 @@ class Behind:
     def messenger(self, command: str, *arguments: str, **options: Any) -> list[str]:
         """The installed command with the options of an engine of this host, to be run there."""
         role = "kv_producer" if "listen_port" in options else "kv_consumer"
-        said = {"kv_connector": "KvMessengerConnector", "kv_role": role, "kv_connector_extra_config": options}
-        return [str(self.command), command, *arguments, "--kv-transfer-config", json.dumps(said)]
+        transfer_config = {
+            "kv_connector": "KvMessengerConnector",
+            "kv_role": role,
+            "kv_connector_extra_config": options,
+        }
+        return [str(self.command), command, *arguments, "--kv-transfer-config", json.dumps(transfer_config)]
 
     def program(self, text: str, *arguments: str) -> list[str]:
         """A program for the interpreter that the wheel is installed in."""
@@ -98,9 +102,9 @@ class Behind:
         subprocess.run(self.there(self.nft, "insert", "rule", "inet", "firewall", "input", rule), check=True)
 
     def dropped(self) -> int:
-        told = self.run(self.nft, "list", "ruleset").stdout
-        found = re.search(r"counter packets (\d+) bytes \d+ comment \"dropped\"", told)
-        assert found, told
+        ruleset = self.run(self.nft, "list", "ruleset").stdout
+        found = re.search(r"counter packets (\d+) bytes \d+ comment \"dropped\"", ruleset)
+        assert found, ruleset
         return int(found[1])
 
 
@@ -272,9 +276,9 @@ def test_what_the_firewall_forgot_while_idle_is_replaced_before_it_is_needed(
                 time.sleep(max(0.0, request.config.getoption("--silence-seconds") - (time.monotonic() - began)))
                 side.stdin.write("\n")
                 side.stdin.flush()
-                said = side.stdout.readline()
-                worst = re.search(r"([\d.]+) ms worst", said)
-                assert worst, said
-                assert float(worst[1]) < SERVED_LIMIT_MS, said
+                line = side.stdout.readline()
+                worst = re.search(r"([\d.]+) ms worst", line)
+                assert worst, line
+                assert float(worst[1]) < SERVED_LIMIT_MS, line
             finally:
                 side.kill()

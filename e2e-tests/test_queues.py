@@ -97,7 +97,7 @@ def stay_queued(engine: Messenger, count: int) -> None:
 
 def served(legs: list[Future[Outcome]], prompts: list[str], reference: Reference) -> None:
     ended = [leg.result(SERVED_LIMIT_SECONDS) for leg in legs]
-    failed = [outcome.said for outcome in ended if outcome.failed]
+    failed = [outcome.detail for outcome in ended if outcome.failed]
     assert not failed, f"{len(failed)} of {len(ended)} were not served, the first: {failed[0]}"
     wrong = [
         prompt

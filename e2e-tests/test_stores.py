@@ -173,9 +173,9 @@ def pair(
         environment = {"environment": store.environment()}
         sides = []
         for kind in (prefiller, decoder):
-            said = setup.side(kind.__name__)
-            said["options"] |= environment
-            sides.append(messenger(kind(f"{kind.__name__}-{name}", **said), model, run_folder))
+            side = setup.side(kind.__name__)
+            side["options"] |= environment
+            sides.append(messenger(kind(f"{kind.__name__}-{name}", **side), model, run_folder))
         start_messengers(stack, sides)
         groups = [group for group in traffic.groups if not any(r.gone_after_seconds for r in group.requests)]
         yield Pair(setup, sides[0], sides[1], store, groups, everyday_reference)
@@ -203,7 +203,7 @@ def decoders_to_time(pair: Pair, model: Path, folder: Path) -> dict[str, Server]
     role = {"kv_role": "kv_consumer"}
     wrapped = {"kv_connector": "MultiConnector", **role, "kv_connector_extra_config": {"connectors": [ours]}}
     options = {key: value for key, value in pair.setup.side("decoder")["options"].items() if key in ALIKE}
-    said: dict[str, dict[str, Any]] = {"messenger": ours, "messenger in MultiConnector": wrapped, "store": store}
+    transfers: dict[str, dict[str, Any]] = {"messenger": ours, "messenger in MultiConnector": wrapped, "store": store}
     environment = pair.store.environment()
     return {
         name: engine(
@@ -212,7 +212,7 @@ def decoders_to_time(pair: Pair, model: Path, folder: Path) -> dict[str, Server]
             folder,
             kind=WarmServer,
         )
-        for name, transfer in said.items()
+        for name, transfer in transfers.items()
     }
 
 

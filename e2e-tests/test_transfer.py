@@ -52,7 +52,7 @@ def test_tokens_are_those_of_a_single_vllm(bed: Bed, target: Target, reference: 
     assert decoder.metric("kv_messenger_fetches_arrived_total") - arrived_before == len(series.lengths)
     for engine in (bed.prefiller, decoder):
         engine.wait_at_rest()
-        engine.wait_told()
+        engine.wait_reported()
     used = {
         found.transport for transfer, found in prefills(bed.prefiller.server.log()).items() if transfer not in known
     }

@@ -51,9 +51,11 @@ def test_wheel_has_a_command_that_finds_nothing_wrong(bare_venv: Path) -> None:
 
 
 def test_wheel_says_under_which_licence_it_is(bare_venv: Path) -> None:
-    told = "import importlib.metadata as m; d = m.distribution('kv-connector'); print(d.metadata['License-Expression'])"
+    script = (
+        "import importlib.metadata as m; d = m.distribution('kv-connector'); print(d.metadata['License-Expression'])"
+    )
     read = "print(d.read_text('licenses/LICENSE').split()[0:2])"
     ran = subprocess.run(
-        [str(bare_venv / "bin" / "python"), "-c", f"{told}; {read}"], capture_output=True, text=True, check=True
+        [str(bare_venv / "bin" / "python"), "-c", f"{script}; {read}"], capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines() == ["Apache-2.0", "['Apache', 'License']"]

@@ -196,8 +196,8 @@ def test_one_byte_numbers_of_another_format_are_refused(bed: Bed, stack: ExitSta
     request = f"misfit-{uuid.uuid4()}"
     seen = len(target.server.log())
     answer = send_decode(target, random_prompt(200, 97), 4, decode_leg(source, request), request)
-    said = "the prefiller's dtype is fp8_e4m3, the decoder's is fp8_e5m2"
-    failed_cleanly(replace(bed, prefiller=source), target, answer, said, seen)
+    sentence = "the prefiller's dtype is fp8_e4m3, the decoder's is fp8_e5m2"
+    failed_cleanly(replace(bed, prefiller=source), target, answer, sentence, seen)
 
 
 def test_prefill_that_nobody_fetches_is_released(model: Path, bed: Bed, stack: ExitStack) -> None:

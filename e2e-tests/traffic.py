@@ -59,7 +59,7 @@ class Asked:
         }
         return body | ({"prompt_logprobs": 1} if self.prompt_logprobs else {})
 
-    def said(self) -> str:
+    def described(self) -> str:
         kinds = [f"{len(prompt.split())} tokens" for prompt in self.prompts]
         return f"request {self.number}, {' and '.join(kinds)}, n={self.choices}, legs {self.order.value}" + (
             ", prompt_logprobs" if self.prompt_logprobs else ""

@@ -122,7 +122,7 @@ class Launcher:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._said_to: dict[int, socket.socket] = {}
+        self._answer_sockets: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._ended, wake = os.pipe()
         os.set_blocking(self._ended, False)
@@ -159,7 +159,7 @@ class Launcher:
             self._forget(to)
             return Request(log=log, **asked)
         os.close(log)
-        self._said_to[pid] = to
+        self._answer_sockets[pid] = to
         say(to, {"pid": pid})
         return None
 
@@ -171,7 +171,7 @@ class Launcher:
         for what in (signal.SIGCHLD, signal.SIGQUIT):  # a run in the background of a shell begins with SIGQUIT ignored
             signal.signal(what, signal.SIG_DFL)
         self._selector.close()
-        for other in (mine, self._control, *self._said_to.values()):
+        for other in (mine, self._control, *self._answer_sockets.values()):
             other.close()
         os.close(self._ended)
         os.close(self._wake)
@@ -181,16 +181,16 @@ class Launcher:
 
         None of these ids has been waited for, so none is another process's by now.
         """
-        for pid in self._said_to:
+        for pid in self._answer_sockets:
             for target in (-pid, pid):  # a fork that has no group of its own yet is ended by its id
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(target, signal.SIGKILL)
 
     def _say_ends(self) -> None:
-        for pid in list(self._said_to):
+        for pid in list(self._answer_sockets):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                with self._said_to.pop(pid) as to:
+                with self._answer_sockets.pop(pid) as to:
                     say(to, {"status": os.waitstatus_to_exitcode(status)})
 
 
@@ -272,7 +272,7 @@ def start_nursery() -> None:
     keeper.ensure_running = resource_tracker.ensure_running
     contexts = importlib.import_module("multiprocessing.context").__dict__["_concrete_contexts"]
     contexts["spawn"] = contexts["forkserver"]
-    tell_environment()
+    send_environment()
     assert_single_thread()
     if os.fork() == 0:
         os.close(hold)
@@ -299,7 +299,7 @@ def hand_quit_on() -> None:
     signal.signal(signal.SIGQUIT, quit_received)
 
 
-def tell_environment() -> None:
+def send_environment() -> None:
     library: Any = spawn
     data_of, prepare = library.get_preparation_data, library.prepare
 

@@ -45,7 +45,7 @@ class ForkedProcess:
         self._status = status
         self._launcher_log = launcher_log
         self.returncode: int | None = None
-        self.pid = self._said("pid", LAUNCHER_LIMIT_SECONDS)
+        self.pid = self._answer("pid", LAUNCHER_LIMIT_SECONDS)
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -54,7 +54,7 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            self.returncode = self._said("status", timeout)
+            self.returncode = self._answer("status", timeout)
             self._status.close()
         return self.returncode
 
@@ -62,7 +62,7 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, number)
 
-    def _said(self, what: str, limit_seconds: float | None) -> int:
+    def _answer(self, what: str, limit_seconds: float | None) -> int:
         self._status.settimeout(limit_seconds)
         try:
             packet = self._status.recv(PACKET_BYTES_MAX)

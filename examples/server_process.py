@@ -268,13 +268,13 @@ def start_all(servers: Sequence[Server], progress: Callable[[str], None]) -> Non
     for server in servers:
         server.start()
     waiting = list(servers)
-    said = time.monotonic()
+    printed = time.monotonic()
     while waiting:
         for server in [s for s in waiting if s.healthy()]:
             waiting.remove(server)
             progress(f"{server.name} is ready after {time.monotonic() - server.started_seconds:.0f} s")
-        if waiting and time.monotonic() - said > PROGRESS_SECONDS:
-            said = time.monotonic()
+        if waiting and time.monotonic() - printed > PROGRESS_SECONDS:
+            printed = time.monotonic()
             progress("… starting " + ", ".join(s.name for s in waiting))
         late = [s for s in waiting if time.monotonic() - s.started_seconds > START_LIMIT_SECONDS]
         if late:

@@ -49,8 +49,12 @@ class Machine:
         }
         if self.java_home:
             options["java_home"] = self.java_home
-        said = {"kv_connector": "KvMessengerConnector", "kv_role": role, "kv_connector_extra_config": options}
-        return "--kv-transfer-config", json.dumps(said)
+        transfer_config = {
+            "kv_connector": "KvMessengerConnector",
+            "kv_role": role,
+            "kv_connector_extra_config": options,
+        }
+        return "--kv-transfer-config", json.dumps(transfer_config)
 
 
 def machines() -> tuple[Machine, Machine]:
@@ -69,11 +73,11 @@ def moved(prefiller: Machine, decoder: Machine, transport: str) -> tuple[bool, s
     with prefiller.ping("--answer", *prefiller.config("kv_producer", transport)) as answering:
         assert answering.stdout is not None
         try:
-            said = answering.stdout.readline()
-            at = re.search(r"answers at (\S+:\d+)", said)
+            line = answering.stdout.readline()
+            at = re.search(r"answers at (\S+:\d+)", line)
             if not at:
                 answering.terminate()
-                return False, said + answering.stdout.read()
+                return False, line + answering.stdout.read()
             with decoder.ping(at[1], *decoder.config("kv_consumer", transport)) as asking:
                 asked, _ = asking.communicate(timeout=LIMIT_SECONDS)
         finally:
@@ -88,11 +92,11 @@ def main() -> int:
     failed = 0
     for prefiller, decoder in ((emulated, this), (this, emulated), (emulated, emulated)):
         for transport in ("tcp", "shm"):
-            well, said = moved(prefiller, decoder, transport)
+            well, output = moved(prefiller, decoder, transport)
             failed += not well
             print(f"{'ok' if well else 'FAILED'}: {prefiller.name} to {decoder.name} over {transport}", flush=True)
             if not well:
-                print(said, flush=True)
+                print(output, flush=True)
     return 1 if failed else 0
 
 

@@ -35,24 +35,24 @@ def main() -> int:
     arguments.add_argument("--only", default="", help="a regular expression: only the checks whose name it finds")
     arguments.add_argument("--requests", type=int, default=0, help="so many of each equal pair (default: no such pair)")
     arguments.add_argument("--logs", type=Path, help="a folder that keeps the pairs' logs (default: they are removed)")
-    said = arguments.parse_args()
+    parsed = arguments.parse_args()
     begun = time.monotonic()
     import torch
 
     torch.set_num_threads(1)
     device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
     print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, GPU {device}")
-    report = Report(only=said.only)
+    report = Report(only=parsed.only)
     with TemporaryDirectory(prefix="gpu-check-") as removed:
-        logs = said.logs or Path(removed)
-        report.check("cpu: layer counter, stand-in for the driver", lambda: counter_checks.on_stand_in(said.stand_in))
+        logs = parsed.logs or Path(removed)
+        report.check("cpu: layer counter, stand-in for the driver", lambda: counter_checks.on_stand_in(parsed.stand_in))
         report.check("cpu: pair, tokens equal", lambda: pair_checks.on_cpu(logs))
         on_gpu(report, logs, has_gpu=torch.cuda.is_available())
-        if said.requests:
-            for name, check in RightPairs(logs, said.requests).all().items():
+        if parsed.requests:
+            for name, check in RightPairs(logs, parsed.requests).all().items():
                 report.check(f"gpu: vLLM {name}", check if torch.cuda.is_available() else no_gpu, LIMIT_SECONDS)
     print(f"{time.monotonic() - begun:.0f} s")
-    return report.end(needs_gpu=said.need_gpu)
+    return report.end(needs_gpu=parsed.need_gpu)
 
 
 def on_gpu(report: Report, logs: Path, *, has_gpu: bool) -> None:

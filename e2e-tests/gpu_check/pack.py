@@ -75,8 +75,8 @@ def main() -> None:
                 archive.add(HERE.parent / package, package, filter=source_only)
             if stand_in is not None:
                 archive.add(stand_in / "libcuda.so.1", "stand-in/libcuda.so.1")
-    said = "--stand-in stand-in/libcuda.so.1 " if stand_in is not None else ""
-    header = HEADER % (HEADER.count("\n") + 1, UNPACK, said)
+    option = "--stand-in stand-in/libcuda.so.1 " if stand_in is not None else ""
+    header = HEADER % (HEADER.count("\n") + 1, UNPACK, option)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(header.encode() + payload.getvalue())
     out.chmod(0o755)

@@ -93,7 +93,7 @@ def write(page: Any, where: dict[str, Any], descriptor: int) -> str:
             counter.end_step()
             while seen.value < step:
                 if reader.poll() is not None:
-                    raise AssertionError(f"the reader ended at page {step}: {said_by(reader)}")
+                    raise AssertionError(f"the reader ended at page {step}: {output_of(reader)}")
         expect(reader.wait(READER_LIMIT_SECONDS), 0, "the reader's status")
     finally:
         reader.kill()
@@ -121,7 +121,7 @@ def start_reader(where: dict[str, Any], descriptors: list[int]) -> subprocess.Po
     return reader
 
 
-def said_by(reader: subprocess.Popen[str]) -> str:
+def output_of(reader: subprocess.Popen[str]) -> str:
     assert reader.stderr is not None
     return reader.stderr.read()[-600:]
 
@@ -202,8 +202,8 @@ class _AsDevice:
     """Device memory as torch takes it from other libraries."""
 
     def __init__(self, address: int, length_bytes: int) -> None:
-        said = {"shape": (length_bytes,), "typestr": "|i1", "data": (address, False), "version": 3}
-        self.__cuda_array_interface__ = said
+        interface = {"shape": (length_bytes,), "typestr": "|i1", "data": (address, False), "version": 3}
+        self.__cuda_array_interface__ = interface
 
 
 def as_tensor(address: int, length_bytes: int) -> Any:

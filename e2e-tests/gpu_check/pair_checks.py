@@ -90,8 +90,8 @@ def killed_prefillers(
 ) -> str:
     """Prefillers are killed one after another beneath requests; the decoder answers rightly or fails, and lives on."""
     folder = logs / f"killed-{transport}"
-    said = {**options(transport), "silence_limit_seconds": 2}
-    plan = EnginePlan("check-killed", "none", device=device, graphs=device == "cuda", shape=shape, options=said)
+    given = {**options(transport), "silence_limit_seconds": 2}
+    plan = EnginePlan("check-killed", "none", device=device, graphs=device == "cuda", shape=shape, options=given)
     model = Model(shape, device)
     right = failed = 0
     with EngineProcess(replace(plan, name="check-killed-decoder", kv_role="kv_consumer"), folder / "d.log") as decoder:

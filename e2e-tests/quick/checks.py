@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
+import python_declarations
+
 FILE_LINES_MAX = 600
 METHOD_LINES_MAX = 60
 CODE_SUFFIXES = {".java", ".py", ".sh", ".proto", ".h", ".c"}
@@ -52,6 +54,7 @@ JAVA_TYPE = re.compile(r"\b(?:class|interface|enum|record)\b|@interface\b")
 JAVA_CONTROL = re.compile(r"^(?:if|for|while|switch|try|catch|finally|else|do|synchronized|return|new|throw)\b")
 
 # A program reports, sends or is given something; it says nothing.
+NO_SPEECH = "say 'report', 'send', 'notify' or 'given' in names"
 SPEECH_NAME = re.compile(
     r"\b(?:(?:tell|told|said)(?:[A-Z]\w*)?|(?:Tell|Told|Said)[A-Z]\w*|[a-z]\w*(?:Tell|Told|Said)(?:[A-Z]\w*)?)\b"
 )
@@ -198,7 +201,12 @@ def plain_words(path: PurePosixPath, text: str) -> Iterator[str]:
 def no_speech(path: PurePosixPath, text: str) -> Iterator[str]:
     if path.suffix == ".java" and "/src/main/" in str(path):
         code = JAVA_OPAQUE.sub(lambda opaque: "\n" * opaque.group().count("\n"), text)
-        yield from matches(path, code, SPEECH_NAME, "say 'report', 'send' or 'given' in names")
+        yield from matches(path, code, SPEECH_NAME, NO_SPEECH)
+    if path.suffix == ".py":
+        if python_declarations.has_speech(path.stem):
+            yield f"{path}: {NO_SPEECH}"
+        for line, name in python_declarations.names_of_speech(text):
+            yield f"{path}:{line} '{name}': {NO_SPEECH}"
 
 
 def no_proxies(path: PurePosixPath, text: str) -> Iterator[str]:

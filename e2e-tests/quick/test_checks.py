@@ -82,3 +82,34 @@ def test_class_named_by_no_role_is_found() -> None:
 )
 def test_each_kind_of_word_is_found(text: str) -> None:
     assert len(list(RULES["plain words"](PurePosixPath("A.java"), f"/** {text}. */"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("a.py", "def tell(): ...\n"),
+        ("a.py", "async def _tell_stages(): ...\n"),
+        ("a.py", "class Told: ...\n"),
+        ("a.py", "def send(*, said=1): ...\n"),
+        ("a.py", "call(lambda **said: 0)\n"),
+        ("a.py", "SAID_BYTES = 1\n"),
+        ("a.py", "self._told = 1\n"),
+        ("a.py", "(one, told_apart), other = pair\n"),
+        ("a.py", "rest = [told for told in line]\n"),
+        ("a.py", "match line:\n    case Log(told): ...\n"),
+        ("a.py", "import options as said_options\n"),
+        ("a.py", "if (toldApart := next(line)): ...\n"),
+        ("said_options.py", ""),
+    ],
+)
+def test_each_python_declaration_that_speaks_is_found(path: str, text: str) -> None:
+    assert len(list(RULES["names do not speak"](PurePosixPath(path), text))) == 1
+
+
+def test_python_that_only_uses_or_contains_such_words_is_left_alone() -> None:
+    text = """def test_should_tell_twice(): ...
+position = file.tell()  # what it was told
+teller = {"said": 1}["said"]
+intelligent = tolled = satellite = saddle = "told"
+"""
+    assert list(RULES["names do not speak"](PurePosixPath("a.py"), text)) == []

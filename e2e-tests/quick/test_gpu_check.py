@@ -39,9 +39,9 @@ def raising(fault: Exception) -> Callable[[], str]:
 def test_line_and_status_say_what_was_seen(
     run: Callable[[], str], word: str, status: int, status_with_gpu: int
 ) -> None:
-    line, said = outcome(run)
+    line, code = outcome(run)
     assert line.startswith(word)
-    assert said == status
+    assert code == status
     assert outcome(run, needs_gpu=True)[1] == status_with_gpu
 
 

@@ -36,8 +36,8 @@ def options(component: str) -> dict[str, Any]:
     """What the engine would read, in a pod of one address."""
     arguments = container(component)["args"]
     text = arguments[arguments.index("--kv-transfer-config") + 1].replace("$(POD_IP)", "10.0.0.1")
-    said = json.loads(text)
-    return {**said["kv_connector_extra_config"], "kv_role": said["kv_role"]}
+    config = json.loads(text)
+    return {**config["kv_connector_extra_config"], "kv_role": config["kv_role"]}
 
 
 @pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.stem)
@@ -56,26 +56,26 @@ def test_a_wrong_manifest_is_refused() -> None:
 
 @pytest.mark.parametrize(("component", "role"), [("prefiller", "kv_producer"), ("decoder", "kv_consumer")])
 def test_engine_is_told_its_role_and_address(component: str, role: str) -> None:
-    said = options(component)
-    assert said["kv_role"] == role
-    assert said["listen_host"] == said["metrics_host"] == "10.0.0.1"
+    given = options(component)
+    assert given["kv_role"] == role
+    assert given["listen_host"] == given["metrics_host"] == "10.0.0.1"
     known = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert all(f"| `{name}` |" in known for name in said if name != "kv_role")
+    assert all(f"| `{name}` |" in known for name in given if name != "kv_role")
 
 
 @pytest.mark.parametrize(("component", "option"), [("prefiller", "listen_port"), ("decoder", "data_port")])
 def test_ports_are_open_and_documented(component: str, option: str) -> None:
-    said = options(component)
+    given = options(component)
     declared = {port["containerPort"] for port in container(component)["ports"]}
     opened = {
         port["port"]
         for rule in of("network-policy", "NetworkPolicy", component)["spec"]["ingress"]
         for port in rule["ports"]
     }
-    assert declared == opened == {8000, said[option], said["metrics_port"]}
+    assert declared == opened == {8000, given[option], given["metrics_port"]}
     page = (ROOT / "docs" / "ports.md").read_text(encoding="utf-8")
-    assert f'"{option}": {said[option]}' in page
-    assert f'"metrics_port": {said["metrics_port"]}' in page
+    assert f'"{option}": {given[option]}' in page
+    assert f'"metrics_port": {given["metrics_port"]}' in page
 
 
 @pytest.mark.parametrize("component", ["prefiller", "decoder"])
@@ -124,9 +124,9 @@ def test_documented_commands_reach_the_pages_of_the_manifests(page: str) -> None
     commands = COMMAND_OF_A_PAGE.findall(text)
     assert commands
     for component in ("prefiller", "decoder"):
-        said = options(component)
-        reachable = {"127.0.0.1", said["metrics_host"]}
-        assert all(host in reachable and int(port) == said["metrics_port"] for host, port in commands)
+        given = options(component)
+        reachable = {"127.0.0.1", given["metrics_host"]}
+        assert all(host in reachable and int(port) == given["metrics_port"] for host, port in commands)
     for pod, port in re.findall(r"kubectl port-forward (\S+) (\d+)", text):
         component = pod.rpartition("-")[0]
         assert int(port) in {one["containerPort"] for one in container(component)["ports"]}

@@ -17,7 +17,7 @@ TESTS: Final = (ROOT / "e2e-tests", ROOT / "python" / "tests", ROOT)
 TEST_NAME: Final = re.compile(r"`([\w/]*test_\w+\.py)`")
 WORLD: Final = re.compile(r"engine loop `(\w+)`")
 REFUSED: Final = re.compile(r"refused[^|:]*: `([^`]+)`")
-MODEL_SAID: Final = re.compile(r"An? ([A-Z]\w*(?:-\w+)*(?: \d)?|gpt-oss)\b")
+MODEL_NAMED: Final = re.compile(r"An? ([A-Z]\w*(?:-\w+)*(?: \d)?|gpt-oss)\b")
 """How the docstring of a tiny model begins, which names the model that it is one of."""
 
 
@@ -25,8 +25,8 @@ def tiny_models() -> dict[str, str]:
     """The model that each class of examples/make_model.py is a tiny one of, by the class."""
     tree = ast.parse((ROOT / "examples" / "make_model.py").read_text(encoding="utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    said = {node.name: MODEL_SAID.match(ast.get_docstring(node) or "") for node in classes}
-    return {name: found[1] for name, found in said.items() if found}
+    named = {node.name: MODEL_NAMED.match(ast.get_docstring(node) or "") for node in classes}
+    return {name: found[1] for name, found in named.items() if found}
 
 
 def files_that_use(name: str) -> set[str]:

@@ -32,7 +32,7 @@ def test_each_mutation_names_a_test() -> None:
 
 
 def test_the_tests_are_there() -> None:
-    said, tests = "\n".join(rows()), all_tests()
-    missing = [method for _, method in JAVA_TEST.findall(said) if f"void {method}(" not in tests]
-    missing += [function for _, function in PYTHON_TEST.findall(said) if f"def {function}(" not in tests]
+    table, tests = "\n".join(rows()), all_tests()
+    missing = [method for _, method in JAVA_TEST.findall(table) if f"void {method}(" not in tests]
+    missing += [function for _, function in PYTHON_TEST.findall(table) if f"def {function}(" not in tests]
     assert missing == [], "docs/mutants.md names tests that are not there: name those that hold the same now"

@@ -115,9 +115,9 @@ def test_a_spoilt_pod_is_found(change: Callable[[dict[str, Any], dict[str, Any]]
 @pytest.mark.parametrize("name", PODS)
 def test_a_user_without_passwd_entry_has_a_name_and_a_home(name: str) -> None:
     for container in containers(PODS[name]):
-        said = {entry["name"]: entry.get("value", "") for entry in container.get("env", ())}
-        assert said.get("HOME")
-        assert said.get("USER")
+        environment = {entry["name"]: entry.get("value", "") for entry in container.get("env", ())}
+        assert environment.get("HOME")
+        assert environment.get("USER")
 
 
 @pytest.mark.parametrize("component", ["prefiller", "decoder"])

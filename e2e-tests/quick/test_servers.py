@@ -71,9 +71,9 @@ def test_what_a_server_leaves_in_its_temporary_folder_goes_with_it(
 ) -> None:
     server = python_server("leaving", LEAVING, tmp_path)
     server.start()
-    said = re.compile(r"^left (/.+)$", re.MULTILINE)
-    wait_until(lambda: bool(said.search(server.log())), 60, "it has left something")
-    (left,) = [Path(found) for found in said.findall(server.log())]
+    left_line = re.compile(r"^left (/.+)$", re.MULTILINE)
+    wait_until(lambda: bool(left_line.search(server.log())), 60, "it has left something")
+    (left,) = [Path(found) for found in left_line.findall(server.log())]
     assert left.exists()
     end(server)
     assert not left.parent.exists(), "what engines leave there would stay for ever"
@@ -120,8 +120,8 @@ def test_second_sigterm_does_not_cut_the_clean_up_short() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as demo:
         assert demo.stdin is not None
         assert demo.stdout is not None
-        for said in (b"runs\n", b"cleans up\n"):
-            assert demo.stdout.readline() == said
+        for line in (b"runs\n", b"cleans up\n"):
+            assert demo.stdout.readline() == line
             demo.terminate()
         demo.stdin.close()
         assert demo.stdout.readline() == b"cleaned up\n"

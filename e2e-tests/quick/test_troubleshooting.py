@@ -19,7 +19,7 @@ PROTOCOL_VERSION_OLDEST = re.compile(r"PROTOCOL_VERSION_OLDEST = (\d+);")
 ANY = "…"
 
 
-def said_by_the_code() -> str:
+def sentences_of_the_code() -> str:
     """All sources, with the parts of each text in one piece."""
     files = [
         file
@@ -31,7 +31,7 @@ def said_by_the_code() -> str:
     return ADJACENT.sub("", "\n".join(file.read_text(encoding="utf-8") for file in files))
 
 
-CODE = said_by_the_code()
+CODE = sentences_of_the_code()
 
 
 def quotes() -> list[str]:

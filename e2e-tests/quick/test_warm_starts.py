@@ -114,14 +114,14 @@ def test_server_and_what_it_spawns_have_the_imports_and_the_environment(launcher
     start_all([server], print)
     scratch = server.environment["TMPDIR"]
     server.stop()
-    said = json.loads(next(line for line in server.log().splitlines() if line.startswith("{")))
-    assert said["scratch"] == scratch
-    child, imported_by, environment, parent = said["child"]
-    assert said["pid"] == said["group"] == server.pid == parent
-    assert said["imported_by"] == imported_by == launcher.pid
+    printed = json.loads(next(line for line in server.log().splitlines() if line.startswith("{")))
+    assert printed["scratch"] == scratch
+    child, imported_by, environment, parent = printed["child"]
+    assert printed["pid"] == printed["group"] == server.pid == parent
+    assert printed["imported_by"] == imported_by == launcher.pid
     assert child not in (server.pid, launcher.pid)
     assert environment == "by the test and by the server"
-    assert said["status"] == 0
+    assert printed["status"] == 0
 
 
 def test_twenty_pairs_at_once_share_no_drawn_value(tmp_path: Path) -> None:

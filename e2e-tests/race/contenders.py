@@ -255,8 +255,8 @@ class Mooncake(Pair):
     @cached_property
     def engine_id(self) -> str:
         """The id of the prefiller's engine, from its bootstrap server."""
-        said = json.loads(Server("bootstrap", [], self.bootstrap_port, self.ground.folder).get("/query"))
-        return str(next(iter(said.values()))["engine_id"])
+        engines = json.loads(Server("bootstrap", [], self.bootstrap_port, self.ground.folder).get("/query"))
+        return str(next(iter(engines.values()))["engine_id"])
 
     def environment(self, far: bool) -> dict[str, str]:
         return {

@@ -134,8 +134,8 @@ class Race:
             contender.pause()
         foreign = quiet.foreign_cores(before, quiet.now())
         expected = [answer.words for answer in answers[ALONE]]
-        for name, said in answers.items():
-            if [answer.words for answer in said] != expected:
+        for name, own_answers in answers.items():
+            if [answer.words for answer in own_answers] != expected:
                 raise SystemExit(f"race: {name} answered a prompt of {tokens or 'some'} tokens with other words")
         return Round(tokens, answers, took_ms, foreign)
 
@@ -158,18 +158,18 @@ def at_rest_line(race: Race, rounds: Sequence[Round], rate: float | None) -> dic
     contenders: dict[str, Any] = {}
     for contender in race.contenders:
         answers = [each.answers[contender.name][0] for each in rounds]
-        said: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "firstTokenMs": summary([answer.first_token_ms for answer in answers]),
             "gapMs": summary([gap for answer in answers for gap in answer.gaps_ms]),
         }
         if isinstance(contender, Pair):
             names = [answer.request for answer in answers]
-            ready, told = (waits(contender, until, names) for until in ("ready", "told"))
-            said["lastLayerToReadyMs"] = summary([ready[name] for name in names])
-            said["lastLayerToToldMs"] = summary([told[name] for name in names])
+            ready, answered = (waits(contender, until, names) for until in ("ready", "told"))
+            figures["lastLayerToReadyMs"] = summary([ready[name] for name in names])
+            figures["lastLayerToToldMs"] = summary([answered[name] for name in names])
             if rate is not None:
-                said["hiddenShare"] = hidden_share(said["lastLayerToReadyMs"]["p50"], length_bytes, rate)
-        contenders[contender.name] = said
+                figures["hiddenShare"] = hidden_share(figures["lastLayerToReadyMs"]["p50"], length_bytes, rate)
+        contenders[contender.name] = figures
     return {"row": f"at rest {tokens}", "bytes": length_bytes, "contenders": contenders}
 
 
@@ -279,25 +279,27 @@ def run(given: argparse.Namespace) -> None:
         about = {"way": "link" if given.link else "host", "versions": versions(rivals)}
         for line in lines(race, given, host):
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            said = json.dumps({"at": at, **line, **about})
-            print(said, flush=True)
+            text = json.dumps({"at": at, **line, **about})
+            print(text, flush=True)
             if given.output:
                 with given.output.open("a", encoding="utf-8") as out:
-                    out.write(said + "\n")
+                    out.write(text + "\n")
 
 
 def main() -> None:
-    said = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    said.add_argument("--link", action="store_true", help="decoders behind a link that limits")
-    said.add_argument("--rounds", type=int, default=12, help="of each length")
-    said.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="of prompts, in tokens")
-    said.add_argument("--slices", type=int, default=3, help="of load")
-    said.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
-    said.add_argument("--earlier", type=Path, help="the folder of an unpacked wheel of ours, raced as another pair")
-    said.add_argument("--limit-seconds", type=float, default=180.0, help="no round and no slice begins later than this")
-    said.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
-    said.add_argument("--output", type=Path, help="the lines are appended to it too")
-    given = said.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--link", action="store_true", help="decoders behind a link that limits")
+    parser.add_argument("--rounds", type=int, default=12, help="of each length")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="of prompts, in tokens")
+    parser.add_argument("--slices", type=int, default=3, help="of load")
+    parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
+    parser.add_argument("--earlier", type=Path, help="the folder of an unpacked wheel of ours, raced as another pair")
+    parser.add_argument(
+        "--limit-seconds", type=float, default=180.0, help="no round and no slice begins later than this"
+    )
+    parser.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
+    parser.add_argument("--output", type=Path, help="the lines are appended to it too")
+    given = parser.parse_args()
     unwind_on_sigterm()
     lack = lack_of_privilege()
     if lack is not None:

@@ -173,21 +173,21 @@ def wait_quiet(limit_seconds: float) -> None:
 
 
 def main() -> None:
-    said = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    said.add_argument("--turns", type=int, default=30)
-    said.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument(
         "--only",
         action="append",
         help="a row, such as 'shm paged 65536'; again for more",
     )
-    said.add_argument(
+    parser.add_argument(
         "--wait-seconds",
         type=float,
         default=0.0,
         help="for a quiet machine, before each row",
     )
-    said.add_argument("--output", type=Path, help="the lines are appended to it too")
-    given = said.parse_args()
+    parser.add_argument("--output", type=Path, help="the lines are appended to it too")
+    given = parser.parse_args()
     versions = {name: importlib.metadata.version(name) for name in ("nixl", "mooncake-transfer-engine-non-cuda")}
     for row in rows():
         if given.only and str(row) not in given.only:

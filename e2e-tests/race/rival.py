@@ -311,10 +311,10 @@ class Writer:
 
 
 def main() -> None:
-    said = argparse.ArgumentParser()
-    said.add_argument("library", choices=LIBRARIES)
-    said.add_argument("--transport", default="shm", choices=["shm", "tcp"])
-    said.add_argument("--op", default="paged", choices=["paged", "pingpong"])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library", choices=LIBRARIES)
+    parser.add_argument("--transport", default="shm", choices=["shm", "tcp"])
+    parser.add_argument("--op", default="paged", choices=["paged", "pingpong"])
     for name, default in (
         ("page-bytes", 65536),
         ("page-count", 256),
@@ -322,9 +322,9 @@ def main() -> None:
         ("pool-bytes", 512 << 20),
         ("in-flight", 16),
     ):
-        said.add_argument(f"--{name}", type=int, default=default)
-    said.add_argument("--target", action="store_true")
-    given = said.parse_args()
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--target", action="store_true")
+    given = parser.parse_args()
     os.environ.setdefault("UCX_TLS", "tcp,shm,self" if given.transport == "shm" else "tcp,self")  # shm alone: no start
     os.environ.setdefault("UCX_NET_DEVICES", "lo")
     os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")

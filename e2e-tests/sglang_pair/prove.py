@@ -145,7 +145,7 @@ class Asker:
         def one(prompt: str) -> None:
             outcome = pair.attempt_both_sides(prompt, ANSWER_TOKENS, f"proof-{uuid.uuid4()}")
             if outcome.words is None:
-                seen.failed.append(str(outcome.said))
+                seen.failed.append(str(outcome.detail))
             elif outcome.words == self.expected(prompt):
                 seen.right += 1
             else:

@@ -43,21 +43,21 @@ def pages_of(calls: Iterable[Call]) -> int:
 
 def section(title: str, calls: Iterable[Call]) -> str:
     calls = list(calls)
-    lines = [said(call) for side in SIDES for call in calls if call["side"] == side]
+    lines = [line_of(call) for side in SIDES for call in calls if call["side"] == side]
     return "\n".join([f"[{title}]", *lines]) + "\n"
 
 
-def said(call: Call) -> str:
+def line_of(call: Call) -> str:
     name = call["call"]
     if name == "plan":
-        told = f"{call['end_token']} of {call['prompt_tokens']}, {'leaves' if call['leaves'] else 'waits'}"
+        detail = f"{call['end_token']} of {call['prompt_tokens']}, {'leaves' if call['leaves'] else 'waits'}"
     elif name == "computed":
-        told = f"{call['first_token']} to {call['end_token']}"
+        detail = f"{call['first_token']} to {call['end_token']}"
     elif name == "send":
-        told = f"{call['page_count']}{' behind an event' if call['event'] else ''}"
+        detail = f"{call['page_count']}{' behind an event' if call['event'] else ''}"
     else:
-        told = str(call.get("page_count", call.get("state", "")))
-    return f"{call['side']} {name} {told}".rstrip()
+        detail = str(call.get("page_count", call.get("state", "")))
+    return f"{call['side']} {name} {detail}".rstrip()
 
 
 def comparable(text: str) -> list[str]:

@@ -41,8 +41,8 @@ class RoleRouter:
         """Returns when it sends requests to both."""
         prefills = {"worker_type": "prefill", "bootstrap_port": prefiller.bootstrap_port}
         for server, role in ((prefiller.server, prefills), (decoder.server, {"worker_type": "decode"})):
-            said = self.server.post("/workers", {"url": server.url, "disable_health_check": True, **role})
-            assert said.get("status") == "accepted", said
+            answer = self.server.post("/workers", {"url": server.url, "disable_health_check": True, **role})
+            assert answer.get("status") == "accepted", answer
         self.wait_knowing([(prefiller.server.url, "prefill"), (decoder.server.url, "decode")])
 
     def wait_knowing(self, wanted: Sequence[tuple[str, str]]) -> None:

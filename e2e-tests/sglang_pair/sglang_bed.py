@@ -24,7 +24,7 @@ UNHEARD_LIMIT_SECONDS = 120.0
 """A server here may get no core for longer than a prompt that never comes is waited for elsewhere."""
 ROOM_MAX = 2**63 - 1
 COMPLETIONS = "/v1/completions"
-TOLD_FIGURES = (
+ENGINE_FIGURES = (
     "kv_messenger_fetches_arrived_total",
     "kv_messenger_fetches_failed_total",
     "kv_messenger_prefills_sent_total",
@@ -58,14 +58,14 @@ class Side:
         """A figure of the messengers', added up."""
         return sum(self.metric_by_rank(name))
 
-    def wait_told(self) -> None:
+    def wait_reported(self) -> None:
         """SGLang's own page says what the messengers' pages say, added up over ranks, with reasons and times."""
 
-        def told() -> bool:
+        def reported() -> bool:
             page = self.server.get("/metrics")
-            return all(metric_sum(page, f"sglang:{name}", {}) == self.metric(name) for name in TOLD_FIGURES)
+            return all(metric_sum(page, f"sglang:{name}", {}) == self.metric(name) for name in ENGINE_FIGURES)
 
-        wait_until(told, REST_LIMIT_SECONDS, f"{self.server.name}'s page says what its messengers' do")
+        wait_until(reported, REST_LIMIT_SECONDS, f"{self.server.name}'s page says what its messengers' do")
         assert 'reason="time_limit"' in self.server.get("/metrics"), "a reason without a count is a series, too"
 
     def catch_up(self) -> None:
@@ -240,8 +240,8 @@ class Ground:
             faults = {"jvm_options": self.gate.jvm_options}
             holdable = faults if kind.holdable and role == "prefill" else {}
             waits = {"unheard_limit_seconds": UNHEARD_LIMIT_SECONDS}
-            told = {"metrics_port": first, "timelines": "full", **waits, **holdable, **kind.options}
-            environment["KV_MESSENGER_OPTIONS"] = json.dumps(told)
+            messenger_options = {"metrics_port": first, "timelines": "full", **waits, **holdable, **kind.options}
+            environment["KV_MESSENGER_OPTIONS"] = json.dumps(messenger_options)
         options = EngineOptions(
             self.model,
             role=role,

@@ -58,7 +58,7 @@ class Recorder:
         """A request that is served."""
         room = next(self._rooms)
         outcome = self.pair.attempt_both_sides(prompt, ANSWER_TOKENS, f"asked-{uuid.uuid4()}", room)
-        assert outcome.words == self.reference.to(prompt), f"{title}: {outcome.said}"
+        assert outcome.words == self.reference.to(prompt), f"{title}: {outcome.detail}"
         self._keep(title, room)
 
     def given_up(self, title: str, prompt: str, *sides: Side) -> None:

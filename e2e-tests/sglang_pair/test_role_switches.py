@@ -66,10 +66,10 @@ class Instance:
         def changed() -> bool:
             nonlocal begun, put_off
             begun, put_off = time.monotonic(), put_off + 1
-            said = self.side.server.post("/pd_role_switch", {"new_role": role, "decode_cuda_graph_memory_gb": 0.0})
-            if said.get("success"):
+            answer = self.side.server.post("/pd_role_switch", {"new_role": role, "decode_cuda_graph_memory_gb": 0.0})
+            if answer.get("success"):
                 return True
-            assert "not idle" in str(said), said
+            assert "not idle" in str(answer), answer
             return False
 
         wait_until(changed, LIMIT_SECONDS, f"{self.side.server.name} is a {role} server")
@@ -134,14 +134,14 @@ def asked_until_taken(front: RoleRouter) -> tuple[Outcome, int]:
     def taken() -> bool:
         body = greedy_completion(LATE_PROMPT, LONG_ANSWER_TOKENS)
         outcomes.append(attempt(front.server.post, COMPLETIONS, body))
-        return NO_SERVER not in outcomes[-1].said
+        return NO_SERVER not in outcomes[-1].detail
 
     wait_until(taken, LIMIT_SECONDS, "the router has servers again")
     return outcomes[-1], len(outcomes) - 1
 
 
 def assert_right(outcome: Outcome, prompt: str, by_sglang: Reference, changes: int) -> None:
-    assert outcome.words is not None, f"after {changes} changes: {outcome.said}"
+    assert outcome.words is not None, f"after {changes} changes: {outcome.detail}"
     assert outcome.words[:ANSWER_TOKENS] == by_sglang.to(prompt), f"after {changes} changes"
     assert len(outcome.words) == LONG_ANSWER_TOKENS
 

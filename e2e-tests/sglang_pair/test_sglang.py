@@ -89,7 +89,7 @@ def test_tokens_are_those_of_a_single_sglang(pair: Pair, by_sglang: Reference) -
     assert not differing(pair, TOKENS, by_sglang)
     pair.wait_at_rest()
     for side in (pair.prefiller, pair.decoder):
-        side.wait_told()
+        side.wait_reported()
 
 
 def test_pages_in_the_prefillers_cache_are_sent_without_being_computed(pair: Pair, by_sglang: Reference) -> None:
@@ -160,8 +160,8 @@ def test_no_wrong_token_comes_of_kv_that_the_decoder_computes_otherwise(
         for prompt in reversed(TOKENS.prompts())  # the longest first: a short one would be answered
     ]
     assert all(outcome.failed for outcome in outcomes), outcomes
-    assert "K of layer 1 differs" in outcomes[0].said
-    assert all("compute different KV" in outcome.said for outcome in outcomes)
+    assert "K of layer 1 differs" in outcomes[0].detail
+    assert all("compute different KV" in outcome.detail for outcome in outcomes)
     assert pair.decoder.metric(REFUSED) == refused + len(outcomes) - 1, "only the first one was fetched"
     assert not differing(pair, TOKENS, by_sglang), "the right prefiller serves the same decoder"
     assert "compute the same KV" in pair.decoder.server.log()
@@ -200,7 +200,7 @@ def test_prefiller_of_two_stages_fills_a_decoder_of_one(
 def assert_right_one_by_one(pair: Pair, series: Series, reference: Reference) -> None:
     for prompt in series.prompts():
         outcome = pair.attempt_both_sides(prompt, ANSWER_TOKENS, f"sharded-{uuid.uuid4()}")
-        assert outcome.words == reference.to(prompt), outcome.said
+        assert outcome.words == reference.to(prompt), outcome.detail
 
 
 def assert_right_across_shardings(pair: Pair, series: Series, reference: Reference) -> None:

@@ -128,22 +128,24 @@ class Soak:
             )
             before = after
 
-    def count(self, told: dict[str, Any]) -> None:
-        self.failed += int(told["failed"])
-        if told["failed"]:
-            self.say("failed", reasons=told["reasons"])
+    def count(self, counts: dict[str, Any]) -> None:
+        self.failed += int(counts["failed"])
+        if counts["failed"]:
+            self.say("failed", reasons=counts["reasons"])
 
     def offer(self, rate: float, seconds: float) -> dict[str, float]:
         """That many requests a second, by all decoders together."""
         before = [process.held() for process in self.processes()]
         with ThreadPoolExecutor(len(self.decoders)) as pool:
             share = rate / len(self.decoders)
-            told = list(pool.map(lambda decoder: decoder.ask(do="offer", rate=share, seconds=seconds), self.decoders))
+            reports = list(
+                pool.map(lambda decoder: decoder.ask(do="offer", rate=share, seconds=seconds), self.decoders)
+            )
         after = [process.held() for process in self.processes()]
-        for one in told:
+        for one in reports:
             self.count(one)
-        taken = sorted(seconds for one in told for seconds in one["taken"])
-        lasted = max(float(one["seconds"]) for one in told)
+        taken = sorted(seconds for one in reports for seconds in one["taken"])
+        lasted = max(float(one["seconds"]) for one in reports)
         cpu = [now.cpu_seconds - was.cpu_seconds for was, now in zip(before, after, strict=True)]
         per_thousand = 1000 / max(1, len(taken))
         return {

@@ -48,7 +48,7 @@ class Side(Protocol):
 
 
 def options(role: str, transport: str) -> Options:
-    said = {
+    given = {
         "transports": [transport],
         "aot_cache": False,
         "listen_port": 0,
@@ -56,7 +56,7 @@ def options(role: str, transport: str) -> Options:
         "grant_wait_seconds": 60.0,
         "unheard_limit_seconds": 60.0,
     }
-    return parse_options(said, role=role, engine_id=f"soak-{role}-{random.randrange(1 << 30)}")
+    return parse_options(given, role=role, engine_id=f"soak-{role}-{random.randrange(1 << 30)}")
 
 
 def name_of(decoder: int, slot: int) -> str:

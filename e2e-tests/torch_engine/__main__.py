@@ -24,10 +24,10 @@ from torch_engine.plan import EnginePlan
 def main() -> None:
     """The engine's thread is this one; another reads commands."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(relativeCreated)7d %(levelname)s %(message)s")
-    said = os.fdopen(os.dup(1), "w", buffering=1)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not come between answers
     plan = EnginePlan.from_json(sys.argv[1])
-    vllm_names.install(plan.told_device)
+    vllm_names.install(plan.reported_device)
     import torch
 
     from torch_engine.engine import Engine
@@ -35,11 +35,11 @@ def main() -> None:
     torch.set_num_threads(1)
     engine = Engine(plan)
     host, port = engine.address
-    _say(said, {"ready": plan.name, "host": host, "port": port})
+    _say(answers, {"ready": plan.name, "host": host, "port": port})
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(commands,), daemon=True).start()
     try:
-        _serve(engine, commands, said)
+        _serve(engine, commands, answers)
     finally:
         engine.close()
 
@@ -50,24 +50,24 @@ def _read(commands: queue.Queue[dict[str, Any]]) -> None:
     commands.put({"do": "end"})
 
 
-def _serve(engine: Any, commands: queue.Queue[dict[str, Any]], said: Any) -> None:
+def _serve(engine: Any, commands: queue.Queue[dict[str, Any]], answers: Any) -> None:
     wants_rest = False
     while True:
         while not (engine.scheduler.has_work() and commands.empty()):
             if wants_rest and not engine.scheduler.has_work():
-                _say(said, {"rest": _rest(engine)})
+                _say(answers, {"rest": _rest(engine)})
                 wants_rest = False
             command = commands.get()
             if command["do"] == "end":
                 return
             wants_rest |= command["do"] == "rest"
-            _heed(engine, command, said)
-            _tell_ended(engine, said)
+            _heed(engine, command, answers)
+            _answer_ended(engine, answers)
         engine.step()
-        _tell_ended(engine, said)
+        _answer_ended(engine, answers)
 
 
-def _heed(engine: Any, command: dict[str, Any], said: Any) -> None:
+def _heed(engine: Any, command: dict[str, Any], answers: Any) -> None:
     from torch_engine.scheduler import Request
 
     if command["do"] == "add":
@@ -77,19 +77,19 @@ def _heed(engine: Any, command: dict[str, Any], said: Any) -> None:
     elif command["do"] == "capture":
         for _ in range(command["count"]):
             engine.runner.capture_once_more()
-        _say(said, {"captured": engine.runner.captured})
+        _say(answers, {"captured": engine.runner.captured})
 
 
-def _tell_ended(engine: Any, said: Any) -> None:
-    for request, told in engine.scheduler.ended:
+def _answer_ended(engine: Any, answers: Any) -> None:
+    for request, params in engine.scheduler.ended:
         _say(
-            said,
+            answers,
             {
                 "ended": request.request_id,
                 "how": request.status.name,
                 "tokens": request.output,
                 "cached": request.cached_tokens,
-                "kv": told,
+                "kv": params,
             },
         )
     engine.scheduler.ended.clear()
@@ -102,8 +102,8 @@ def _rest(engine: Any) -> dict[str, Any]:
     return {"held": engine.held(), "figures": figures}
 
 
-def _say(said: Any, answer: dict[str, Any]) -> None:
-    said.write(json.dumps(answer) + "\n")
+def _say(answers: Any, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":

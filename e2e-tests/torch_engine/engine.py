@@ -40,7 +40,7 @@ class Engine:
             self.runner.layers_sent = lambda: self.figure("kv_messenger_layers_sent")
 
     def _connector(self, role: vllm_names.Role) -> Any:
-        vllm_names.install(self.plan.told_device)
+        vllm_names.install(self.plan.reported_device)
         connector = importlib.import_module("kv_connector.vllm.connector")
         return connector.KvMessengerConnector(vllm_config(self.plan), role, kv_cache_config(self.plan))
 

@@ -73,9 +73,9 @@ class EngineProcess:
 
     def rest(self) -> dict[str, Any]:
         """Waits until nothing is left to do; what is held then, and the messenger's figures."""
-        said = self._await("rest")
+        answer = self._await("rest")
         self._say({"do": "rest"})
-        return dict(said.result(ANSWER_LIMIT_SECONDS)["rest"])
+        return dict(answer.result(ANSWER_LIMIT_SECONDS)["rest"])
 
     def capture(self, count: int) -> Future[dict[str, Any]]:
         """Starts `count` captures of a graph, one behind the other; the engine does nothing else meanwhile."""

@@ -58,7 +58,7 @@ class EnginePlan:
     """The connector's."""
 
     @property
-    def told_device(self) -> str:
+    def reported_device(self) -> str:
         """What the connector takes the engine to compute on."""
         return "cuda" if self.stand_in else self.device
 
@@ -67,8 +67,8 @@ class EnginePlan:
 
     @classmethod
     def from_json(cls, text: str) -> EnginePlan:
-        said = json.loads(text)
-        return cls(**{**said, "shape": ModelShape(**said["shape"])})
+        fields = json.loads(text)
+        return cls(**{**fields, "shape": ModelShape(**fields["shape"])})
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def vllm_config(plan: EnginePlan) -> SimpleNamespace:
         compilation_config=SimpleNamespace(
             static_forward_context={name: SimpleNamespace() for name in shape.layer_names()}
         ),
-        device_config=SimpleNamespace(device_type=plan.told_device),
+        device_config=SimpleNamespace(device_type=plan.reported_device),
         cache_config=SimpleNamespace(cache_dtype="auto"),
         load_config=SimpleNamespace(load_format="dummy", download_dir=None),
         speculative_config=None,

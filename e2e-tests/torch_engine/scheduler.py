@@ -115,11 +115,11 @@ class Scheduler:
             if request in queue:
                 queue.remove(request)
         request.status = status
-        held, told = False, None
+        held, params = False, None
         if self._connector is not None:
-            held, told = self._connector.request_finished_all_groups(request, (_ids(request.blocks),))
+            held, params = self._connector.request_finished_all_groups(request, (_ids(request.blocks),))
         self._finished.add(request.request_id)
-        self.ended.append((request, told))
+        self.ended.append((request, params))
         request.held = waits or held
         if not request.held:
             self._free(request)
@@ -163,7 +163,7 @@ class Scheduler:
             else:
                 new.append(request)
             request.has_run = True
-        self._tell(planned, new, [each for each in continued if each[0].request_id in planned.num_scheduled_tokens])
+        self._notify(planned, new, [each for each in continued if each[0].request_id in planned.num_scheduled_tokens])
         return planned
 
     def _grow(self, request: Request, tokens: int, planned: Planned) -> list[Block] | None:
@@ -249,7 +249,7 @@ class Scheduler:
             self._connector.update_state_after_alloc(request, given, 0)
         return True
 
-    def _tell(
+    def _notify(
         self, planned: Planned, new: Sequence[Request], continued: Sequence[tuple[Request, list[Block], bool]]
     ) -> None:
         planned.scheduled_new_reqs = [

@@ -96,8 +96,8 @@ def test_pair_answers_so_when_a_device_counts_too_often(
         figures = pair.prefiller.rest()["figures"]
         assert (figures["layers_sent"] > 0, figures["layers_sent_early"]) == (True, 0)
         left_nothing(pair)
-    said = f"the first pass on this GPU counted {2 * SHAPE.layers} layers, expected {SHAPE.layers}"
-    assert said in pair.prefiller.log.read_text(encoding="utf-8")
+    sentence = f"the first pass on this GPU counted {2 * SHAPE.layers} layers, expected {SHAPE.layers}"
+    assert sentence in pair.prefiller.log.read_text(encoding="utf-8")
 
 
 def ask_until_layers_leave_early(pair: Pair, right: Right) -> None:

@@ -69,8 +69,8 @@ def earlier_build(revision: str) -> Build:
 
 def config(role: str, transport: str) -> list[str]:
     options = {"transports": [transport], "aot_cache": False, "shared_secret": SECRET, "listen_port": 0}
-    said = {"kv_connector": "KvMessengerConnector", "kv_role": role, "kv_connector_extra_config": options}
-    return ["--kv-transfer-config", json.dumps(said)]
+    transfer_config = {"kv_connector": "KvMessengerConnector", "kv_role": role, "kv_connector_extra_config": options}
+    return ["--kv-transfer-config", json.dumps(transfer_config)]
 
 
 def moved(prefiller: Build, decoder: Build, transport: str) -> tuple[bool, str]:
@@ -78,10 +78,10 @@ def moved(prefiller: Build, decoder: Build, transport: str) -> tuple[bool, str]:
     with prefiller.ping("--answer", *config("kv_producer", transport)) as answering:
         assert answering.stdout is not None
         try:
-            said = answering.stdout.readline()
-            at = re.search(r"answers at (\S+:\d+)", said)
+            line = answering.stdout.readline()
+            at = re.search(r"answers at (\S+:\d+)", line)
             if not at:
-                return False, said + (answering.stdout.read() if answering.poll() is not None else "")
+                return False, line + (answering.stdout.read() if answering.poll() is not None else "")
             with decoder.ping(at[1], *config("kv_consumer", transport)) as asking:
                 asked, _ = asking.communicate(timeout=LIMIT_SECONDS)
         finally:
@@ -99,11 +99,11 @@ def main(arguments: Sequence[str]) -> int:
     failed = 0
     for prefiller, decoder in ((earlier, current), (current, earlier)):
         for transport in TRANSPORTS:
-            well, said = moved(prefiller, decoder, transport)
+            well, output = moved(prefiller, decoder, transport)
             failed += not well
             print(f"{'ok' if well else 'FAILED'}: {prefiller.name} to {decoder.name} over {transport}", flush=True)
             if not well:
-                print(said, flush=True)
+                print(output, flush=True)
     return 1 if failed else 0
 
 

@@ -258,17 +258,17 @@ def run(name: str, wheel: Path | None, arguments: list[str]) -> None:
 
 
 def main() -> None:
-    said = sys.argv[1:]
-    split = said.index("--") if "--" in said else len(said)
+    arguments = sys.argv[1:]
+    split = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(prog="environment", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", choices=("make", "run"))
     parser.add_argument("name", choices=ENVIRONMENTS)
     parser.add_argument("--wheel", type=Path)
-    given = parser.parse_args(said[:split])
+    given = parser.parse_args(arguments[:split])
     if given.what == "make":
         print(make(given.name))
     else:
-        run(given.name, given.wheel, said[split + 1 :])
+        run(given.name, given.wheel, arguments[split + 1 :])
 
 
 if __name__ == "__main__":

@@ -52,25 +52,25 @@ def main() -> int:
     parser.add_argument("--without-engines", action="store_true", help="two messengers alone, that move pages")
     parser.add_argument("--picture", type=Path, help="where the operator's dashboard is left as a picture")
     parser.add_argument("--keep", action="store_true", help="go on until interrupted")
-    said = parser.parse_args()
+    parsed = parser.parse_args()
     folder = ROOT / "build" / "dashboard" / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
     with ExitStack() as stack:
         try:
             browser = Browser()
-            targets, load = (messengers if said.without_engines else engines)(stack, folder)
+            targets, load = (messengers if parsed.without_engines else engines)(stack, folder)
             prometheus = stack.enter_context(scraping(targets, folder))
         except (MissingPrometheusError, MissingBrowserError) as missing:
             say(str(missing))
             return 1
         prometheus.wait_for_scrapes(len(targets), REST_SCRAPES)
-        say(f"Prometheus is at {prometheus.address}; {said.seconds:.0f} s of load")
+        say(f"Prometheus is at {prometheus.address}; {parsed.seconds:.0f} s of load")
         begun = time.time()
-        load(said.seconds)
-        empty = draw(prometheus, browser, folder, begun, said.picture)
+        load(parsed.seconds)
+        empty = draw(prometheus, browser, folder, begun, parsed.picture)
         for panel in empty:
             say(f"no data: {panel}")
-        if said.keep:
+        if parsed.keep:
             say("everything goes on until you interrupt it")
             threading.Event().wait()
     return 1 if empty else 0

@@ -61,9 +61,9 @@ def _reasons() -> list[str]:
 
 
 def _buckets() -> str:
-    said = BUCKETS.search(PAGE.read_text())
-    assert said is not None, f"{PAGE} does not say which buckets histograms have"
-    return f"BUCKET_BOUNDS_SECONDS = tuple({float(said[2])} * 2**index for index in range({said[1]}))"
+    bounds = BUCKETS.search(PAGE.read_text())
+    assert bounds is not None, f"{PAGE} does not say which buckets histograms have"
+    return f"BUCKET_BOUNDS_SECONDS = tuple({float(bounds[2])} * 2**index for index in range({bounds[1]}))"
 
 
 if __name__ == "__main__":

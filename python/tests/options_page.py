@@ -32,7 +32,7 @@ def options_page() -> str:
         spec = OPTION_SPECS.get(field.name)
         if spec is not None:
             default = spec.default_shown or _default_shown(field.default)
-            lines.append(f"| `{field.name}` | {spec.kind} | {default} | {_limits_said(spec)} | {spec.sentence} |")
+            lines.append(f"| `{field.name}` | {spec.kind} | {default} | {_limits(spec)} | {spec.sentence} |")
     return "\n".join(lines) + "\n"
 
 
@@ -48,7 +48,7 @@ def _default_shown(default: object) -> str:
             return f"`{default}`"
 
 
-def _limits_said(spec: OptionSpec) -> str:
+def _limits(spec: OptionSpec) -> str:
     if spec.choices:
         return ("one of " if spec.kind == "choice" else "some of ") + ", ".join(
             f"`{choice}`" for choice in spec.choices

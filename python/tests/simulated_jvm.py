@@ -28,8 +28,8 @@ def setup(**changes: Any) -> jvm.JvmSetup:
     return replace(made, **changes)
 
 
-def options(**said: Any) -> Options:
-    return parse_options(said, role="decoder", engine_id="here")
+def options(**given: Any) -> Options:
+    return parse_options(given, role="decoder", engine_id="here")
 
 
 def open_messenger(**changes: Any) -> Messenger:

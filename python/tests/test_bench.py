@@ -69,9 +69,9 @@ def test_should_say_what_kvperf_takes_and_refuse_the_rest() -> None:
 
 def test_should_say_that_the_jar_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(preflight.check_jar, "__defaults__", (tmp_path / "none.jar", "0"))
-    said: list[str] = []
-    assert bench.run([], said.append) == 1
-    assert "none.jar is missing" in said[0]
+    printed: list[str] = []
+    assert bench.run([], printed.append) == 1
+    assert "none.jar is missing" in printed[0]
 
 
 def test_should_leave_no_other_command_unknown_arguments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,11 +40,11 @@ def test_should_be_counted_where_nothing_says_what_they_are() -> None:
 
 
 def test_should_be_called_by_the_version_alone_where_one_was_told() -> None:
-    told_with_it, told_after_it = weights(), weights()
-    told_with_it.on_loaded(TRAINED, "")
-    told_with_it.on_versioned("step 8")
-    told_after_it.on_changed("")
-    assert told_with_it.name("step 8") == told_after_it.name("step 8") == "step 8"
+    versioned_first, versioned_after = weights(), weights()
+    versioned_first.on_loaded(TRAINED, "")
+    versioned_first.on_versioned("step 8")
+    versioned_after.on_changed("")
+    assert versioned_first.name("step 8") == versioned_after.name("step 8") == "step 8"
 
 
 def test_should_not_keep_a_version_through_a_change_that_had_none() -> None:

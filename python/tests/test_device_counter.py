@@ -70,12 +70,12 @@ def test_should_tell_positions_of_what_is_queued_while_the_word_is_behind(
     device: Device, counter: LayerCounter, word: ctypes.c_uint64
 ) -> None:
     opened = device.hold()
-    told = []
+    counts = []
     for _ in range(3):
-        told.append(counter.begin_step())
+        counts.append(counter.begin_step())
         run_pass(counter)
-        told.append(counter.end_step())
-    assert told == [0, 4, 4, 8, 8, 12]
+        counts.append(counter.end_step())
+    assert counts == [0, 4, 4, 8, 8, 12]
     assert word.value == 0
 
     opened.set()

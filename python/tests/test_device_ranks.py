@@ -20,27 +20,27 @@ from kv_connector.memory.handover import Follower, Lead, meeting_place
 
 LOGGER = logging.getLogger("test")
 LIMIT_SECONDS = 60.0
-SAID_BYTES = 16
+TEXT_BYTES = 16
 
 
-def said(rank: int, word: int) -> bytes:
+def text_of(rank: int, word: int) -> bytes:
     return b"rank %d word %d" % (rank, word)
 
 
-def run_rank(library: str, place: str, rank: int, told: Connection) -> None:
+def run_rank(library: str, place: str, rank: int, connection: Connection) -> None:
     """A follower: writes to its memory what it is told, until it is told nothing more."""
     device = Device(library)
     memories = DeviceMemories(device.driver)
     held = memories.allocate(GRANULE * (1 + rank % 2), 0)
     kv = geometry(rank, held.address, held.length_bytes - 100)
     follower = Follower.hand_over(place, kv, LOGGER, device_memories=memories)
-    told.send("handed over")
-    while (word := told.recv()) is not None:
-        text = said(rank, word)
+    connection.send("handed over")
+    while (word := connection.recv()) is not None:
+        text = text_of(rank, word)
         bytes_at(device, held.address, GRANULE)[: len(text)] = text
-        told.send("written")
+        connection.send("written")
     memories.close()
-    told.send(f"{device.stand_in.standInHeld()} left")
+    connection.send(f"{device.stand_in.standInHeld()} left")
     follower.close()
 
 
@@ -51,25 +51,25 @@ class Ranks:
         place = meeting_place(str(uuid.uuid4()), 0)
         spawn = multiprocessing.get_context("spawn")
         self.processes: dict[int, Any] = {}
-        self.told: dict[int, Connection] = {}
+        self.connections: dict[int, Connection] = {}
         self.lead = Lead(place, [(0, rank) for rank in range(1, RANKS)], LOGGER, lead_memories)
         for rank in range(1, RANKS):
-            self.told[rank], theirs = spawn.Pipe()
+            self.connections[rank], theirs = spawn.Pipe()
             self.processes[rank] = spawn.Process(target=run_rank, args=(library, place, rank, theirs), daemon=True)
             self.processes[rank].start()
             theirs.close()
         own = lead_memories.allocate(GRANULE, 0)
         whole: Any = self.lead.gather(geometry(0, own.address, GRANULE), LIMIT_SECONDS)
         self.memories = {rank["tpRank"]: rank["memories"][0] for rank in whole["ranks"]}
-        for rank in self.told:
+        for rank in self.connections:
             assert self.hear(rank) == "handed over"
 
     def hear(self, rank: int) -> Any:
-        assert self.told[rank].poll(LIMIT_SECONDS), f"rank {rank} says nothing"
-        return self.told[rank].recv()
+        assert self.connections[rank].poll(LIMIT_SECONDS), f"rank {rank} says nothing"
+        return self.connections[rank].recv()
 
     def write(self, rank: int, word: int) -> None:
-        self.told[rank].send(word)
+        self.connections[rank].send(word)
         assert self.hear(rank) == "written"
 
     def close(self) -> None:
@@ -106,27 +106,27 @@ def test_should_have_the_memory_of_eight_processes_in_one(
     assert len({memory["address"] for memory in ranks.memories.values()}) == RANKS
 
     def seen(rank: int) -> bytes:
-        return bytes(bytes_at(device, ranks.memories[rank]["address"], GRANULE)[:SAID_BYTES]).rstrip(b"\0")
+        return bytes(bytes_at(device, ranks.memories[rank]["address"], GRANULE)[:TEXT_BYTES]).rstrip(b"\0")
 
-    for rank in ranks.told:
+    for rank in ranks.connections:
         ranks.write(rank, 1)
-    assert [seen(rank) for rank in ranks.told] == [said(rank, 1) for rank in ranks.told]
+    assert [seen(rank) for rank in ranks.connections] == [text_of(rank, 1) for rank in ranks.connections]
 
     killed = ranks.processes[3]
     os.kill(killed.pid, signal.SIGKILL)
     killed.join(LIMIT_SECONDS)
-    assert seen(3) == said(3, 1)
+    assert seen(3) == text_of(3, 1)
     for step in range(2):
-        ranks.lead.tell_fenced(step)
+        ranks.lead.notify_fenced(step)
     assert "tensor-parallel rank 3 is gone" in caplog.text
-    others = [rank for rank in ranks.told if rank != 3]
+    others = [rank for rank in ranks.connections if rank != 3]
     for rank in others:
         ranks.write(rank, 2)
-    assert [seen(rank) for rank in others] == [said(rank, 2) for rank in others]
+    assert [seen(rank) for rank in others] == [text_of(rank, 2) for rank in others]
 
     for rank in others:  # a rank that ends first leaves its memory to the lead
-        ranks.told[rank].send(None)
+        ranks.connections[rank].send(None)
         assert ranks.hear(rank) == "0 left"
         ranks.processes[rank].join(LIMIT_SECONDS)
         assert ranks.processes[rank].exitcode == 0
-    assert [seen(rank) for rank in others] == [said(rank, 2) for rank in others]
+    assert [seen(rank) for rank in others] == [text_of(rank, 2) for rank in others]

@@ -16,7 +16,7 @@ from conftest import PROCESS_LIMIT_SECONDS
 from sys_trees import dgx
 
 from kv_connector import OptionError
-from kv_connector.cli import doctor, machine, said_options
+from kv_connector.cli import doctor, given_options, machine
 from kv_connector.cli.findings import Finding
 from kv_connector.configuration.options import check_options
 from kv_connector.runtime import preflight
@@ -50,7 +50,7 @@ def run(environment: Mapping[str, str], *arguments: str) -> tuple[int, list[list
 
 
 def lines_of(level: str, lines: list[list[str]]) -> list[str]:
-    return [rest for said, rest in lines if said == level]
+    return [rest for shown, rest in lines if shown == level]
 
 
 def test_should_find_nothing_wrong_where_an_engine_would_start(
@@ -60,14 +60,14 @@ def test_should_find_nothing_wrong_where_an_engine_would_start(
     config.write_text(transfer_config(free_ports({"transports": ["shm", "tcp"]})))
     status, lines, errors = run(environment, "doctor", "--kv-transfer-config", str(config))
     assert status == 0, (lines, errors)
-    said = [" ".join(rest.split()) for _, rest in lines]
+    values = [" ".join(rest.split()) for _, rest in lines]
     assert lines_of("fail", lines) == []
-    assert any(line.startswith(f"Java {java.version} at ") for line in said)
-    assert f"jar build {jar.build_id} at {jar.path}" in said
-    assert any(line.startswith("messenger opened and closed, version ") for line in said)
-    assert "transport shm and tcp opened" in said
-    assert f"listen_port any free port on {LOOPBACK}" in said
-    assert any(line.startswith("threads bytes are moved by ") for line in said)
+    assert any(line.startswith(f"Java {java.version} at ") for line in values)
+    assert f"jar build {jar.build_id} at {jar.path}" in values
+    assert any(line.startswith("messenger opened and closed, version ") for line in values)
+    assert "transport shm and tcp opened" in values
+    assert f"listen_port any free port on {LOOPBACK}" in values
+    assert any(line.startswith("threads bytes are moved by ") for line in values)
     assert not list((tmp_path / "cache").rglob("*.aot*")), "the doctor has left a class cache behind"
 
 
@@ -169,28 +169,28 @@ WRONG_OPTIONS: Mapping[str, tuple[str, str]] = {
 def test_should_refuse_wrong_options_with_one_sentence(case: str) -> None:
     text, sentence = WRONG_OPTIONS[case]
     with pytest.raises(OptionError) as refused:
-        said_options.of_vllm(text)
+        given_options.of_vllm(text)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_should_fail_on_wrong_options_and_look_at_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KV_MESSENGER_OPTIONS", raising=False)
-    said: list[str] = []
-    assert doctor.report(lambda: said_options.of_vllm(transfer_config({"listen_prt": 1})), said.append) == 1
-    (failed,) = [line for line in said if line.startswith("fail  options")]
+    printed: list[str] = []
+    assert doctor.report(lambda: given_options.of_vllm(transfer_config({"listen_prt": 1})), printed.append) == 1
+    (failed,) = [line for line in printed if line.startswith("fail  options")]
     assert "did you mean 'listen_port'?" in failed
-    assert {"clock", "cores", "Java", "jar"} <= {line[6:].split(maxsplit=1)[0] for line in said}
+    assert {"clock", "cores", "Java", "jar"} <= {line[6:].split(maxsplit=1)[0] for line in printed}
 
 
 def test_should_read_sglangs_options_from_its_environment() -> None:
-    assert said_options.of_sglang("prefill", {"KV_MESSENGER_OPTIONS": '{"listen_port": 7}'}).listen_port == 7
+    assert given_options.of_sglang("prefill", {"KV_MESSENGER_OPTIONS": '{"listen_port": 7}'}).listen_port == 7
     with pytest.raises(OptionError, match="unknown option 'listen_prt' in KV_MESSENGER_OPTIONS"):
-        said_options.of_sglang("decode", {"KV_MESSENGER_OPTIONS": '{"listen_prt": 7}'})
+        given_options.of_sglang("decode", {"KV_MESSENGER_OPTIONS": '{"listen_prt": 7}'})
 
 
 def test_should_never_say_the_secret() -> None:
-    options = said_options.of_vllm(transfer_config({"shared_secret": "hunter2hunter2hunter2"}))
+    options = given_options.of_vllm(transfer_config({"shared_secret": "hunter2hunter2hunter2"}))
     assert doctor.secret(options) == "with a shared secret"
 
 
@@ -203,35 +203,35 @@ def test_should_never_say_the_secret() -> None:
     ],
 )
 def test_should_say_which_address_cannot_be_listened_on(extra: dict[str, Any], what: str, sentence: str) -> None:
-    options = said_options.of_vllm(transfer_config(free_ports({"shared_secret": "s" * 32, **extra})))
+    options = given_options.of_vllm(transfer_config(free_ports({"shared_secret": "s" * 32, **extra})))
     found = {finding.what: finding for finding in machine.ports(options)}
     assert found[what].level == "fail"
     assert sentence in str(found[what])
 
 
 @pytest.mark.parametrize(
-    ("extra", "said"),
+    ("extra", "value"),
     [
         ({}, "127.0.0.1: peers on this machine only; beyond it both sides need listen_host"),
         ({"listen_host": "0.0.0.0", "advertise_host": "10.0.0.7"}, "peers are told to dial 10.0.0.7"),
     ],
 )
-def test_should_say_which_peers_can_dial(extra: dict[str, Any], said: str) -> None:
-    options = said_options.of_vllm(transfer_config({"shared_secret": "s" * 32, **extra}))
-    assert machine.reach(options).value == said
+def test_should_say_which_peers_can_dial(extra: dict[str, Any], value: str) -> None:
+    options = given_options.of_vllm(transfer_config({"shared_secret": "s" * 32, **extra}))
+    assert machine.reach(options).value == value
 
 
 def test_should_see_that_two_options_name_one_port() -> None:
     with socket.socket() as other:
         other.bind((LOOPBACK, 0))
         number = other.getsockname()[1]
-    options = said_options.of_vllm(transfer_config({"listen_port": number, "data_port": number}))
+    options = given_options.of_vllm(transfer_config({"listen_port": number, "data_port": number}))
     levels = {finding.what: finding.level for finding in machine.ports(options)}
     assert levels == {"listen_port": "ok", "data_port": "fail", "metrics_port": "ok"}
 
 
 def test_should_look_at_the_ports_that_the_role_has() -> None:
-    decoder = said_options.of_vllm(transfer_config({"transports": ["shm"], "metrics_port": -1}, kv_role="kv_consumer"))
+    decoder = given_options.of_vllm(transfer_config({"transports": ["shm"], "metrics_port": -1}, kv_role="kv_consumer"))
     assert machine.ports(decoder) == []
 
 
@@ -276,7 +276,7 @@ def test_should_say_which_transport_is_left_out_and_why() -> None:
         "warnings": ["a transport is left out: shm: no memory can be shared", "another thing"],
         "transferThreads": 2,
     }
-    found = [str(finding) for finding in doctor.probed(answer, said_options.none_said())]
+    found = [str(finding) for finding in doctor.probed(answer, given_options.none_given())]
     assert "warn  transport       left out: shm: no memory can be shared" in found
     assert "warn  log             another thing" in found
     assert "ok    threads         bytes are moved by 2 threads of their own" in found
@@ -284,9 +284,9 @@ def test_should_say_which_transport_is_left_out_and_why() -> None:
 
 def test_should_say_how_the_jvms_process_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "PROBE", "kv_connector.cli.no_such_module")
-    answer = doctor.probe(said_options.none_said())
+    answer = doctor.probe(given_options.none_given())
     assert answer["error"].startswith("the process with the JVM ended with status 1 (")
-    (found,) = doctor.probed(answer, said_options.none_said())
+    (found,) = doctor.probed(answer, given_options.none_given())
     assert found.level == "fail"
 
 
@@ -366,7 +366,7 @@ def test_should_make_the_other_checks_when_one_of_them_breaks(
     monkeypatch.setattr(machine, check, broken)
     monkeypatch.setattr(doctor, "messenger", lambda _: [Finding("fail", "messenger", "not opened here")])
     printed: list[str] = []
-    assert doctor.report(said_options.none_said, printed.append) == 1
+    assert doctor.report(given_options.none_given, printed.append) == 1
     failed = [line for line in printed if line.startswith("fail")]
     assert len(failed) == 2, "the broken check, and the messenger that was not opened"
     assert printed[-1].startswith(f"2 of {len(printed) - 1} failed: ")
@@ -398,8 +398,8 @@ def test_should_find_the_reason_of_a_jvm_in_what_it_printed(printed: str, reason
 
 def test_should_show_what_the_jvm_printed_on_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
-        said = f"{INITIALIZATION}\nCould not reserve enough space for code cache\n"
-        return subprocess.CompletedProcess([], 1, stdout=said, stderr="")
+        output = f"{INITIALIZATION}\nCould not reserve enough space for code cache\n"
+        return subprocess.CompletedProcess([], 1, stdout=output, stderr="")
 
     monkeypatch.setattr(subprocess, "run", ended)
     assert "(Could not reserve enough space for code cache)" in doctor.probe(check_options({}))["error"]

@@ -49,10 +49,10 @@ def options(**more: object) -> Options:
 
 
 def seen(
-    attributes: Mapping[int, int] | None = None, said: Options | None = None, **more: object
+    attributes: Mapping[int, int] | None = None, given: Options | None = None, **more: object
 ) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
-    for finding in gpus(said, lambda: AskedDriver(attributes or {}, **more)):  # type: ignore[arg-type]
+    for finding in gpus(given, lambda: AskedDriver(attributes or {}, **more)):  # type: ignore[arg-type]
         found.setdefault(finding.what, []).append(finding)
     return found
 
@@ -98,11 +98,11 @@ def test_should_name_gpus_that_do_not_reach_each_other() -> None:
 
 def test_should_look_at_what_may_be_locked_where_nics_are_staged_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (8 << 20, 8 << 20))
-    assert "GPU staging" not in seen(said=options())
-    (short,) = seen(said=options(transports=["verbs", "tcp"]))["GPU staging"]
+    assert "GPU staging" not in seen(given=options())
+    (short,) = seen(given=options(transports=["verbs", "tcp"]))["GPU staging"]
     assert short.value.startswith("8192 KiB may be locked (ulimit -l), and each transfer thread registers 64 MiB")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert "GPU staging" not in seen(said=options(transports=["verbs", "tcp"]))
+    assert "GPU staging" not in seen(given=options(transports=["verbs", "tcp"]))
 
 
 @pytest.mark.parametrize("call", ["cuInit", "cuDeviceGetCount", "cuDeviceGetAttribute", "cuDeviceCanAccessPeer"])

@@ -37,7 +37,7 @@ class ScriptedMessenger:
     opened = Opened(1, "e", "7", "h", 1, "h", 2, 4096)
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.submitted: list[Any] = []
         self.events: list[Event] = []
         self.fenced: list[str] = []
         self.broken = False
@@ -48,7 +48,7 @@ class ScriptedMessenger:
 
     def submit(self, commands: Sequence[Command]) -> None:
         self._check()
-        self.told.extend(commands)
+        self.submitted.extend(commands)
 
     def poll(self) -> list[Event]:
         self._check()
@@ -103,7 +103,7 @@ def test_an_arrival_knows_how_many_sessions_were_opened_before_it(
 ) -> None:
     """Both orders in one poll: what arrives before a prefiller is another process did not come from that one."""
     heard: list[tuple[PrefillerAddress, str, int]] = []
-    exchange.on_connected = lambda *said: heard.append(said)
+    exchange.on_connected = lambda *connected: heard.append(connected)
     before, after = fetch(exchange, 5), fetch(exchange, 6)
     messenger.events = [
         Connected("there", 7, "a"),
@@ -119,7 +119,7 @@ def test_an_arrival_knows_how_many_sessions_were_opened_before_it(
 def test_comparisons_are_counted_by_the_messenger(messenger: ScriptedMessenger, exchange: Exchange) -> None:
     exchange.count_compared("different", 1.5, [THERE, PrefillerAddress("there", 8)])
     exchange.count_refuted()
-    assert messenger.told == [
+    assert messenger.submitted == [
         Compared("different", 1_500_000, [THERE]),
         Refuted(1),
     ]
@@ -140,8 +140,8 @@ def test_should_end_a_prefill_once_and_wait_for_its_release(exchange: Exchange, 
     exchange.finish(out, 3)
     exchange.finish(out, 3)
     exchange.computed(out, 32, 32, [ChunkPages(1, [8])])
-    assert [name_of(command) for command in messenger.told] == ["announce", "computed", "prefillEnded"]
-    assert messenger.told[-1].context_slot == 3
+    assert [name_of(command) for command in messenger.submitted] == ["announce", "computed", "prefillEnded"]
+    assert messenger.submitted[-1].context_slot == 3
     assert exchange.held() == {"outgoing": 1}
     messenger.events = [Released(out.request)]
     exchange.drain()
@@ -158,7 +158,7 @@ def test_should_keep_the_first_reason_of_a_prefill_that_stopped(
     exchange.abort(out, "Aborted")
     assert out.failure == "the decoder is gone"
     assert not out.released
-    assert messenger.told[-1].outcome == "aborted"
+    assert messenger.submitted[-1].outcome == "aborted"
 
 
 def test_should_tell_two_requests_of_one_room_apart(exchange: Exchange, messenger: ScriptedMessenger) -> None:
@@ -188,7 +188,7 @@ def test_should_poll_once_for_all_requests_of_a_round(messenger: ScriptedMesseng
 
 def test_should_say_when_a_fetch_is_given_up(exchange: Exchange, messenger: ScriptedMessenger) -> None:
     fetch(exchange)
-    assert messenger.told[-1].limit_millis == 1500
+    assert messenger.submitted[-1].limit_millis == 1500
 
 
 def test_should_add_up_what_left_to_the_ranks_of_a_decoder(exchange: Exchange, messenger: ScriptedMessenger) -> None:
@@ -310,9 +310,9 @@ def test_should_end_a_prefill_although_an_event_is_lost(messenger: ScriptedMesse
     after(clock, 1, exchange)
     assert out.released == (lost is not Released)
     after(clock, 1.3 * UNHEARD_SECONDS, exchange)
-    told_again = [command for command in messenger.told if name_of(command) == "prefillEnded"][1:]
-    assert told_again == ([] if out.released else [messenger.told[2]])
-    messenger.events = [Released(command.request) for command in told_again]
+    submitted_again = [command for command in messenger.submitted if name_of(command) == "prefillEnded"][1:]
+    assert submitted_again == ([] if out.released else [messenger.submitted[2]])
+    messenger.events = [Released(command.request) for command in submitted_again]
     after(clock, 1, exchange)
     assert out.released
     assert not exchange.held()

@@ -76,8 +76,8 @@ def test_should_understand_every_event() -> None:
 
 
 def test_should_take_the_events_beside_one_of_another_version(caplog: pytest.LogCaptureFixture) -> None:
-    told = [{"event": "sung"}, {"event": "released", "request": "1"}]
-    assert messenger({"events": told})[0].poll() == [Released("1")]
+    events = [{"event": "sung"}, {"event": "released", "request": "1"}]
+    assert messenger({"events": events})[0].poll() == [Released("1")]
     assert "event is 'sung', which this wheel does not know" in caplog.text
 
 

@@ -79,7 +79,7 @@ def test_should_show_two_messengers_as_one_engine() -> None:
         "engine:",
         ["engine"],
         **{
-            kind: lambda made=made, **said: made(registry=registry, **said)
+            kind: lambda made=made, **named: made(registry=registry, **named)
             for kind, made in (
                 ("counter", library.Counter),
                 ("gauge", library.Gauge),

@@ -109,10 +109,10 @@ def test_should_refuse_a_rank_that_differs(place: str, others: ThreadPoolExecuto
     (field,) = change
     waiting = hand_over(others, place, geometry(1, KvMemory(), **change))
     lead = lead_of(place)
-    said = f"the geometry of tensor-parallel rank 1 has {field} {change[field]!r}, expected"
-    with pytest.raises(HandoverError, match=said):
+    sentence = f"the geometry of tensor-parallel rank 1 has {field} {change[field]!r}, expected"
+    with pytest.raises(HandoverError, match=sentence):
         lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
-    with pytest.raises(HandoverError, match=said):
+    with pytest.raises(HandoverError, match=sentence):
         waiting.result()
 
 
@@ -140,10 +140,10 @@ def test_should_refuse_memory_that_cannot_be_shared(place: str, others: ThreadPo
     own = geometry(1, KvMemory())
     own["ranks"][0]["memories"][0]["memfd"] = -1
     waiting = hand_over(others, place, own)
-    said = "tensor-parallel rank 1 handed over 0 descriptors, expected 1"
-    with pytest.raises(HandoverError, match=said):
+    sentence = "tensor-parallel rank 1 handed over 0 descriptors, expected 1"
+    with pytest.raises(HandoverError, match=sentence):
         lead_of(place).gather(geometry(0, KvMemory()), LIMIT_SECONDS)
-    with pytest.raises(HandoverError, match=said):
+    with pytest.raises(HandoverError, match=sentence):
         waiting.result()
 
 
@@ -190,14 +190,14 @@ def test_should_say_which_memory_of_a_device_cannot_be_mapped(place: str, others
         waiting.result()
 
 
-@pytest.mark.parametrize("said", [b"{", b"{}", b'{"ranks":[]}', b"[1]", b'{"ranks":[{"tpRank":"x","ppRank":0}]}'])
+@pytest.mark.parametrize("message", [b"{", b"{}", b'{"ranks":[]}', b"[1]", b'{"ranks":[{"tpRank":"x","ppRank":0}]}'])
 def test_should_not_hear_a_message_that_no_rank_sends(
-    place: str, others: ThreadPoolExecutor, said: bytes, caplog: pytest.LogCaptureFixture
+    place: str, others: ThreadPoolExecutor, message: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     lead, memory = lead_of(place), KvMemory()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as unproven:
         unproven.connect(place)
-        socket.send_fds(unproven, [said], [memory.memfd])
+        socket.send_fds(unproven, [message], [memory.memfd])
         waiting = hand_over(others, place, geometry(1, KvMemory()))
         lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
         waiting.result().close()
@@ -251,10 +251,10 @@ def test_should_hold_followers_until_the_lead_has_fenced(
     monkeypatch.setattr(handover, "FENCE_NEWS_SECONDS", 0.01)
     lead, follower = joined(place, others)
     waiting = others.submit(follower.wait_fenced, 7)
-    lead.tell_fenced(6)
+    lead.notify_fenced(6)
     while "waiting on" not in caplog.text:
         assert not waiting.done()
-    lead.tell_fenced(7)
+    lead.notify_fenced(7)
     waiting.result(LIMIT_SECONDS)
     lead.close()
     follower.close()
@@ -276,8 +276,8 @@ def test_should_go_on_when_a_follower_is_gone(
 ) -> None:
     lead, follower = joined(place, others)
     follower.close()
-    lead.tell_fenced(1)
-    lead.tell_fenced(2)
+    lead.notify_fenced(1)
+    lead.notify_fenced(2)
     assert caplog.text.count("tensor-parallel rank 1 is gone") == 1
     lead.close()
 
@@ -285,9 +285,9 @@ def test_should_go_on_when_a_follower_is_gone(
 def test_should_tell_followers_what_is_over_between_fences(place: str, others: ThreadPoolExecutor) -> None:
     lead, follower = joined(place, others)
     assert follower.take_votes() == Votes(set(), set())
-    lead.tell(Votes({"sent"}, {"received"}))
-    lead.tell_fenced(3)
-    lead.tell(Votes(set(), {"later"}))
+    lead.send_votes(Votes({"sent"}, {"received"}))
+    lead.notify_fenced(3)
+    lead.send_votes(Votes(set(), {"later"}))
     follower.wait_fenced(3)
     assert follower.has_heard()
     assert follower.take_votes() == Votes({"sent"}, {"received", "later"})
@@ -299,7 +299,7 @@ def test_should_tell_followers_what_is_over_between_fences(place: str, others: T
 def test_should_end_a_pause_with_the_leads_word(place: str, others: ThreadPoolExecutor) -> None:
     lead, follower = joined(place, others)
     paused = others.submit(follower.pause, LIMIT_SECONDS)
-    lead.tell(Votes({"sent"}, set()))
+    lead.send_votes(Votes({"sent"}, set()))
     paused.result(LIMIT_SECONDS / 2)
     assert follower.take_votes() == Votes({"sent"}, set())
     lead.close()
@@ -313,11 +313,11 @@ def test_should_not_wait_for_a_follower_that_is_behind(place: str, others: Threa
     """Its socket is full long before it listens; what had no room comes with what is said next."""
     lead, follower = joined(place, others)
     names = {f"{'x' * 600}-{index}" for index in range(4000)}
-    lead.tell(Votes(names, set()))
+    lead.send_votes(Votes(names, set()))
     heard = follower.take_votes().sent
     assert len(heard) < len(names)
     for _ in range(len(names)):
-        lead.tell(Votes(set(), set()))
+        lead.send_votes(Votes(set(), set()))
         heard |= follower.take_votes().sent
         if heard == names:
             break
@@ -333,15 +333,15 @@ def test_should_keep_a_follower_that_hears_of_a_fence_late(
     monkeypatch.setattr(handover, "FENCE_NEWS_SECONDS", 0.01)
     monkeypatch.setattr(handover, "_GREETING_LIMIT_SECONDS", 0.01)
     lead, follower = joined(place, others)
-    lead.tell(Votes({f"{'x' * 600}-{index}" for index in range(4000)}, set()))
-    telling = others.submit(lead.tell_fenced, 7)
-    while "waiting on" not in caplog.text and not telling.done():
+    lead.send_votes(Votes({f"{'x' * 600}-{index}" for index in range(4000)}, set()))
+    notifying = others.submit(lead.notify_fenced, 7)
+    while "waiting on" not in caplog.text and not notifying.done():
         pass
-    assert not telling.done()
+    assert not notifying.done()
     follower.wait_fenced(7)
-    telling.result(LIMIT_SECONDS)
+    notifying.result(LIMIT_SECONDS)
     waiting = others.submit(follower.wait_fenced, 8)
-    lead.tell_fenced(8)
+    lead.notify_fenced(8)
     waiting.result(LIMIT_SECONDS)
     assert "is gone" not in caplog.text
     lead.close()

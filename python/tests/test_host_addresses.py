@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kv_connector.cli import machine, said_options
+from kv_connector.cli import given_options, machine
 from kv_connector.configuration import host_addresses
 from kv_connector.configuration.options import check_options
 from kv_connector.exceptions import OptionError
@@ -68,11 +68,11 @@ def test_a_name_that_is_reachable_by_one_of_its_addresses_needs_the_secret() -> 
 
 @pytest.mark.usefixtures("name_service")
 def test_a_name_known_to_peers_only_may_be_advertised() -> None:
-    said = {"listen_host": "192.0.2.7", "advertise_host": "prefiller-0", "shared_secret": "a secret of 24 characters"}
-    assert check_options(said).advertise_host == "prefiller-0"
+    given = {"listen_host": "192.0.2.7", "advertise_host": "prefiller-0", "shared_secret": "a secret of 24 characters"}
+    assert check_options(given).advertise_host == "prefiller-0"
 
 
 def test_brackets_of_an_ipv6_address_are_left_out() -> None:
-    said = check_options({"listen_host": "[::1]", "metrics_host": "[::1]", "data_hosts": ["[::1]"]})
-    assert (said.listen_host, said.metrics_host, said.data_hosts) == ("::1", "::1", ("::1",))
-    assert machine.reach(said_options.none_said()).level == "ok"
+    options = check_options({"listen_host": "[::1]", "metrics_host": "[::1]", "data_hosts": ["[::1]"]})
+    assert (options.listen_host, options.metrics_host, options.data_hosts) == ("::1", "::1", ("::1",))
+    assert machine.reach(given_options.none_given()).level == "ok"

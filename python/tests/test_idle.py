@@ -137,8 +137,8 @@ def test_should_ask_no_proxy(pages: list[Page], capsys: pytest.CaptureFixture[st
 def test_should_say_what_is_held_when_the_limit_is_over(pages: list[Page], capsys: pytest.CaptureFixture[str]) -> None:
     pages += [Page(BUSY)]
     assert main(["wait-idle", "--metrics", pages[0].address, "--limit-seconds", "0.05"]) == 1
-    said = f"not idle after 0.05 s ({pages[0].address}: kv_messenger_prefills_open 2.0)\n"
-    assert capsys.readouterr().err == said
+    sentence = f"not idle after 0.05 s ({pages[0].address}: kv_messenger_prefills_open 2.0)\n"
+    assert capsys.readouterr().err == sentence
 
 
 def test_should_say_that_no_page_answers(pages: list[Page], capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,9 +151,9 @@ def test_should_say_that_no_page_answers(pages: list[Page], capsys: pytest.Captu
 
 def test_should_not_take_another_page_for_a_messengers(pages: list[Page]) -> None:
     pages += [Page("python_info 1.0\n")]
-    said: list[str] = []
-    assert idle.wait_idle([pages[0].address], 60, said.append) == 1
-    assert said == [
+    printed: list[str] = []
+    assert idle.wait_idle([pages[0].address], 60, printed.append) == 1
+    assert printed == [
         f"http://{pages[0].address}/metrics is not the page of a messenger: look at metrics_host and metrics_port of"
         " the engine\n"
     ]
@@ -171,5 +171,5 @@ def test_should_say_that_a_page_refuses_to_be_drained(pages: list[Page], capsys:
     pages += [Page(REST)]
     pages[0].refuses = True
     assert main(["drain", "--metrics", pages[0].address]) == 1
-    said = f"http://{pages[0].address}/drain refuses (403: no browser may drain it): look at"
-    assert capsys.readouterr().err.startswith(said)
+    sentence = f"http://{pages[0].address}/drain refuses (403: no browser may drain it): look at"
+    assert capsys.readouterr().err.startswith(sentence)

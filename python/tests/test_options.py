@@ -16,22 +16,22 @@ OPTIONS_PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 BOUNDARY_PAGE = Path(__file__).parents[2] / "docs" / "boundary.md"
 
 
-def parse(role: Any = "decoder", **said: Any) -> Any:
-    return parse_options(said, role=role, engine_id="e")
+def parse(role: Any = "decoder", **given: Any) -> Any:
+    return parse_options(given, role=role, engine_id="e")
 
 
 def test_should_pass_every_option_under_its_name_of_the_boundary() -> None:
     section = BOUNDARY_PAGE.read_text(encoding="utf-8").split("## Options")[1].split("\n## ")[0]
-    said = parse().for_java()
-    assert all(f"`{name}`" in section for name in said)
+    resolved_fields = parse().for_java()
+    assert all(f"`{name}`" in section for name in resolved_fields)
     resolved = {"role", "engineId", "unheardLimitMillis"}
-    assert set(said) == resolved | {spec.boundary for spec in OPTION_SPECS.values() if spec.boundary}
+    assert set(resolved_fields) == resolved | {spec.boundary for spec in OPTION_SPECS.values() if spec.boundary}
 
 
 def test_should_tell_java_times_in_milliseconds() -> None:
-    said = parse(fetch_limit_seconds=2, heartbeat_seconds=0.25).for_java()
-    assert said["fetchLimitMillis"] == 2000
-    assert said["heartbeatMillis"] == 250
+    fields = parse(fetch_limit_seconds=2, heartbeat_seconds=0.25).for_java()
+    assert fields["fetchLimitMillis"] == 2000
+    assert fields["heartbeatMillis"] == 250
 
 
 @pytest.mark.parametrize(("role", "port"), [("prefiller", 14579), ("both", 14579), ("decoder", 0)])
@@ -45,7 +45,7 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("given", "sentence"),
     [
         ({"listen_prt": 1}, "unknown option 'listen_prt' in kv_connector_extra_config: did you mean 'listen_port'?"),
         ({"zzz": 1}, "unknown option 'zzz' in kv_connector_extra_config: known options are listen_host,"),
@@ -112,9 +112,9 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
         ({"silence_limit_seconds": 1.5}, "option 'silence_limit_seconds' is 1.5, expected at least twice"),
     ],
 )
-def test_should_refuse_with_one_sentence(said: dict[str, Any], sentence: str) -> None:
+def test_should_refuse_with_one_sentence(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(OptionError) as refused:
-        parse(**said)
+        parse(**given)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -137,8 +137,8 @@ def test_should_take_the_secret_from_a_file_or_the_environment(tmp_path: Path) -
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n")
 
-    def found(said: dict[str, object], **environment: str) -> str:
-        return parse_options(said, role="decoder", engine_id="e", environment=environment).shared_secret
+    def found(given: dict[str, object], **environment: str) -> str:
+        return parse_options(given, role="decoder", engine_id="e", environment=environment).shared_secret
 
     assert found({}) == ""
     assert found({"shared_secret_file": str(file)}) == SECRET
@@ -161,8 +161,8 @@ def test_should_listen_beyond_loopback_with_a_secret() -> None:
 
 
 def test_should_listen_where_the_default_route_leaves_when_asked_for_auto() -> None:
-    said = {"listen_host": "auto", "shared_secret": SECRET}
-    made = parse_options(said, role="prefiller", engine_id="p", environment={}, outward=lambda: "10.0.0.7")
+    given = {"listen_host": "auto", "shared_secret": SECRET}
+    made = parse_options(given, role="prefiller", engine_id="p", environment={}, outward=lambda: "10.0.0.7")
     assert made.listen_host == "10.0.0.7"
     with pytest.raises(
         OptionError, match=r"option 'listen_host' is '10.0.0.7', which is reachable .* no shared secret"
@@ -183,7 +183,7 @@ def test_should_say_that_there_is_no_default_route(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("said", "transports"),
+    ("given", "transports"),
     [
         ({}, ("shm", "tcp")),
         ({"gpu": "off"}, ("shm", "tcp")),
@@ -192,12 +192,12 @@ def test_should_say_that_there_is_no_default_route(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_should_offer_cuda_by_default_where_an_engine_may_compute_on_a_gpu(
-    said: dict[str, object], transports: tuple[str, ...]
+    given: dict[str, object], transports: tuple[str, ...]
 ) -> None:
-    assert parse_options(said, role="decoder", engine_id="d", environment={}).transports == transports
-    if "transports" not in said:
+    assert parse_options(given, role="decoder", engine_id="d", environment={}).transports == transports
+    if "transports" not in given:
         chosen = {"KV_MESSENGER_TRANSPORTS": "tcp"}
-        assert parse_options(said, role="decoder", engine_id="d", environment=chosen).transports == ("tcp",)
+        assert parse_options(given, role="decoder", engine_id="d", environment=chosen).transports == ("tcp",)
 
 
 def test_should_keep_the_options_page_like_the_table() -> None:
@@ -231,10 +231,10 @@ def test_should_take_all_of_tls_or_none(tmp_path: Path) -> None:
 
 
 def test_should_not_advertise_a_port_for_one_that_any_start_chooses() -> None:
-    said = {"advertise_port": 30_000, "listen_port": 0}
+    given = {"advertise_port": 30_000, "listen_port": 0}
     with pytest.raises(OptionError, match="'advertise_port' is 30000, and 'listen_port' is 0, any free port: set"):
-        parse_options(said, role="prefiller", engine_id="e", environment={})
-    assert parse_options(said, role="decoder", engine_id="e", environment={}).advertise_port == 30_000
+        parse_options(given, role="prefiller", engine_id="e", environment={})
+    assert parse_options(given, role="decoder", engine_id="e", environment={}).advertise_port == 30_000
 
 
 def test_should_tell_peers_the_ports_of_a_relay() -> None:
@@ -250,8 +250,8 @@ def options_of_ranks_without_relay() -> tuple[int, tuple[int, ...]]:
     return options.advertise_port, options.advertise_data_ports
 
 
-def parse_in(environment: dict[str, str], **said: Any) -> Any:
-    return parse_options(said, role="decoder", engine_id="e", environment=environment)
+def parse_in(environment: dict[str, str], **given: Any) -> Any:
+    return parse_options(given, role="decoder", engine_id="e", environment=environment)
 
 
 def test_should_read_what_is_not_said_from_the_environment() -> None:
@@ -331,5 +331,5 @@ def test_should_wait_for_a_prompt_that_is_unheard_of_for_some_seconds_unless_tol
 
 
 def _unheard(options: Any) -> tuple[object, object]:
-    said = options.for_java()
-    return said["unheardLimitMillis"], said["unheardAskedMillis"]
+    fields = options.for_java()
+    return fields["unheardLimitMillis"], fields["unheardAskedMillis"]

@@ -29,8 +29,8 @@ SECRET = "a secret of this test"
 
 def config(role: str, **options: Any) -> list[str]:
     extra = {"transports": ["tcp"], "aot_cache": False, "shared_secret": SECRET} | options
-    said = {"kv_connector": "KvMessengerConnector", "kv_role": role, "kv_connector_extra_config": extra}
-    return ["--kv-transfer-config", json.dumps(said)]
+    transfer_config = {"kv_connector": "KvMessengerConnector", "kv_role": role, "kv_connector_extra_config": extra}
+    return ["--kv-transfer-config", json.dumps(transfer_config)]
 
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PYTHON_ROOT)}
@@ -112,8 +112,8 @@ def test_should_say_on_which_host_options_belong(capsys: pytest.CaptureFixture[s
 
 
 def test_should_not_call_the_end_of_a_ping_a_warning() -> None:
-    said: list[str] = []
-    answers = ping.Answering(Messenger.__new__(Messenger), said.append)
+    printed: list[str] = []
+    answers = ping.Answering(Messenger.__new__(Messenger), printed.append)
     for event in (Log("info", "noise"), Log("warning", "the connection ended"), Log("error", "a bug")):
         answers._take(event)
-    assert said == ["the connection ended\n", "error: a bug\n"]
+    assert printed == ["the connection ended\n", "error: a bug\n"]

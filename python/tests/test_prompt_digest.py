@@ -16,7 +16,7 @@ def test_should_stay_what_it_is_because_peers_of_other_versions_compare_it() -> 
 
 
 def test_should_differ_for_all_that_changes_the_kv() -> None:
-    said = [
+    digests = [
         prompt_digest(None),
         prompt_digest([]),
         prompt_digest(TOKENS),
@@ -40,8 +40,8 @@ def test_should_differ_for_all_that_changes_the_kv() -> None:
         prompt_digest(TOKENS, embeddings=dataclasses.replace(VECTORS, token_positions=(True, False, True))),
         prompt_digest(TOKENS, embeddings=dataclasses.replace(VECTORS, token_positions=(True, True, True))),
     ]
-    assert len(set(said)) == len(said)
-    assert {len(each) for each in said} == {32}
+    assert len(set(digests)) == len(digests)
+    assert {len(each) for each in digests} == {32}
 
 
 def test_should_not_depend_on_how_the_engine_keeps_the_ids() -> None:

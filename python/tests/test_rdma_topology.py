@@ -110,7 +110,7 @@ def test_should_take_no_more_than_a_peer_has_networks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "names"),
+    ("given", "names"),
     [
         ({}, None),
         ({"transports": ["verbs", "tcp"]}, ("mlx5_0", "mlx5_2")),
@@ -119,9 +119,9 @@ def test_should_take_no_more_than_a_peer_has_networks(tmp_path: Path) -> None:
     ],
 )
 def test_should_choose_for_options_that_leave_the_devices_open(
-    tmp_path: Path, said: dict[str, object], names: tuple[str, ...] | None
+    tmp_path: Path, given: dict[str, object], names: tuple[str, ...] | None
 ) -> None:
-    options = check_options(said)
+    options = check_options(given)
     choice = for_options(options, frozenset(range(64)), two_sockets(tmp_path))
     assert (None if choice is None else choice.names) == names
 
@@ -137,7 +137,7 @@ class Gpus:
 
 
 @pytest.mark.parametrize(
-    ("said", "gpus", "names"),
+    ("given", "gpus", "names"),
     [
         ({}, [5], ("mlx5_6",)),
         ({}, [2, 3, 3], ("mlx5_2", "mlx5_3")),
@@ -145,10 +145,10 @@ class Gpus:
     ],
 )
 def test_should_take_the_nics_near_the_gpus_that_hold_the_kv(
-    tmp_path: Path, said: dict[str, object], gpus: list[int], names: tuple[str, ...]
+    tmp_path: Path, given: dict[str, object], gpus: list[int], names: tuple[str, ...]
 ) -> None:
     driver: Any = Gpus([gpu.address for gpu in read_machine(dgx(tmp_path)).accelerators])
-    options = check_options({"transports": ["verbs", "tcp"], **said})
+    options = check_options({"transports": ["verbs", "tcp"], **given})
     choice = for_options(options, ALL_OF_DGX, tmp_path, gpus, lambda: driver)
     assert choice is not None
     assert choice.names == names

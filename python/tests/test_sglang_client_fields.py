@@ -60,10 +60,10 @@ def odd_values(seed: int = 0) -> list[Any]:
 @pytest.mark.parametrize("check", [room_fault, address_fault, dp_rank_fault])
 def test_should_answer_any_value_with_one_short_sentence_or_none(check: Any) -> None:
     for value in odd_values():
-        said = check(value)
-        assert len(said) <= SENTENCE_LENGTH_MAX
-        assert said.isprintable()
-        assert said.isascii()
+        refusal = check(value)
+        assert len(refusal) <= SENTENCE_LENGTH_MAX
+        assert refusal.isprintable()
+        assert refusal.isascii()
 
 
 def test_should_take_rooms_that_sglang_can_write() -> None:

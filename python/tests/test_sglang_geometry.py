@@ -81,8 +81,8 @@ def test_should_ask_all_ranks_that_hold_heads_of_any_pool() -> None:
 
 def test_should_describe_layers_with_a_window_as_a_group_of_their_own() -> None:
     found = described(two_pools())
-    told = [(g["kind"], g["windowTokens"], g["pageCount"], g["kvHeadCount"]) for g in found["groups"]]
-    assert told == [("full", 0, 10, 2), ("window", 39, 4, 4)]
+    groups = [(g["kind"], g["windowTokens"], g["pageCount"], g["kvHeadCount"]) for g in found["groups"]]
+    assert groups == [("full", 0, 10, 2), ("window", 39, 4, 4)]
     (rank,) = found["ranks"]
     assert [(layer["name"], layer["groupIndex"], layer["memoryIndex"]) for layer in rank["layers"]] == [
         ("layer.0.k", 0, 0),
@@ -132,8 +132,10 @@ def test_should_describe_slots_of_state_as_a_group_of_bytes() -> None:
         "pageCount": 5,
     }
     (rank,) = found["ranks"]
-    told = [(layer["name"], layer["groupIndex"], layer["memoryIndex"], layer["pageBytes"]) for layer in rank["layers"]]
-    assert told[2:] == [
+    layers = [
+        (layer["name"], layer["groupIndex"], layer["memoryIndex"], layer["pageBytes"]) for layer in rank["layers"]
+    ]
+    assert layers[2:] == [
         ("state.0.0", 1, 2, 288),
         ("state.2.0", 1, 3, 288),
         ("state.0.1", 1, 4, 1024),

@@ -19,8 +19,8 @@ def test_should_know_what_an_engine_may_become() -> None:
 
 
 def test_should_read_the_options_of_a_rank() -> None:
-    said = {OPTIONS_VARIABLE: json.dumps({"metrics_port": 9000, "messenger_per": "rank"})}
-    options = read_options("prefill", RANK, said)
+    environment = {OPTIONS_VARIABLE: json.dumps({"metrics_port": 9000, "messenger_per": "rank"})}
+    options = read_options("prefill", RANK, environment)
     assert options.role == "prefiller"
     assert options.engine_id.endswith("-dp0-pp0-tp1")
     assert options.of_rank(1).metrics_port == 9001
@@ -67,8 +67,8 @@ def test_should_wait_for_the_other_leg_as_long_as_sglang_is_told_to(mode: str, v
     assert read_options(mode, RANK, {variable: "600"}).for_java()["unheardAskedMillis"] == 600_000
     assert read_options(mode, RANK, {variable: "600"}).for_java()["unheardLimitMillis"] == 600_000
     assert read_options(mode, RANK, {variable: "soon"}).for_java()["unheardAskedMillis"] == 0
-    said = {variable: "600", OPTIONS_VARIABLE: '{"unheard_limit_seconds": 20}'}
-    assert read_options(mode, RANK, said).unheard_limit_seconds == 20
+    environment = {variable: "600", OPTIONS_VARIABLE: '{"unheard_limit_seconds": 20}'}
+    assert read_options(mode, RANK, environment).unheard_limit_seconds == 20
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ class Messenger:
 
     pages: dict[int, int] = field(default_factory=dict)
 
-    def take(self, told: Pages) -> None:
-        assert not self.pages or told.first_page <= max(self.pages) + 1, "a gap"
-        for position, page in enumerate(told.pages, told.first_page):
+    def take(self, taken: Pages) -> None:
+        assert not self.pages or taken.first_page <= max(self.pages) + 1, "a gap"
+        for position, page in enumerate(taken.pages, taken.first_page):
             assert self.pages.setdefault(position, page) == page, "another page for a known position"
 
 
@@ -33,10 +33,10 @@ def plan(pages: PageList, messenger: Messenger, end_page: int, *, taken: bool) -
         pages.on_reported(planned)
 
 
-def tell(pages: PageList, messenger: Messenger, end_page: int) -> None:
-    told = pages.unreported(end_page)
-    messenger.take(told)
-    pages.on_reported(told)
+def report(pages: PageList, messenger: Messenger, end_page: int) -> None:
+    taken = pages.unreported(end_page)
+    messenger.take(taken)
+    pages.on_reported(taken)
 
 
 Steps = tuple[tuple[str, int], ...]
@@ -45,19 +45,19 @@ Steps = tuple[tuple[str, int], ...]
 def orders(decoders: int, total: int, passes: int) -> Iterator[Steps]:
     """All of SGLang's: each position is given once, in order; a plan may come before, between or after."""
 
-    def more(given: int, told: int, planned: int, left: int) -> Iterator[Steps]:
-        if given == total and told == total:
+    def more(given: int, reported: int, planned: int, left: int) -> Iterator[Steps]:
+        if given == total and reported == total:
             yield ()
         for end in range(given + 1, total + 1):
-            for rest in more(end, told, planned, left):
+            for rest in more(end, reported, planned, left):
                 yield (("give", end), *rest)
-        if told < given:
+        if reported < given:
             for rest in more(given, given, planned, left):
                 yield (("tell", given), *rest)
         if left:
             for end in range(planned + 1, total + 1):
                 for kind in ("plan", "refused"):
-                    for rest in more(given, told, end, left - 1):
+                    for rest in more(given, reported, end, left - 1):
                         yield ((kind, end), *rest)
 
     return more(decoders, decoders, decoders, passes)
@@ -73,7 +73,7 @@ def test_should_tell_each_position_its_page_in_every_order(decoders: int) -> Non
                 case "give":
                     pages.give(PAGES[pages.given : end])
                 case "tell":
-                    tell(pages, messenger, end)
+                    report(pages, messenger, end)
                 case _:
                     plan(pages, messenger, end, taken=kind == "plan")
         assert messenger.pages == {k: PAGES[k] for k in range(decoders, total)}, steps
@@ -87,7 +87,7 @@ def test_should_not_tell_twice_what_a_plan_has_told() -> None:
     plan(pages, messenger, 4, taken=True)
     pages.give(PAGES[:2])
     assert pages.unreported(2).pages == []
-    tell(pages, messenger, 2)
+    report(pages, messenger, 2)
     plan(pages, messenger, 4, taken=True)
     assert pages.reported_end == 4
     pages.give(PAGES[2:])
@@ -113,7 +113,7 @@ def test_should_take_other_pages_than_a_plan_that_was_not_told() -> None:
     pages, messenger = PageList(0, 6), Messenger()
     plan(pages, messenger, 3, taken=False)
     pages.give([8, 9, 10])
-    tell(pages, messenger, 3)
+    report(pages, messenger, 3)
     assert messenger.pages == {0: 8, 1: 9, 2: 10}
 
 
@@ -137,5 +137,5 @@ def test_should_keep_positions_of_long_prompts_in_drawn_orders() -> None:
             elif step == 1:
                 pages.give(PAGES[pages.given : draw.randint(pages.given, total)])
             else:
-                tell(pages, messenger, max(pages.given, pages.reported_end))
+                report(pages, messenger, max(pages.given, pages.reported_end))
         assert messenger.pages == {k: PAGES[k] for k in range(decoders, total)}

@@ -14,7 +14,7 @@ from kv_connector.sglang import weight_changes
 from kv_connector.sglang.prompt_name import digest_of
 
 
-def request(**said: Any) -> Any:
+def request(**given: Any) -> Any:
     plain = {
         "origin_input_ids": array("q", [5, 6, 7]),
         "output_ids": array("q", [8]),
@@ -23,7 +23,7 @@ def request(**said: Any) -> Any:
         "positional_embed_overrides": None,
         "lora_id": None,
     }
-    return SimpleNamespace(**plain | said)
+    return SimpleNamespace(**plain | given)
 
 
 def test_should_be_the_prompts() -> None:
@@ -99,12 +99,14 @@ def test_should_name_no_image_where_its_hash_may_be_another_on_the_other_side() 
     assert first != digest_of(prompt_of(picture(1)), weights="7", contents_alike=False)
 
 
-@pytest.mark.parametrize("said", ["default", None])
-def test_should_count_an_update_without_a_version_of_its_own(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", ["default", None])
+def test_should_count_an_update_without_a_version_of_its_own(
+    version: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SGLang's word for no version is none, also where it is said with the weights."""
     weights = ChangedWeights()
     monkeypatch.setattr(weight_changes, "WEIGHTS", weights)
     monkeypatch.setattr(weight_changes, "_version", str)  # as it answers while SGLang's own is "default"
-    updater, update = SimpleNamespace(draft_worker=None), SimpleNamespace(weight_version=said)
+    updater, update = SimpleNamespace(draft_worker=None), SimpleNamespace(weight_version=version)
     weight_changes.note_update(lambda *_: SimpleNamespace(success=True, message=""), updater, update)
     assert weights.name("") != ""

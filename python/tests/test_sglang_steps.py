@@ -21,19 +21,19 @@ class Exchange:
     """Writes down what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.takes_steps = True
 
     def step(self, step: int, counter_start: int, _chunks: Sequence[Any]) -> bool:
         if self.takes_steps:
-            self.told.append(("step", step, counter_start))
+            self.calls.append(("step", step, counter_start))
         return self.takes_steps
 
     def step_ended(self, step: int, counter_end: int) -> None:
-        self.told.append(("ended", step, counter_end))
+        self.calls.append(("ended", step, counter_end))
 
     def step_failed(self, step: int) -> None:
-        self.told.append(("failed", step))
+        self.calls.append(("failed", step))
 
 
 class Passes:
@@ -59,7 +59,7 @@ def test_should_tell_where_the_counter_stands_when_a_pass_begins_and_ends() -> N
     passes = Passes()
     passes.run(*NAMES)
     passes.run(NAMES[0])
-    assert passes.exchange.told == [("step", 1, 0), ("ended", 1, 2), ("step", 2, 2), ("ended", 2, 3)]
+    assert passes.exchange.calls == [("step", 1, 0), ("ended", 1, 2), ("step", 2, 2), ("ended", 2, 3)]
 
 
 def test_should_tell_of_a_pass_that_failed_and_count_the_next_one_behind_its_layers() -> None:
@@ -67,7 +67,7 @@ def test_should_tell_of_a_pass_that_failed_and_count_the_next_one_behind_its_lay
     with pytest.raises(RuntimeError, match="no memory"):
         passes.run(NAMES[0], fails=True)
     passes.run(*NAMES)
-    assert passes.exchange.told == [("step", 1, 0), ("failed", 1), ("step", 2, 3), ("ended", 2, 5)]
+    assert passes.exchange.calls == [("step", 1, 0), ("failed", 1), ("step", 2, 3), ("ended", 2, 5)]
     assert passes.word.value == 5
 
 
@@ -77,4 +77,4 @@ def test_should_tell_no_end_of_a_step_that_the_messenger_did_not_take() -> None:
     passes.run(*NAMES)
     with pytest.raises(RuntimeError, match="no memory"):
         passes.run(fails=True)
-    assert passes.exchange.told == []
+    assert passes.exchange.calls == []

@@ -42,6 +42,6 @@ def test_a_bar_stands_at_its_time() -> None:
 
 
 def test_words_say_what_was_counted() -> None:
-    said = " ".join(text.text or "" for text in drawn().iter(f"{SVG}text"))
-    assert "512 tokens" in said
-    assert "3 of 4 layers left before" in said
+    texts = " ".join(text.text or "" for text in drawn().iter(f"{SVG}text"))
+    assert "512 tokens" in texts
+    assert "3 of 4 layers left before" in texts

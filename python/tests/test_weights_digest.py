@@ -30,9 +30,9 @@ def write(file: Path, tensors: Mapping[str, bytes], dtype: str = "F32") -> None:
             "data_offsets": [begin, begin + len(content)],
         }
         begin += len(content)
-    said = json.dumps(header).encode()
+    header_bytes = json.dumps(header).encode()
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(struct.pack("<Q", len(said)) + said + b"".join(tensors.values()))
+    file.write_bytes(struct.pack("<Q", len(header_bytes)) + header_bytes + b"".join(tensors.values()))
 
 
 def in_files(folder: Path, tensors: Mapping[str, bytes], *parts: Sequence[str]) -> Path:
@@ -91,17 +91,17 @@ def test_should_not_know_what_it_cannot_read(
     if content is not None:
         (tmp_path / "model.safetensors").write_bytes(content)
     with caplog.at_level(logging.INFO):
-        assert said(str(tmp_path)) == ""
+        assert digest_of(str(tmp_path)) == ""
     assert "are not compared" in caplog.text
 
 
 def test_should_not_compare_weights_that_no_file_has(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", trained(1))
-    assert said(str(tmp_path), "dummy") == ""
-    assert said(str(tmp_path)) == weights_digest(tmp_path)
+    assert digest_of(str(tmp_path), "dummy") == ""
+    assert digest_of(str(tmp_path)) == weights_digest(tmp_path)
 
 
-def said(model: str, load_format: str = "auto") -> str:
+def digest_of(model: str, load_format: str = "auto") -> str:
     return digest_of_weights(
         model, revision=None, cache_folder=None, load_format=load_format, logger=logging.getLogger("kv_messenger")
     )

@@ -65,17 +65,17 @@ def test_should_pack_jar_types_and_entry_point(sources: Path, jar: preflight.Jar
     name = f"kv_connector-{__version__}-py3-none-manylinux_2_28_{platform.machine()}.whl"
     with zipfile.ZipFile(sources / "dist" / name) as wheel:
         names = set(wheel.namelist())
-        said = f"kv_connector-{__version__}.dist-info"
+        dist_info = f"kv_connector-{__version__}.dist-info"
         assert {"kv_connector/_jar/kv-messenger.jar", "kv_connector/py.typed"} <= names
         assert {"kv-connector.pth", "kv_connector_door.py"} <= names, "launchers that load no plugins need them"
         assert not [n for n in names if n.startswith("tests")]
-        assert "kv_connector.vllm:register" in wheel.read(f"{said}/entry_points.txt").decode()
-        assert wheel.read(f"{said}/licenses/LICENSE") == (REPOSITORY / "LICENSE").read_bytes()
-        assert wheel.read(f"{said}/licenses/NOTICE") == (REPOSITORY / "NOTICE").read_bytes()
+        assert "kv_connector.vllm:register" in wheel.read(f"{dist_info}/entry_points.txt").decode()
+        assert wheel.read(f"{dist_info}/licenses/LICENSE") == (REPOSITORY / "LICENSE").read_bytes()
+        assert wheel.read(f"{dist_info}/licenses/NOTICE") == (REPOSITORY / "NOTICE").read_bytes()
         for text in (REPOSITORY / "licenses").iterdir():
-            assert wheel.read(f"{said}/licenses/licenses/{text.name}") == text.read_bytes()
-        check_metadata(wheel.read(f"{said}/METADATA").decode())
-        check_bill_of_materials(wheel, said)
+            assert wheel.read(f"{dist_info}/licenses/licenses/{text.name}") == text.read_bytes()
+        check_metadata(wheel.read(f"{dist_info}/METADATA").decode())
+        check_bill_of_materials(wheel, dist_info)
 
 
 def test_should_build_for_machines_that_it_was_tried_on(sources: Path, jar: preflight.Jar) -> None:
@@ -88,15 +88,15 @@ def test_should_build_for_machines_that_it_was_tried_on(sources: Path, jar: pref
     assert "the wheel is for riscv64, expected one of x86_64, aarch64" in refused.stderr
 
 
-def check_bill_of_materials(wheel: zipfile.ZipFile, said: str) -> None:
+def check_bill_of_materials(wheel: zipfile.ZipFile, dist_info: str) -> None:
     """Where PEP 770 wants it, recorded, and of all libraries in the jar."""
-    name = f"{said}/sboms/kv-messenger.cdx.json"
+    name = f"{dist_info}/sboms/kv-messenger.cdx.json"
     bill = json.loads(wheel.read(name))
     assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "connector")
     assert {"netty-handler", "protobuf-java", "prometheus-metrics-core"} <= {
         part["name"] for part in bill["components"]
     }
-    assert name in wheel.read(f"{said}/RECORD").decode()
+    assert name in wheel.read(f"{dist_info}/RECORD").decode()
 
 
 def check_metadata(metadata: str) -> None:

@@ -62,7 +62,7 @@ SENTENCES = {
 
 
 @pytest.fixture(scope="module")
-def said(jar: preflight.Jar, java: preflight.JavaRuntime) -> dict[str, str]:
+def refusals(jar: preflight.Jar, java: preflight.JavaRuntime) -> dict[str, str]:
     """Filled by the first test that asks: all mistakes are made in one process."""
     assert jar.path.exists()
     assert java.launcher.exists()
@@ -70,11 +70,11 @@ def said(jar: preflight.Jar, java: preflight.JavaRuntime) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mistake", list(SENTENCES))
-def test_should_say_what_to_do(mistake: str, said: dict[str, str], run_python: RunPython) -> None:
-    if not said:
-        said.update(json.loads(run_python(SCRIPT).stdout.splitlines()[-1]))
-    assert "\n" not in said[mistake]
-    assert re.fullmatch(SENTENCES[mistake], said[mistake]), said[mistake]
+def test_should_say_what_to_do(mistake: str, refusals: dict[str, str], run_python: RunPython) -> None:
+    if not refusals:
+        refusals.update(json.loads(run_python(SCRIPT).stdout.splitlines()[-1]))
+    assert "\n" not in refusals[mistake]
+    assert re.fullmatch(SENTENCES[mistake], refusals[mistake]), refusals[mistake]
 
 
 WITHOUT_VLLM = """

@@ -29,7 +29,7 @@ FIGURES = ("layers_sent", "layers_sent_early", "pages_sent", "pages_received", "
 
 
 def main() -> None:
-    said = os.fdopen(os.dup(1), "w", buffering=1)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not come between answers
     plan = VllmPlan.from_json(sys.argv[1])
     os.environ.update(
@@ -42,10 +42,10 @@ def main() -> None:
     if plan.graphs == "FULL_AND_PIECEWISE" and not plan.compile:
         os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1"
     engine = Engine(plan)
-    _say(said, {"ready": plan.name, **engine.described()})
+    _say(answers, {"ready": plan.name, **engine.described()})
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(commands,), daemon=True).start()
-    _serve(engine, commands, said)
+    _serve(engine, commands, answers)
     engine.close()
 
 
@@ -197,14 +197,14 @@ def _read(commands: queue.Queue[dict[str, Any]]) -> None:
     commands.put({"do": "end"})
 
 
-def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], said: Any) -> None:
+def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], answers: Any) -> None:
     """Steps also when nothing runs: that is how what a transfer has finished is taken."""
     wants_rest, asked_at = False, 0.0
     while True:
         if wants_rest and not engine.is_busy:
             held = engine.held()
             if not held or time.monotonic() - asked_at > REST_SECONDS:
-                _say(said, {"rest": {"held": held, "figures": engine.figures()}})
+                _say(answers, {"rest": {"held": held, "figures": engine.figures()}})
                 wants_rest = False
         for command in _taken(commands, 0.0 if engine.is_busy else STEP_SECONDS):
             match command["do"]:
@@ -215,7 +215,7 @@ def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], said: Any) -> 
                 case "rest":
                     wants_rest, asked_at = True, time.monotonic()
         for ended in engine.step():
-            _say(said, ended)
+            _say(answers, ended)
 
 
 def _taken(commands: queue.Queue[dict[str, Any]], limit_seconds: float) -> Iterator[dict[str, Any]]:
@@ -227,8 +227,8 @@ def _taken(commands: queue.Queue[dict[str, Any]], limit_seconds: float) -> Itera
         return
 
 
-def _say(said: Any, answer: dict[str, Any]) -> None:
-    said.write(json.dumps(answer) + "\n")
+def _say(answers: Any, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Told = Mapping[str, Any]
+Fields = Mapping[str, Any]
 ENDS = {0: "Failed", 4: "Success"}
-Tell = Callable[..., Told]
-PREFILL: Mapping[str, Tell] = {
+Described = Callable[..., Fields]
+PREFILL: Mapping[str, Described] = {
     "init": lambda sender, num_kv_indices, aux_index=None: {"page_count": int(num_kv_indices)},
     "send": lambda sender, kv_indices, *rest, **named: {
         "page_count": len(kv_indices),
@@ -28,7 +28,7 @@ PREFILL: Mapping[str, Tell] = {
     "failure_exception": lambda sender: {},
     "clear": lambda sender: {},
 }
-DECODE: Mapping[str, Tell] = {
+DECODE: Mapping[str, Described] = {
     "init": lambda receiver, prefill_dp_rank: {},
     "send_metadata": lambda receiver, kv_indices, *rest, **named: {"page_count": len(kv_indices)},
     "abort": lambda receiver: {},
@@ -45,14 +45,14 @@ class Recording:
         self._in_pass: Sequence[tuple[int, int, int]] = ()
         """Of each request in the forward pass: its room, and its first and its end token there."""
 
-    def say(self, side: str, room: int, call: str, told: Told) -> None:
-        line = {"at_ns": time.monotonic_ns(), "side": side, "room": room, "call": call, **told}
+    def say(self, side: str, room: int, call: str, fields: Fields) -> None:
+        line = {"at_ns": time.monotonic_ns(), "side": side, "room": room, "call": call, **fields}
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def around(self, side: str, call: str, told: Tell) -> Callable[..., Any]:
+    def around(self, side: str, call: str, described: Described) -> Callable[..., Any]:
         def recorded(original: Callable[..., Any], transfer: Any, *given: Any, **named: Any) -> Any:
-            self.say(side, transfer.bootstrap_room, call, told(transfer, *given, **named))
+            self.say(side, transfer.bootstrap_room, call, described(transfer, *given, **named))
             return original(transfer, *given, **named)
 
         return recorded
@@ -70,8 +70,8 @@ class Recording:
 
     def plan(self, original: Callable[..., Any], sender: Any, end_token: int, prompt_tokens: int, pages_of: Any) -> Any:
         planned = original(sender, end_token, prompt_tokens, pages_of)
-        told = {"end_token": end_token, "prompt_tokens": prompt_tokens, "leaves": planned is not None}
-        self.say("prefill", sender.bootstrap_room, "plan", told)
+        fields = {"end_token": end_token, "prompt_tokens": prompt_tokens, "leaves": planned is not None}
+        self.say("prefill", sender.bootstrap_room, "plan", fields)
         return planned
 
     def run_batch(self, original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
@@ -105,7 +105,7 @@ def register() -> None:
     for side, name, calls in (("prefill", "sender.Sender", PREFILL), ("decode", "receiver.Receiver", DECODE)):
         hooks[f"kv_connector.sglang.{name}.__init__"] = functools.partial(recording.made, side)
         hooks[f"kv_connector.sglang.{name}.poll"] = functools.partial(recording.poll, side)
-        for call, told in calls.items():
-            hooks[f"kv_connector.sglang.{name}.{call}"] = recording.around(side, call, told)
+        for call, described in calls.items():
+            hooks[f"kv_connector.sglang.{name}.{call}"] = recording.around(side, call, described)
     for target, hook in hooks.items():
         HookRegistry.register(target, hook, HookType.AROUND)

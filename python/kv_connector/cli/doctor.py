@@ -142,11 +142,11 @@ def on_free_ports(options: Options) -> Options:
 
 def probe(options: Options) -> dict[str, Any]:
     """Opens a messenger in a process of its own, so that nothing remains of it."""
-    said = json.dumps(dataclasses.asdict(dataclasses.replace(options, aot_cache=False)))
+    options_json = json.dumps(dataclasses.asdict(dataclasses.replace(options, aot_cache=False)))
     try:
         ran = subprocess.run(
             [sys.executable, "-m", PROBE],
-            input=said,
+            input=options_json,
             capture_output=True,
             text=True,
             timeout=PROBE_LIMIT_SECONDS,

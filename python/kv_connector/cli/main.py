@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from kv_connector._version import __version__
-from kv_connector.cli import bench, compare, doctor, ping, said_options, timeline
+from kv_connector.cli import bench, compare, doctor, given_options, ping, timeline
 from kv_connector.cli.idle import drain, undrain, wait_idle
 from kv_connector.cli.protected_pages import show_key, show_state
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, Options
@@ -26,31 +26,31 @@ KEY_NEEDED = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 for a problem of the machine, 2 for an error in the command."""
     takes = parser()
-    said, others = takes.parse_known_args(arguments)
-    if said.command == "bench":
+    parsed, others = takes.parse_known_args(arguments)
+    if parsed.command == "bench":
         return bench.run(others, sys.stderr.write)
     if others:
         takes.error(f"unrecognized arguments: {' '.join(others)}")
-    if said.command == "version":
+    if parsed.command == "version":
         return version()
-    if said.command == "wait-idle":
-        return wait_idle(said.metrics, said.limit_seconds, sys.stderr.write)
-    if said.command == "drain":
-        return drain(said.metrics, said.limit_seconds, sys.stderr.write)
-    if said.command == "undrain":
-        return undrain(said.metrics, sys.stderr.write)
-    if said.command == "state":
-        return show_state(said.metrics, sys.stdout.write, sys.stderr.write)
-    if said.command == "page-key":
-        return show_key(said.metrics, sys.stdout.write, sys.stderr.write)
-    if said.command == "timeline":
-        wanted = timeline.Wanted(said.svg, said.transfer, said.perfetto)
-        return timeline.tell(said.logs, wanted, sys.stdout.write, sys.stderr.write)
-    if said.command == "ping":
-        return ping_of(said)
-    if said.command == "compare":
-        return compare.run(comparison(said), say_at_once)
-    return doctor.report(options_reader(said), sys.stdout.write)
+    if parsed.command == "wait-idle":
+        return wait_idle(parsed.metrics, parsed.limit_seconds, sys.stderr.write)
+    if parsed.command == "drain":
+        return drain(parsed.metrics, parsed.limit_seconds, sys.stderr.write)
+    if parsed.command == "undrain":
+        return undrain(parsed.metrics, sys.stderr.write)
+    if parsed.command == "state":
+        return show_state(parsed.metrics, sys.stdout.write, sys.stderr.write)
+    if parsed.command == "page-key":
+        return show_key(parsed.metrics, sys.stdout.write, sys.stderr.write)
+    if parsed.command == "timeline":
+        wanted = timeline.Wanted(parsed.svg, parsed.transfer, parsed.perfetto)
+        return timeline.report(parsed.logs, wanted, sys.stdout.write, sys.stderr.write)
+    if parsed.command == "ping":
+        return ping_of(parsed)
+    if parsed.command == "compare":
+        return compare.run(comparison(parsed), say_at_once)
+    return doctor.report(options_reader(parsed), sys.stdout.write)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -180,16 +180,16 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def comparison(said: argparse.Namespace) -> compare.Comparison:
+def comparison(parsed: argparse.Namespace) -> compare.Comparison:
     """What ``compare`` is asked."""
     return compare.Comparison(
-        said.router,
-        said.decoder,
-        said.model,
-        said.lengths,
-        said.answer_tokens,
-        said.tolerance,
-        limit_seconds=said.limit_seconds,
+        parsed.router,
+        parsed.decoder,
+        parsed.model,
+        parsed.lengths,
+        parsed.answer_tokens,
+        parsed.tolerance,
+        limit_seconds=parsed.limit_seconds,
     )
 
 
@@ -197,7 +197,7 @@ def add_engine(command: argparse.ArgumentParser) -> None:
     """Adds the arguments for options of vLLM or SGLang."""
     engine = command.add_mutually_exclusive_group()
     engine.add_argument(
-        said_options.ARGUMENT, metavar="JSON", help="as for vllm serve, or the name of a file that holds it"
+        given_options.ARGUMENT, metavar="JSON", help="as for vllm serve, or the name of a file that holds it"
     )
     engine.add_argument(
         "--sglang",
@@ -219,22 +219,22 @@ def version() -> int:
     return 0
 
 
-def options_reader(said: argparse.Namespace) -> Callable[[], Options]:
+def options_reader(parsed: argparse.Namespace) -> Callable[[], Options]:
     """A function that reads the user's options; it raises OptionError."""
-    if said.kv_transfer_config is not None:
-        return lambda: said_options.of_vllm(said.kv_transfer_config)
-    if said.sglang is not None:
-        return lambda: said_options.of_sglang(said.sglang)
-    return said_options.none_said
+    if parsed.kv_transfer_config is not None:
+        return lambda: given_options.of_vllm(parsed.kv_transfer_config)
+    if parsed.sglang is not None:
+        return lambda: given_options.of_sglang(parsed.sglang)
+    return given_options.none_given
 
 
-def ping_of(said: argparse.Namespace) -> int:
+def ping_of(parsed: argparse.Namespace) -> int:
     """Runs one side of a ping; 2 for an error in the command or an option."""
     try:
-        options = ping.fitting(options_reader(said)(), answers=said.answer)
-        if said.answer:
+        options = ping.fitting(options_reader(parsed)(), answers=parsed.answer)
+        if parsed.answer:
             return ping.answer(options, say_at_once)
-        host, port = ping.address(said.prefiller)
+        host, port = ping.address(parsed.prefiller)
     except OptionError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2

@@ -112,7 +112,7 @@ class Answering:
         self._names: dict[str, str] = {}
         """The name of each request."""
         self._ended: set[str] = set()
-        self._said = ""
+        self._printed = ""
 
     def run(self) -> NoReturn:
         """Runs until an exception ends it."""
@@ -140,17 +140,17 @@ class Answering:
                 self._ended.discard(request)
                 self._begin(self._names.pop(request))
             case Timeline(_, times):
-                self._tell(times)
+                self._print(times)
             case Log(level, message) if level != "info":
                 # A peer's disconnection is a warning for an engine, but expected here.
                 self._say(f"error: {message}\n" if level == "error" else f"{message}\n")
 
-    def _tell(self, times: Mapping[str, Any]) -> None:
+    def _print(self, times: Mapping[str, Any]) -> None:
         """Prints the peer of a transfer, unless it is that of the previous one."""
-        told = f"sends to {times['peer']} over {times['transport']}\n"
-        if told != self._said:
-            self._said = told
-            self._say(told)
+        line = f"sends to {times['peer']} over {times['transport']}\n"
+        if line != self._printed:
+            self._printed = line
+            self._say(line)
 
 
 def ask(options: Options, host: str, port: int, say: Say) -> int:

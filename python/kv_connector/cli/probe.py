@@ -25,9 +25,9 @@ TRANSFER_THREAD = "kvm-transfer"
 
 def main() -> None:
     """Prints the answer; the exit status is 0 even if it is an error."""
-    said: dict[str, Any] = json.load(sys.stdin)
-    said.update({name: tuple(value) for name, value in said.items() if isinstance(value, list)})
-    options = Options(**said)
+    fields: dict[str, Any] = json.load(sys.stdin)
+    fields.update({name: tuple(value) for name, value in fields.items() if isinstance(value, list)})
+    options = Options(**fields)
     try:
         answer = opened(options)
     except KvConnectorError as fault:

@@ -26,7 +26,7 @@ HEADER = (
     "wait ms",
 )
 HAND_OVER_HEADER = ("hand-over", "seen to posted ms", "to left ms", "to counted ms", "to polled ms", "all ms")
-NOT_SAID = "-"
+UNKNOWN = "-"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class Wanted:
     perfetto: Path | None = None
 
 
-def tell(logs: Sequence[Path], wanted: Wanted, say: Callable[[str], object], complain: Callable[[str], object]) -> int:
+def report(
+    logs: Sequence[Path], wanted: Wanted, say: Callable[[str], object], complain: Callable[[str], object]
+) -> int:
     """Prints the table and writes the files; returns 1, with a message, if a log is unreadable or has no transfer."""
     try:
         found = {str(log): list(timelines(log.read_text(encoding="utf-8", errors="replace"))) for log in logs}
@@ -120,7 +122,7 @@ def row(timeline: Timeline) -> tuple[str, ...]:
     moved = f"{timeline.length_bytes / 1e6:.1f}"
     if isinstance(timeline, FetchTimeline):
         wait = between_ms(timeline.asked_ns, timeline.ready_ns)
-        return (name, "decoder", NOT_SAID, NOT_SAID, moved, NOT_SAID, NOT_SAID, NOT_SAID, wait)
+        return (name, "decoder", UNKNOWN, UNKNOWN, moved, UNKNOWN, UNKNOWN, UNKNOWN, wait)
     return (
         name,
         "prefiller",
@@ -130,7 +132,7 @@ def row(timeline: Timeline) -> tuple[str, ...]:
         f"{timeline.layers_sent_early}/{timeline.layers_sent}",
         between_ms(timeline.first_submitted_ns, timeline.last_left_ns),
         between_ms(max(timeline.forward_end_ns, timeline.grant_received_ns), timeline.last_left_ns),
-        NOT_SAID,
+        UNKNOWN,
     )
 
 
@@ -141,7 +143,7 @@ def short(name: str) -> str:
 
 def between_ms(start_ns: int, end_ns: int) -> str:
     """The time between two points, at least 0: KV that was sent before its pass ended has no exposed time."""
-    return f"{max(0, end_ns - start_ns) / 1e6:.2f}" if start_ns and end_ns else NOT_SAID
+    return f"{max(0, end_ns - start_ns) / 1e6:.2f}" if start_ns and end_ns else UNKNOWN
 
 
 def table(rows: Sequence[Sequence[str]], names: int) -> Iterator[str]:

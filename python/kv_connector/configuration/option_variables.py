@@ -34,10 +34,10 @@ def variable_of(name: str) -> str:
     return "" if name in WITH_VARIABLES_OF_THEIR_OWN else PREFIX + name.upper()
 
 
-def said_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dict[str, object]:
+def given_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dict[str, object]:
     """The options that are set by variables, converted to their types but not checked further; raises OptionError."""
-    said = {name: (variable_of(name), kind) for name, kind in kinds.items() if environment.get(variable_of(name), "")}
-    return {name: _value(variable, kind, environment[variable]) for name, (variable, kind) in said.items()}
+    given = {name: (variable_of(name), kind) for name, kind in kinds.items() if environment.get(variable_of(name), "")}
+    return {name: _value(variable, kind, environment[variable]) for name, (variable, kind) in given.items()}
 
 
 def unknown_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dict[str, str]:

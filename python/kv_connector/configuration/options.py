@@ -356,7 +356,7 @@ class Options:
 
     def for_java(self) -> dict[str, object]:
         """The options for Java, by their names in docs/boundary.md; times in milliseconds."""
-        said: dict[str, object] = {"role": self.role, "engineId": self.engine_id}
+        fields: dict[str, object] = {"role": self.role, "engineId": self.engine_id}
         for name, spec in OPTION_SPECS.items():
             if not spec.boundary:
                 continue
@@ -365,10 +365,10 @@ class Options:
                 value = max(1, round(value * 1000)) if value else 0
             elif spec.kind in ("list of strings", "list of integers"):
                 value = list(value)
-            said[spec.boundary] = value
+            fields[spec.boundary] = value
         unheard = self.unheard_limit_seconds or min(_UNHEARD_LIMIT_SECONDS, self.grant_wait_seconds)
-        said["unheardLimitMillis"] = max(1, round(unheard * 1000))
-        return said
+        fields["unheardLimitMillis"] = max(1, round(unheard * 1000))
+        return fields
 
 
 OPTION_SPECS: Mapping[str, OptionSpec] = {
@@ -380,7 +380,7 @@ _KINDS: Mapping[str, option_variables.Kind] = {name: spec.kind for name, spec in
 
 
 def parse_options(
-    said: Mapping[str, object],
+    given: Mapping[str, object],
     *,
     role: Role,
     engine_id: str,
@@ -390,19 +390,19 @@ def parse_options(
 ) -> Options:
     """Checks the user's options; raises :class:`OptionError`, one sentence, for the first error.
 
-    ``kv_port`` is the default of ``listen_port`` on a side that prefills. Options that ``said`` does not have are read
+    ``kv_port`` is the default of ``listen_port`` on a side that prefills. Options that ``given`` does not have are read
     from ``environment``. ``outward`` returns the address for a ``listen_host`` of "auto".
     """
     if role not in get_args(Role):
         raise OptionError(f"role is {role!r}, expected one of {', '.join(get_args(Role))}")
     values: dict[str, Any] = {"listen_port": 0 if role == "decoder" else kv_port}
-    for name, value in said.items():
+    for name, value in given.items():
         spec = OPTION_SPECS.get(name)
         if spec is None:
             raise OptionError(_unknown(name))
         values[name] = checked(Place.configuration(name, VLLM_OPTIONS_PLACE), spec, value)
-    for name, value in option_variables.said_in(_KINDS, environment).items():
-        if name not in said:
+    for name, value in option_variables.given_in(_KINDS, environment).items():
+        if name not in given:
             values[name] = checked(Place.variable(name), OPTION_SPECS[name], value)
     _merge_verbs_devices(values)
     if values.get("gpu", GPU[0]) != GPU[0]:
@@ -443,9 +443,9 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-def check_options(said: Mapping[str, object]) -> Options:
+def check_options(given: Mapping[str, object]) -> Options:
     """Checks the user's options before the role is known; raises :class:`OptionError` like parse_options."""
-    return parse_options(said, role="both", engine_id="")
+    return parse_options(given, role="both", engine_id="")
 
 
 def _unknown(name: object) -> str:

@@ -8,16 +8,16 @@ from pathlib import Path
 from kv_connector.exceptions import OptionError
 
 
-def check(said: Mapping[str, str]) -> None:
+def check(paths: Mapping[str, str]) -> None:
     """Checks the paths, given by option; raises :class:`OptionError`, one sentence, for the first error."""
-    missing = [name for name, path in said.items() if not path]
-    if len(missing) == len(said):
+    missing = [name for name, path in paths.items() if not path]
+    if len(missing) == len(paths):
         return
     if missing:
         raise OptionError(
-            f"option {missing[0]!r} is not set, and another of {', '.join(said)} is: set all three, or none"
+            f"option {missing[0]!r} is not set, and another of {', '.join(paths)} is: set all three, or none"
         )
-    for name, path in said.items():
+    for name, path in paths.items():
         _require_pem(name, path)
 
 

@@ -266,16 +266,16 @@ class Lead:
             "handleKind": memory["handleKind"],
         }
 
-    def tell_fenced(self, step: int) -> None:
+    def notify_fenced(self, step: int) -> None:
         """Allows the followers to overwrite the pages of requests that were preempted before this step.
 
         Waits for a follower that is behind. If the connection were closed instead, the follower would assume that this
         process has ended and reads nothing, and would not wait for later fences.
         """
         for rank, connection in list(self._followers.items()):
-            self._tell_fenced(rank, connection, _STEP.pack(_FENCED, step))
+            self._notify_fenced(rank, connection, _STEP.pack(_FENCED, step))
 
-    def _tell_fenced(self, rank: Rank, connection: socket.socket, message: bytes) -> None:
+    def _notify_fenced(self, rank: Rank, connection: socket.socket, message: bytes) -> None:
         connection.settimeout(FENCE_NEWS_SECONDS)
         while True:
             try:
@@ -290,7 +290,7 @@ class Lead:
             else:
                 return
 
-    def tell(self, votes: Votes) -> None:
+    def send_votes(self, votes: Votes) -> None:
         """Passes reports to the followers, which repeat them to the engine. Never waits; the rest is sent next step."""
         messages = votes.messages()
         for rank, connection in list(self._followers.items()):
@@ -436,17 +436,17 @@ def _described(own: Geometry, device_memories: DeviceMemories | None, exported: 
     Memory that cannot be shared has no descriptor; the lead notices that, and the start fails on both sides at once.
     """
     (rank,) = own["ranks"]
-    said: list[object] = []
+    memories: list[object] = []
     descriptors: list[int] = []
     for memory in rank["memories"]:
-        said.append(memory)
+        memories.append(memory)
         if memory["kind"] == "host":
             descriptors += [memory["memfd"]] if memory["memfd"] >= 0 else []
         elif device_memories is not None and (held := device_memories.range_at(memory["address"])) is not None:
-            said[-1] = {**memory, "allocationBytes": held.length_bytes}
+            memories[-1] = {**memory, "allocationBytes": held.length_bytes}
             descriptors.append(device_memories.export(held.address))
             exported.callback(os.close, descriptors[-1])
-    return {**own, "ranks": [{**rank, "memories": said}]}, descriptors[:MEMORIES_MAX]
+    return {**own, "ranks": [{**rank, "memories": memories}]}, descriptors[:MEMORIES_MAX]
 
 
 def _dial(place: str, deadline: float, limit_seconds: float) -> socket.socket:

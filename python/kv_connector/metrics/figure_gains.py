@@ -16,16 +16,16 @@ class GainMeter:
     """Computes what was gained since its last call. Used by one thread only."""
 
     def __init__(self) -> None:
-        self._told = Stats({}, {})
+        self._reported = Stats({}, {})
 
     def gains(self, stats: Stats) -> Gains:
         """The gains since the last call, without those that are zero."""
-        told, self._told = self._told, stats
-        counters = {name: total - told.counters.get(name, 0) for name, total in stats.counters.items()}
-        reasons = {name: _gained(totals, told.reasons.get(name, {})) for name, totals in stats.reasons.items()}
+        reported, self._reported = self._reported, stats
+        counters = {name: total - reported.counters.get(name, 0) for name, total in stats.counters.items()}
+        reasons = {name: _gained(totals, reported.reasons.get(name, {})) for name, totals in stats.reasons.items()}
         histograms = {}
         for name, observed in stats.histograms.items():
-            before = told.histograms.get(name)
+            before = reported.histograms.get(name)
             counts = [
                 count - (before["buckets"][index] if before else 0) for index, count in enumerate(observed["buckets"])
             ]
@@ -38,8 +38,8 @@ class GainMeter:
         }
 
 
-def _gained(totals: Mapping[str, float], told: Mapping[str, float]) -> dict[str, float]:
-    gains = {label: total - told.get(label, 0) for label, total in totals.items()}
+def _gained(totals: Mapping[str, float], reported: Mapping[str, float]) -> dict[str, float]:
+    gains = {label: total - reported.get(label, 0) for label, total in totals.items()}
     return {label: gain for label, gain in gains.items() if gain}
 
 

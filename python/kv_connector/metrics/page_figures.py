@@ -83,7 +83,7 @@ class EngineFigures:
         """Counters by name and reason."""
         self._gauges = gauges
         self._histograms = histograms
-        self._told: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._reported: defaultdict[str, dict[str, float]] = defaultdict(dict)
         """The last reported gauges of each messenger."""
 
     def take(self, gains: Mapping[str, Any], gauges: Mapping[str, Mapping[str, float]]) -> None:
@@ -97,11 +97,11 @@ class EngineFigures:
             if (histogram := self._histograms.get(short(name))) is not None:
                 for value in observations(BUCKET_BOUNDS_SECONDS, observed["buckets"], observed["sum"]):
                     histogram.observe(value)
-        self._told.update({messenger: dict(told) for messenger, told in gauges.items()})
+        self._reported.update({messenger: dict(reported) for messenger, reported in gauges.items()})
         for name, gauge in self._gauges.items():
-            said = [told[PREFIX + name] for told in self._told.values() if PREFIX + name in told]
-            if said:
-                gauge.set(sum(said))
+            values = [reported[PREFIX + name] for reported in self._reported.values() if PREFIX + name in reported]
+            if values:
+                gauge.set(sum(values))
 
     def _count(self, name: str, reason: str, gain: float) -> None:
         if (counter := self._counters.get((name, reason))) is not None:

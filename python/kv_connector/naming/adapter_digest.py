@@ -64,10 +64,10 @@ def _scales(settings: Mapping[str, Any]) -> str:
 
 def _stamp(path: str, file: str) -> _Stamp:
     try:
-        said = (Path(path).expanduser() / file).stat()
+        status = (Path(path).expanduser() / file).stat()
     except (OSError, ValueError, RuntimeError):
         return None
-    return said.st_mtime_ns, said.st_size, said.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @functools.lru_cache(KNOWN_MAX)

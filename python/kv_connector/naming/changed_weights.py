@@ -53,16 +53,16 @@ class ChangedWeights:
         if version:
             self._files_digest, self._changes, self._unknown = "", 0, ""
         elif self._since_version:  # the earlier version still names these weights
-            self._files_digest, self._changes = self._said(self._since_version), 0
+            self._files_digest, self._changes = self._named(self._since_version), 0
         self._since_version, self._since_loaded = version, False
 
     def name(self, version: str) -> str:
         """The name of the weights in prompt digests; "" for those of the start."""
         if version != self._since_version:
             return version
-        return ", ".join(part for part in (self._said(version), self._unknown) if part)
+        return ", ".join(part for part in (self._named(version), self._unknown) if part)
 
-    def _said(self, version: str) -> str:
+    def _named(self, version: str) -> str:
         counted = f"{self._changes} changes" if self._changes else ""
         of_version = "" if self._since_loaded else version
         return ", ".join(part for part in (of_version, self._files_digest, counted) if part)

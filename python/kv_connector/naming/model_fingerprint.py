@@ -44,11 +44,11 @@ def fingerprint(model: str, hf_config: Any, packing: str, *, model_id: str = "")
     Weights are not read: two trainings of one architecture with the same name differ in their ``weights_digest``.
     ``model_id`` replaces the name; the configuration and the packing are compared in any case.
     """
-    said = {name: _field(hf_config, name) for name in _FINGERPRINT_FIELDS}
+    described = {name: _field(hf_config, name) for name in _FINGERPRINT_FIELDS}
     by_layer = _as_written(hf_config).get(_BY_LAYER)
     if by_layer:
-        said[_BY_LAYER] = by_layer
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        described[_BY_LAYER] = by_layer
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
     return f"{model_id or PurePath(model).name}@{digest}/{packing}"
 
 

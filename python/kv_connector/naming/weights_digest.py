@@ -36,7 +36,7 @@ _OTHER_NAMING = "consolidated"
 class Tensor:
     """A tensor in a file or in memory."""
 
-    said: str
+    description: str
     """Type and shape, as written by safetensors."""
     length_bytes: int
     read: Callable[[int, int], bytes]
@@ -77,7 +77,7 @@ def digest_of_tensors(tensors: Mapping[str, Tensor], settings: str = "") -> str:
     names = sorted(tensors)
     digest = hashlib.sha256(settings.encode())
     for name in names:
-        digest.update(f"{name} {tensors[name].said}\n".encode())
+        digest.update(f"{name} {tensors[name].description}\n".encode())
     count = min(SAMPLES_MAX, len(names))
     for index in range(count):
         digest.update(_sample(tensors[names[index * len(names) // count]]))
@@ -108,18 +108,18 @@ def _tensors_in(file: Path) -> dict[str, Tensor]:
             raise ValueError(f"{file} begins with a header of {length} bytes, expected at most {HEADER_BYTES_MAX}")
         header = json.loads(content.read(length))
     start = _LENGTH.size + length
-    return {name: _tensor_in(file, start, said) for name, said in header.items() if name != "__metadata__"}
+    return {name: _tensor_in(file, start, entry) for name, entry in header.items() if name != "__metadata__"}
 
 
-def _tensor_in(file: Path, start: int, said: Mapping[str, Any]) -> Tensor:
-    begin, end = said["data_offsets"]
+def _tensor_in(file: Path, start: int, entry: Mapping[str, Any]) -> Tensor:
+    begin, end = entry["data_offsets"]
 
     def read(position: int, length: int) -> bytes:
         with file.open("rb") as content:
             content.seek(start + begin + position)
             return content.read(length)
 
-    return Tensor(f"{said['dtype']} {said['shape']}", end - begin, read)
+    return Tensor(f"{entry['dtype']} {entry['shape']}", end - begin, read)
 
 
 def _sample(tensor: Tensor) -> bytes:

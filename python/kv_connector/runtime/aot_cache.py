@@ -40,8 +40,8 @@ class AotCache:
     """One cache file, for certain jars, a Java build and options."""
 
     def __init__(self, java: JavaRuntime, jar_hashes: Sequence[str], options: Sequence[str], folder: Path) -> None:
-        said = "\0".join([*jar_hashes, java.identity, *options])
-        key = hashlib.sha256(said.encode()).hexdigest()[:32]
+        inputs = "\0".join([*jar_hashes, java.identity, *options])
+        key = hashlib.sha256(inputs.encode()).hexdigest()[:32]
         self._folder = folder
         self._lock = folder / f"{key}.lock"
         self.path = folder / f"{key}.aot"

@@ -39,7 +39,7 @@ class FaultHandlers:
     def __init__(self) -> None:
         self._saved = {fault: _read(fault) for fault in _FAULTS}
         self._pid = os.getpid()
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
 
     def watch(self) -> None:
         """Starts the timer; it ends with the process."""
@@ -57,8 +57,8 @@ class FaultHandlers:
         while os.getpid() == self._pid:
             timer.wait(CHECK_PERIOD_SECONDS)
             for fault in self.restore():
-                if fault not in self._told:
-                    self._told.add(fault)
+                if fault not in self._logged:
+                    self._logged.add(fault)
                     logger.warning(
                         "the handler of %s was replaced after the JVM had started, and is the JVM's again: enable"
                         " faulthandler, or load what replaced it, before the KV connector",

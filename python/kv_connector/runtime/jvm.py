@@ -216,8 +216,8 @@ def _create_jvm(java: JavaRuntime, options: Sequence[str]) -> ctypes.c_void_p:
         raise BootError(
             f"{java.libjvm} cannot be loaded ({failure}): set java_home to another Java runtime"
         ) from failure
-    said = (_JavaVMOption * len(options))(*(_JavaVMOption(option.encode(), None) for option in options))
-    arguments = _JavaVMInitArgs(_JNI_VERSION_10, len(options), said, 0)
+    option_array = (_JavaVMOption * len(options))(*(_JavaVMOption(option.encode(), None) for option in options))
+    arguments = _JavaVMInitArgs(_JNI_VERSION_10, len(options), option_array, 0)
     machine, environment = ctypes.c_void_p(), ctypes.c_void_p()
     with java_variables_set_aside():
         result = library.JNI_CreateJavaVM(ctypes.byref(machine), ctypes.byref(environment), ctypes.byref(arguments))

@@ -96,8 +96,8 @@ def check_jar(path: Path = JAR, version: str = __version__) -> Jar:
         raise PreflightError(f"the jar {path} is missing: install the kv-connector wheel, or build it with make wheel")
     try:
         with zipfile.ZipFile(path) as jar:
-            said = dict(_properties(jar.read(_BUILD_RESOURCE).decode()))
-        build_id, jar_version = said["buildId"], said["version"]
+            properties = dict(_properties(jar.read(_BUILD_RESOURCE).decode()))
+        build_id, jar_version = properties["buildId"], properties["version"]
     except (zipfile.BadZipFile, KeyError, UnicodeDecodeError, OSError) as damage:
         raise PreflightError(f"the jar {path} is damaged ({damage}): install the kv-connector wheel again") from damage
     if jar_version != version:
@@ -151,10 +151,10 @@ def _examine(source: str, home: Path) -> JavaRuntime:
         raise PreflightError(
             f"{source} is {str(home)!r}, which is no Java runtime ({failure.strerror}): {_REMEDY}"
         ) from failure
-    said = re.search(r'^JAVA_VERSION="((\d+)[^"]*)"', release, re.MULTILINE)
-    if said is None:
+    found = re.search(r'^JAVA_VERSION="((\d+)[^"]*)"', release, re.MULTILINE)
+    if found is None:
         raise PreflightError(f"{source} is {str(home)!r}, whose release file names no JAVA_VERSION: {_REMEDY}")
-    version, major = said[1], int(said[2])
+    version, major = found[1], int(found[2])
     if major < JAVA_VERSION_MINIMUM:
         raise PreflightError(
             f"{source} is {str(home)!r}, which is Java {version}, expected {JAVA_VERSION_MINIMUM} or newer: {_REMEDY}"

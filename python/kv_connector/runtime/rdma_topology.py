@@ -126,14 +126,14 @@ def natural(name: str) -> tuple[str, int]:
 
 def rdma_device(root: Path, path: Path) -> RdmaDevice:
     """Reads one entry of ``/sys/class/infiniband``."""
-    ports = [port for port in sorted((path / "ports").glob("*")) if said(port / "state").startswith(ACTIVE)]
+    ports = [port for port in sorted((path / "ports").glob("*")) if text_of(port / "state").startswith(ACTIVE)]
     best = max(ports, key=rate_gbps, default=None)
     return RdmaDevice(
         name=path.name,
         place=place(path / "device"),
-        cores=frozenset(cores(said(path / "device/local_cpulist"))),
+        cores=frozenset(cores(text_of(path / "device/local_cpulist"))),
         rate_gbps=rate_gbps(best) if best else 0.0,
-        ethernet=best is not None and said(best / "link_layer") == ETHERNET,
+        ethernet=best is not None and text_of(best / "link_layer") == ETHERNET,
         unusable=why_unusable(root, path, best),
     )
 
@@ -142,7 +142,7 @@ def why_unusable(root: Path, path: Path, port: Path | None) -> str:
     """Why a device cannot be used, in words; empty if it can."""
     if port is None:
         return "has no active port"
-    if said(port / "link_layer") == ETHERNET and not has_routable_address(port):
+    if text_of(port / "link_layer") == ETHERNET and not has_routable_address(port):
         return "has no address for RoCE v2 that can be routed"
     if not any((root / "dev/infiniband" / verbs.name).exists() for verbs in uverbs(root, path)):
         return "has no /dev/infiniband/uverbs of its own here"
@@ -151,20 +151,22 @@ def why_unusable(root: Path, path: Path, port: Path | None) -> str:
 
 def uverbs(root: Path, path: Path) -> list[Path]:
     """The uverbs nodes of a device, including a software device, which has no parent in ``/sys``."""
-    return [node for node in (root / "sys/class/infiniband_verbs").glob("uverbs*") if said(node / "ibdev") == path.name]
+    return [
+        node for node in (root / "sys/class/infiniband_verbs").glob("uverbs*") if text_of(node / "ibdev") == path.name
+    ]
 
 
 def has_routable_address(port: Path) -> bool:
     """Whether the port has an address that RoCE v2 can route beyond the local link."""
     return any(
-        said(port / "gid_attrs/types" / gid.name) == ROCE_V2 and not said(gid).startswith(UNROUTABLE_GIDS)
+        text_of(port / "gid_attrs/types" / gid.name) == ROCE_V2 and not text_of(gid).startswith(UNROUTABLE_GIDS)
         for gid in (port / "gids").glob("*")
     )
 
 
 def rate_gbps(port: Path) -> float:
     """The rate of a port, from text like ``400 Gb/sec (4X NDR)``."""
-    first = said(port / "rate").partition(" ")[0]
+    first = text_of(port / "rate").partition(" ")[0]
     return float(first) if first.replace(".", "", 1).isdigit() else 0.0
 
 
@@ -174,13 +176,13 @@ def place(path: Path) -> Place:
         return Place((), NODE_UNKNOWN)
     parts = path.resolve().parts
     first = next((i for i, part in enumerate(parts) if part.startswith("pci")), len(parts))
-    node = said(path / "numa_node")
+    node = text_of(path / "numa_node")
     return Place(parts[first:], int(node) if node.lstrip("-").isdigit() else NODE_UNKNOWN)
 
 
 def is_accelerator(path: Path) -> bool:
     """Whether a PCI device is a GPU that engines can use."""
-    return said(path / "vendor") in ACCELERATOR_VENDORS and said(path / "class").startswith(ACCELERATOR_CLASSES)
+    return text_of(path / "vendor") in ACCELERATOR_VENDORS and text_of(path / "class").startswith(ACCELERATOR_CLASSES)
 
 
 def cores(text: str) -> Iterable[int]:
@@ -190,7 +192,7 @@ def cores(text: str) -> Iterable[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def said(path: Path) -> str:
+def text_of(path: Path) -> str:
     """A file's text; empty if it is absent or unreadable, such as the unused entries of a GID table."""
     try:
         return path.read_text().strip()

@@ -112,14 +112,14 @@ def _layer_names(pool: Any) -> list[str]:
     """The names that the endpoint will give the pool's buffers; [] if chunks are sent after their pass anyway."""
     from sglang.srt.disaggregation.utils import get_kv_transfer_buf_infos, is_mla_backend, setup_state_kv_args
 
-    told = SimpleNamespace(num_draft_entries=0, prefill_start_layer=pool.start_layer)
-    told.kv_data_ptrs, told.kv_data_lens, told.kv_item_lens = get_kv_transfer_buf_infos(pool)
-    setup_state_kv_args(told, pool, None, len(told.kv_data_ptrs))
+    kv_args = SimpleNamespace(num_draft_entries=0, prefill_start_layer=pool.start_layer)
+    kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens = get_kv_transfer_buf_infos(pool)
+    setup_state_kv_args(kv_args, pool, None, len(kv_args.kv_data_ptrs))
     latent = is_mla_backend(pool)
-    match engine_facts.kind_beside(told):
+    match engine_facts.kind_beside(kv_args):
         case "":
-            return [buffer.name for buffer in geometry.kv_buffers(told, latent)]
+            return [buffer.name for buffer in geometry.kv_buffers(kv_args, latent)]
         case engine_facts.INDEXED:
-            buffers = [*geometry.kv_buffers(told, latent), *geometry.index_buffers(told)]
+            buffers = [*geometry.kv_buffers(kv_args, latent), *geometry.index_buffers(kv_args)]
             return [buffer.name for buffer in geometry.by_layer(buffers)]
     return []

@@ -228,7 +228,7 @@ class TransferEndpoint(CommonEndpoint):
                 return [geometry.indexed_pool(full, geometry.index_buffers(self.kv_args))]
         return [full]
 
-    def beside_pages(self, page_count: int, said_tokens: int, first_token: int) -> BesidePages | None:
+    def beside_pages(self, page_count: int, prompt_tokens: int, first_token: int) -> BesidePages | None:
         """What a second pool holds of a prompt of ``page_count`` pages; None if there is none.
 
         The decoder already has the tokens before ``first_token``. ``said_tokens`` is the prompt's length, which only a
@@ -237,7 +237,7 @@ class TransferEndpoint(CommonEndpoint):
         page_tokens = int(self.kv_args.page_size)
         match self._kind_beside:
             case engine_facts.WINDOWED:
-                return WindowPages(said_tokens, first_token, self._window_tokens, page_tokens)
+                return WindowPages(prompt_tokens, first_token, self._window_tokens, page_tokens)
             case engine_facts.STATE:
                 return StateSlot(page_count * page_tokens)
             case engine_facts.INDEXED:
@@ -278,7 +278,7 @@ class TransferEndpoint(CommonEndpoint):
         tokens, self.next_prompt_tokens = self.next_prompt_tokens, 0
         return tokens
 
-    def tell_stages(self, room: int, state: int) -> None:
+    def report_stages(self, room: int, state: int) -> None:
         """Reports a room's state on this pipeline stage to the first stage."""
         if self.pp_size > 1:
             self.request_status[room] = state

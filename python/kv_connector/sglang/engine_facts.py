@@ -114,22 +114,22 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
     """Parses the user's options; raises OptionError."""
     text = environment.get(OPTIONS_VARIABLE, "")
     try:
-        said = json.loads(text) if text else {}
+        given = json.loads(text) if text else {}
     except json.JSONDecodeError as fault:
         raise OptionError(
             f'{OPTIONS_VARIABLE} is not JSON ({fault}), expected an object like \'{{"listen_host": "10.0.0.1"}}\''
         ) from fault
-    if not isinstance(said, dict):
-        raise OptionError(f"{OPTIONS_VARIABLE} is {said!r}, expected a JSON object of options")
+    if not isinstance(given, dict):
+        raise OptionError(f"{OPTIONS_VARIABLE} is {given!r}, expected a JSON object of options")
     for name, (only, why) in _LEFT_TO_SGLANG.items():
         variable = variable_of(name)
         expected = "nothing" if only is None else f"{only!r} or nothing"
-        if said.get(name, only) != only:
-            raise OptionError(f"{OPTIONS_VARIABLE} has {name} {said[name]!r}, expected {expected}, because {why}")
+        if given.get(name, only) != only:
+            raise OptionError(f"{OPTIONS_VARIABLE} has {name} {given[name]!r}, expected {expected}, because {why}")
         if environment.get(variable) not in (None, "", only):
             raise OptionError(f"{variable} is {environment[variable]!r}, expected {expected}, because {why}")
     place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
-    options = _parse(said, mode, f"sglang-{mode}-{os.getpid()}-{place}", environment)
+    options = _parse(given, mode, f"sglang-{mode}-{os.getpid()}-{place}", environment)
     if options.unheard_limit_seconds:
         return options
     return dataclasses.replace(options, unheard_limit_seconds=_other_leg_seconds(mode, environment))
@@ -148,9 +148,9 @@ def early_options(mode: str) -> Options:
     return read_options(mode, _UNKNOWN_RANK)
 
 
-def _parse(said: dict[str, Any], mode: str, engine_id: str, environment: Mapping[str, str]) -> Options:
+def _parse(given: dict[str, Any], mode: str, engine_id: str, environment: Mapping[str, str]) -> Options:
     try:
-        return parse_options(said, role=_ROLES[mode], engine_id=engine_id, kv_port=0, environment=environment)
+        return parse_options(given, role=_ROLES[mode], engine_id=engine_id, kv_port=0, environment=environment)
     except OptionError as refused:
         raise OptionError(str(refused).replace(VLLM_OPTIONS_PLACE, OPTIONS_VARIABLE)) from None
 

@@ -70,12 +70,12 @@ def get_json(url: str, query: Mapping[str, int]) -> Mapping[str, Any]:
 
 def register_room(bootstrap_addr: str, room: int, dp_rank: int) -> bool:
     """Tells the bootstrap server which data-parallel rank has a room; logs an error and returns False if it cannot."""
-    said = json.dumps({"bootstrap_room": room, "dp_rank": dp_rank}).encode()
+    body = json.dumps({"bootstrap_room": room, "dp_rank": dp_rank}).encode()
     try:
         answer = ask(
             "POST",
             f"http://{bootstrap_addr}/register_dp_rank",
-            body=said,
+            body=body,
             headers={"Content-Type": "application/json"},
             limit_seconds=LOOKUP_LIMIT_SECONDS,
         )

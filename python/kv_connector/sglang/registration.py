@@ -90,11 +90,11 @@ def hook_scheduler() -> None:
     )
 
 
-def allocate_shared(original: Callable[..., Any], *args: Any, **said: Any) -> Any:
+def allocate_shared(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Wraps the allocation of SGLang's pools and metadata; torch is loaded by then."""
     from kv_connector.sglang import shared_memory
 
-    return shared_memory.allocate_shared(original, *args, **said)
+    return shared_memory.allocate_shared(original, *args, **named)
 
 
 def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:

@@ -59,7 +59,7 @@ class Sender(BaseKVSender):
         """The state that was last reported to the first pipeline stage."""
         self._with_stages = True
         """Whether the stages have not agreed yet on whether the request is computed."""
-        self._said_tokens = mgr.take_prompt_tokens()
+        self._given_tokens = mgr.take_prompt_tokens()
         self._beside: BesidePages | None = None
         """The part of the prompt in a second pool, if the model has one."""
         digest = mgr.take_prompt_digest()
@@ -68,7 +68,7 @@ class Sender(BaseKVSender):
             self._fail(refusal)
             return
         self._outgoing = mgr.exchange.announce(bootstrap_room, digest)
-        self._tell_stages(KVPoll.Bootstrapping)
+        self._report_stages(KVPoll.Bootstrapping)
         refusal = mgr.place_room(bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
         if refusal:
             self._fail(refusal)
@@ -85,7 +85,7 @@ class Sender(BaseKVSender):
         self._leave_stages()
         decoders_count = self.pop_decode_prefix_len() // self.kv_mgr.kv_args.page_size
         self._pages = PageList(decoders_count, num_kv_indices)
-        self._beside = self.kv_mgr.beside_pages(self._pages.total, self._said_tokens, self.pop_decode_prefix_len())
+        self._beside = self.kv_mgr.beside_pages(self._pages.total, self._given_tokens, self.pop_decode_prefix_len())
         self._begun = True
         self._context_slot = -1 if aux_index is None else int(aux_index)
 
@@ -130,11 +130,11 @@ class Sender(BaseKVSender):
         """Reports all readable chunks to the messenger, in order."""
         while self._chunks and _is_over(self._chunks[0].wait_event):
             chunk = self._chunks.popleft()
-            self._tell(chunk)
+            self._report(chunk)
             if chunk.last:
                 self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
 
-    def _tell(self, chunk: _Chunk) -> None:
+    def _report(self, chunk: _Chunk) -> None:
         """Reports a chunk; pages of a second pool are named with the last chunk."""
         beside, end_page = self._beside, chunk.end_page
         if beside is not None and not chunk.last:
@@ -199,7 +199,7 @@ class Sender(BaseKVSender):
     def poll(self) -> int:
         """The state of the transfer, a KVPoll; Success and Failed mean that nothing reads the pages any more."""
         state = self._own_state()
-        self._tell_stages(state)
+        self._report_stages(state)
         return state
 
     def _own_state(self) -> int:
@@ -228,10 +228,10 @@ class Sender(BaseKVSender):
         """
         return self.kv_mgr.agreed_state(self.bootstrap_room, self.poll())
 
-    def _tell_stages(self, state: int) -> None:
+    def _report_stages(self, state: int) -> None:
         if self._with_stages and state != self._reported_state:
             self._reported_state = int(state)
-            self.kv_mgr.tell_stages(self.bootstrap_room, self._reported_state)
+            self.kv_mgr.report_stages(self.bootstrap_room, self._reported_state)
 
     def _leave_stages(self) -> None:
         if self._with_stages:

@@ -49,21 +49,21 @@ class SharedZeros(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Replaces an allocation; torch calls this for every function."""
-        said = dict(kwargs or {})
+        named = dict(kwargs or {})
         if func is self._torch.zeros and self._possible:
-            shape = _shape(args, said)
-            dtype = said.get("dtype") or self._torch.get_default_dtype()
-            if shape and all(shape) and self._in_host_memory(said):
+            shape = _shape(args, named)
+            dtype = named.get("dtype") or self._torch.get_default_dtype()
+            if shape and all(shape) and self._in_host_memory(named):
                 try:
                     return self._mapped(shape, dtype)
                 except OSError as fault:
                     self._possible = False
                     logger.warning("KV memory cannot be shared with other processes (%s): shm is not offered", fault)
-        return func(*args, **said)
+        return func(*args, **named)
 
-    def _in_host_memory(self, said: Mapping[str, Any]) -> bool:
-        others = said.keys() - {"dtype", "device", "size"}
-        device = said.get("device") or self._torch.get_default_device()
+    def _in_host_memory(self, named: Mapping[str, Any]) -> bool:
+        others = named.keys() - {"dtype", "device", "size"}
+        device = named.get("device") or self._torch.get_default_device()
         return not others and self._torch.device(device).type == "cpu"
 
     def _mapped(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -82,25 +82,25 @@ def _forget(allocation: Allocation) -> None:
     os.close(allocation.memfd)
 
 
-def _shape(args: tuple[Any, ...], said: Mapping[str, Any]) -> tuple[int, ...]:
+def _shape(args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[int, ...]:
     """The shape requested from ``torch.zeros``, as numbers or as one sequence; () if the call has another form."""
-    given = args or (said.get("size", ()),)
+    given = args or (named.get("size", ()),)
     sizes = given[0] if len(given) == 1 and not isinstance(given[0], int) else given
     return tuple(int(size) for size in sizes)
 
 
-def allocate_shared(original: Callable[..., Any], *args: Any, **said: Any) -> Any:
+def allocate_shared(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Wraps the allocation of pools or metadata, in an engine that uses this backend."""
     from sglang.srt.runtime_context import get_device, get_disagg
 
     from kv_connector.sglang import BACKEND_NAME
 
     if get_disagg().disaggregation_transfer_backend != BACKEND_NAME:
-        return original(*args, **said)
+        return original(*args, **named)
     import torch
 
     with SharedZeros(torch), _on_device(torch) if get_device().device != "cpu" else contextlib.nullcontext():
-        return original(*args, **said)
+        return original(*args, **named)
 
 
 def _on_device(torch: Any) -> contextlib.AbstractContextManager[Any]:

@@ -198,11 +198,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """vLLM has one failure policy for all loads and would silently ignore one that is set inside MultiConnector."""
         if outer is None:
             return
-        said, heeded = load_failure_policy(self._config), load_failure_policy(outer._vllm_config)
-        if said != heeded and said == "recompute":
+        own_policy, heeded = load_failure_policy(self._config), load_failure_policy(outer._vllm_config)
+        if own_policy != heeded and own_policy == "recompute":
             raise OptionError(
-                f"kv_load_failure_policy is {said!r} at KvMessengerConnector and {heeded!r} around it, expected it"
-                " there: vLLM heeds the outer one for the loads of all connectors; set it at MultiConnector"
+                f"kv_load_failure_policy is {own_policy!r} at KvMessengerConnector and {heeded!r} around it, expected"
+                " it there: vLLM heeds the outer one for the loads of all connectors; set it at MultiConnector"
             )
 
     @guarded(lambda: None)
@@ -351,9 +351,9 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             raise AssertionError(f"{len(metadata)} workers host a messenger, expected {expected}")
         self._half.set_addresses(metadata)
 
-    def _check_addresses(self, said: Iterable[object]) -> None:
+    def _check_addresses(self, metadata: Iterable[object]) -> None:
         """MultiConnector passes the metadata of the first connector that has any to all of its connectors."""
-        others = sorted({type(each).__name__ for each in said if not isinstance(each, MessengerAddress)})
+        others = sorted({type(each).__name__ for each in metadata if not isinstance(each, MessengerAddress)})
         if others and self._facts.options.role != "decoder":
             raise OptionError(
                 f"KV Messenger was told {' and '.join(others)} in place of its messengers' addresses, expected those,"

@@ -64,8 +64,8 @@ def named_with(model: str, speculative_config: Any, *, model_id: str) -> str:
     draft = _with_kv(speculative_config)
     if draft is None:
         return model
-    said = fingerprint(draft.model, draft.hf_text_config, _method(speculative_config), model_id=model_id)
-    return f"{model} with --speculative-config {said}"
+    draft_name = fingerprint(draft.model, draft.hf_text_config, _method(speculative_config), model_id=model_id)
+    return f"{model} with --speculative-config {draft_name}"
 
 
 def _method(speculative_config: Any) -> str:

@@ -33,8 +33,8 @@ class HeadCounts:
     def read(cls, model: Any, draft: Any) -> HeadCounts:
         """Reads vLLM's ``ModelConfig`` of a model and of its draft, which is None if there is none."""
         models = [model] if draft is None else [model, draft]
-        said = {int(each.get_total_num_kv_heads()) for each in models}
-        named = frozenset(said.union(*(_named(_fields(each.hf_text_config)) for each in models)))
+        counts = {int(each.get_total_num_kv_heads()) for each in models}
+        named = frozenset(counts.union(*(_named(_fields(each.hf_text_config)) for each in models)))
         differing = getattr(getattr(model, "model_arch_config", None), "per_layer_overrides", None) or ()
         total = int(model.get_total_num_kv_heads())
         # A draft's layers have indices of their own, which may be those of the model's layers too.

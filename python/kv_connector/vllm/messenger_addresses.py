@@ -29,7 +29,7 @@ Messengers = tuple[Address, ...]
 """All messengers of one engine, in the order of its ranks."""
 
 
-def said_as_host(addresses: Sequence[Address]) -> str:
+def host_text(addresses: Sequence[Address]) -> str:
     """The value of ``remote_host``; the port of the first goes into ``remote_port``."""
     return addresses[0].host if len(addresses) == 1 else ",".join(map(str, addresses))
 

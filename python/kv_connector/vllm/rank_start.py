@@ -93,7 +93,7 @@ class OwnPart:
         if self.worker is not None:
             reports = self.worker.collect()
             if self.every_rank_votes and self.lead is not None:
-                self.lead.tell(Votes(reports.sent, reports.received))
+                self.lead.send_votes(Votes(reports.sent, reports.received))
             return reports.named(self.worker.names)
         if self.follower is None:
             return Reports()
@@ -116,7 +116,7 @@ class OwnPart:
         if self.worker is not None:
             self.worker.fence(meta)
         if meta.preempted and self.lead is not None:
-            self.lead.tell_fenced(meta.step)
+            self.lead.notify_fenced(meta.step)
         if meta.preempted and self.follower is not None:
             self.follower.wait_fenced(meta.step)
 

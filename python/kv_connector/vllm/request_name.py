@@ -62,18 +62,18 @@ def read_name(request_id: str, *, has_suffix: bool = True) -> RequestName:
     return RequestName(shared, item, choice, f"0_{parent}", int(response[1]) if response else None)
 
 
-def possible_names(said: str) -> tuple[str, ...]:
+def possible_names(request_id: str) -> tuple[str, ...]:
     """The possible common parts of both legs, given a request id of one side or the X-Request-ID.
 
     Whether the side that gave the id appends a suffix is known to that side only. It shows for a list's prompts alone,
     whose ids end in a short index otherwise.
     """
-    cut, whole = (read_name(said, has_suffix=has_suffix).shared for has_suffix in (True, False))
+    cut, whole = (read_name(request_id, has_suffix=has_suffix).shared for has_suffix in (True, False))
     if cut.startswith("cmpl-"):
         return (cut,)
     if cut.startswith(_PREFIXES):
         return tuple(dict.fromkeys((cut, whole)))
-    return (f"cmpl-{said}-0", f"chatcmpl-{said}", f"generate-tokens-{said}", said)
+    return (f"cmpl-{request_id}-0", f"chatcmpl-{request_id}", f"generate-tokens-{request_id}", request_id)
 
 
 def transfer_of(base: str, item: int) -> str:
@@ -82,8 +82,8 @@ def transfer_of(base: str, item: int) -> str:
     An id that is not valid in a frame, because a client's X-Request-ID is too long or has control characters, is
     replaced by its digest, which is the same on both sides.
     """
-    said = f"{base}#{item}" if item else base
-    return said if is_transfer_id(said) else f"sha256-{hashlib.sha256(said.encode(errors='surrogatepass')).hexdigest()}"
+    name = f"{base}#{item}" if item else base
+    return name if is_transfer_id(name) else f"sha256-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()}"
 
 
 def or_of_prompt(transfer: str, digest: str) -> str:

@@ -20,7 +20,7 @@ from kv_connector.vllm.kv_groups import (
     transferred_blocks,
     transferred_tokens,
 )
-from kv_connector.vllm.messenger_addresses import said_as_host
+from kv_connector.vllm.messenger_addresses import host_text
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import (
     Chunk,
@@ -55,7 +55,7 @@ class _Prefill:
     base: str
     prompt_tokens: int
     digest: str
-    told: bool = False
+    reported: bool = False
     """Whether the workers know it, from an announcement or a chunk."""
     given_up: bool = False
     """Whether it continues in the engine but is not sent any further."""
@@ -342,7 +342,7 @@ class SchedulerHalf:
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
         for announce in meta.announces:
             if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
-                prefill.told = True
+                prefill.reported = True
         for request_id in scheduler_output.preempted_req_ids or ():
             try:
                 self._preempt(request_id, meta)
@@ -426,7 +426,7 @@ class SchedulerHalf:
         if end_token == prefill.prompt_tokens:
             self._keep_windows(request_id, prefill)
         prefill.sent_tokens = end_token
-        prefill.told = True
+        prefill.reported = True
         # Assumed of vLLM: it commits a block to the prefix cache when it schedules the pass that will fill it. So a hit
         # may name blocks that are still empty, which another request fills in this pass or in one that still runs. The
         # first chunk therefore begins at token 0: a layer's pages are sent when the pass has written that layer.
@@ -454,7 +454,7 @@ class SchedulerHalf:
 
     def _give_up(self, request_id: str, prefill: _Prefill, meta: StepMetadata) -> None:
         """Stops sending a request that continues in the engine: its decoder is told, its end releases its blocks."""
-        if prefill.told:
+        if prefill.reported:
             prefill.given_up = True
             meta.given_up.append(self._numbers.of(request_id))
         else:
@@ -490,7 +490,7 @@ class SchedulerHalf:
         """Has the workers tell the decoder how the prefill ended, even without a chunk, and report when it is sent."""
         request_id = request.request_id
         number = self._numbers.of(request_id)
-        if not prefill.told and all(each.request != number for each in self._pending.announces):
+        if not prefill.reported and all(each.request != number for each in self._pending.announces):
             self._numbers.forget(request_id)
             return False, None
         outcome = _outcome(request, prefill)
@@ -516,7 +516,7 @@ class SchedulerHalf:
             return answer
         return answer | {
             "remote_engine_id": self._messengers[0].engine_id,
-            "remote_host": said_as_host([messenger.address for messenger in self._messengers]),
+            "remote_host": host_text([messenger.address for messenger in self._messengers]),
             "remote_port": self._messengers[0].address.port,
         }
 
@@ -558,8 +558,8 @@ class SchedulerHalf:
     def has_work(self) -> bool:
         """Whether the engine must go on stepping even if it has no request left."""
         pending = self._pending
-        told = pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines or pending.rejections
-        return bool(self._held or told or self._shadows.has_work())
+        news = pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines or pending.rejections
+        return bool(self._held or news or self._shadows.has_work())
 
     def is_idle(self) -> bool:
         """Whether no state is left; for leak checks at rest."""

@@ -50,13 +50,13 @@ class ShareableAllocation(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Replaces the allocation of the backing buffer; torch calls this for every function."""
-        said = dict(kwargs or {})
-        if func is self._torch.zeros and self._memory is None and self._is_backing_buffer(args, said):
+        named = dict(kwargs or {})
+        if func is self._torch.zeros and self._memory is None and self._is_backing_buffer(args, named):
             try:
                 return self._map(int(args[0]))
             except OSError as fault:
                 self._logger.warning("KV memory cannot be shared with other processes (%s): shm is not offered", fault)
-        return func(*args, **said)
+        return func(*args, **named)
 
     def _is_backing_buffer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         return (

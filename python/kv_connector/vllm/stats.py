@@ -37,14 +37,14 @@ class MessengerStats(KVConnectorStats):
     def reduce(self) -> dict[str, int | float]:
         """The values that vLLM logs for an interval."""
         counters = {short(name): gain for name, gain in self.data["counters"].items()}
-        said: dict[str, int | float] = {}
+        figures: dict[str, int | float] = {}
         for name in ("prefills_sent", "fetches_arrived", "fetches_failed", "layers_sent", "layers_sent_early"):
             if name in counters:
-                said[name] = counters[name]
+                figures[name] = counters[name]
         for name in ("sent_bytes", "received_bytes"):
             if name in counters:
-                said[name.replace("_bytes", "_MB")] = round(counters[name] / 1e6, 3)
-        return said
+                figures[name.replace("_bytes", "_MB")] = round(counters[name] / 1e6, 3)
+        return figures
 
     def is_empty(self) -> bool:
         """Whether there is nothing to report."""

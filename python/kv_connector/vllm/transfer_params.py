@@ -163,8 +163,8 @@ def rejected_transfers(params: Mapping[str, Any], request_id: str) -> tuple[str,
     """
     if is_transfer_id(transfer := params.get("transfer_id")):
         return (str(transfer),)
-    said = [name for name in (params.get("remote_request_id"), request_id) if isinstance(name, str) and name]
-    return tuple(dict.fromkeys(transfer_of(base, 0) for name in said for base in possible_names(name)))
+    names = [name for name in (params.get("remote_request_id"), request_id) if isinstance(name, str) and name]
+    return tuple(dict.fromkeys(transfer_of(base, 0) for name in names for base in possible_names(name)))
 
 
 def _read_receive(params: Mapping[str, Any], transfer: str, side: Side) -> Ask:
@@ -193,8 +193,8 @@ def _read_decoder_first(params: Mapping[str, Any], prefiller: object, transfer: 
             "kv_transfer_params name both 'prefiller' and 'remote_host', expected one of them: 'prefiller' when the"
             " request goes to the decoder only, 'remote_host' and 'remote_port' when it goes to both"
         )
-    said = list(prefiller) if isinstance(prefiller, list | tuple) else [prefiller]
-    named = [read_list(text) if isinstance(text, str) else () for text in said]
+    texts = list(prefiller) if isinstance(prefiller, list | tuple) else [prefiller]
+    named = [read_list(text) if isinstance(text, str) else () for text in texts]
     if not (all(named) and 0 < len(named) <= PREFILLERS_MAX):
         return _refused(
             "prefiller",

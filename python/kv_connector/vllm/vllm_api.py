@@ -164,7 +164,7 @@ __all__ = [
 
 
 _HEARS = "_kv_messenger_hears_of_weights"
-_TOLD_AFTER = {
+_NOTIFIED_AFTER = {
     "set_weight_version": "on_weights_versioned",
     "add_lora": "on_adapter_added",
     "remove_lora": "on_adapter_removed",
@@ -184,7 +184,7 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
     core_class: Any = module.EngineCore
     if _HEARS in vars(core_class):
         return
-    if any(not hasattr(core_class, name) for name in ("collective_rpc", *_TOLD_AFTER)):
+    if any(not hasattr(core_class, name) for name in ("collective_rpc", *_NOTIFIED_AFTER)):
         logger.warning("weight changes in the running engine are not detected: its core does not report them")
         return
     call = core_class.collective_rpc
@@ -207,18 +207,18 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
 
     setattr(core_class, _HEARS, True)
     core_class.collective_rpc = collective_rpc
-    for name, told in _TOLD_AFTER.items():
-        setattr(core_class, name, _telling(getattr(core_class, name), told))
+    for name, notified in _NOTIFIED_AFTER.items():
+        setattr(core_class, name, _notifying(getattr(core_class, name), notified))
 
 
-def _telling(original: Callable[..., Any], told: str) -> Callable[..., Any]:
-    """Wraps a method of the engine core: after it succeeds, ``told`` is called on each of the core's connectors."""
+def _notifying(original: Callable[..., Any], notified: str) -> Callable[..., Any]:
+    """Wraps a method of the engine core: after it succeeds, ``notified`` is called on each of the core's connectors."""
 
     @functools.wraps(original)
     def call(core: Any, argument: Any) -> Any:
         answer = original(core, argument)
         for connector in _own_connectors(core):
-            getattr(connector, told)(argument)
+            getattr(connector, notified)(argument)
         return answer
 
     return call
@@ -283,12 +283,12 @@ def attention_packing(attention_layers: Mapping[str, Any], names: Sequence[str])
 
     On CPU the packing depends on the instruction set, so equal shapes do not imply equal bytes.
     """
-    said = set()
+    packings = set()
     for name in names:
         layer = attention_layers.get(name)
         backend = getattr(layer, "attn_backend", None) or getattr(layer, "backend", None)
         get_name = getattr(backend, "get_name", None)
         backend_name = str(get_name()) if callable(get_name) else str(getattr(backend, "name", "unknown"))
         packing = getattr(layer, "isa", None)
-        said.add(f"{backend_name}:{packing}" if packing else backend_name)
-    return "+".join(sorted(said))
+        packings.add(f"{backend_name}:{packing}" if packing else backend_name)
+    return "+".join(sorted(packings))

@@ -126,7 +126,7 @@ class WorkerHalf:
         self._step_computes = False
         self._open_step: StepMetadata | None = None
         """The step whose forward pass is running, if it has chunks."""
-        self._told_counted_right = False
+        self._reported_counted_right = False
         self._sending: set[str] = set()
         """Prefills that the messenger knows, announced or begun, and that have not ended."""
         self._ended: dict[str, _Ended] = {}
@@ -143,7 +143,7 @@ class WorkerHalf:
         self._reports = Reports()
         self._news = WorkerNews()
         self._gains = GainMeter()
-        self._told_gauges: dict[str, float] = {}
+        self._reported_gauges: dict[str, float] = {}
         self._stats_due = time.monotonic()
 
     # ---- a step begins
@@ -196,12 +196,12 @@ class WorkerHalf:
             self._begin_chunks(meta, chunks)
 
     def _each(
-        self, items: Iterable[Item], tell: Callable[[Item], object], otherwise: Callable[[Item], None] | None = None
+        self, items: Iterable[Item], send: Callable[[Item], object], otherwise: Callable[[Item], None] | None = None
     ) -> None:
-        """Calls ``tell`` for each item; an error affects the request of that item only."""
+        """Calls ``send`` for each item; an error affects the request of that item only."""
         for item in items:
             try:
-                tell(item)
+                send(item)
             except Exception:
                 self._logger.exception("the messenger could not be told of %.200s", item)
                 if otherwise is not None:
@@ -346,8 +346,8 @@ class WorkerHalf:
                 self._lose(meta.chunks)
             case StepEnd.REFUSED:
                 self._client.give_up("it did not take the end of a step")
-        if self._steps.first_pass_is_right and not self._told_counted_right:
-            self._told_counted_right = True
+        if self._steps.first_pass_is_right and not self._reported_counted_right:
+            self._reported_counted_right = True
             self._news.counted_right += 1
 
     # ---- what has happened
@@ -418,9 +418,9 @@ class WorkerHalf:
         self._stats_due = now + STATS_INTERVAL_SECONDS
         stats = self._messenger.stats()
         gains = self._gains.gains(stats)
-        if not any(gains.values()) and stats.gauges == self._told_gauges:
+        if not any(gains.values()) and stats.gauges == self._reported_gauges:
             return None
-        self._told_gauges = dict(stats.gauges)
+        self._reported_gauges = dict(stats.gauges)
         return gains | {"gauges": {self._messenger.opened.incarnation: dict(stats.gauges)}}
 
     def address(self) -> MessengerAddress:
@@ -520,8 +520,8 @@ class WorkerHalf:
     def _fail(self, request: str, reason: str) -> None:
         waiting = self._fetching.pop(request)
         if reason:
-            said = self.names.shown(request)
-            self._logger.log(waiting.logged_as, "the KV of request %s did not come: %s", said, reason)
+            shown = self.names.shown(request)
+            self._logger.log(waiting.logged_as, "the KV of request %s did not come: %s", shown, reason)
         if waiting.is_shadow:
             self._news.shadows_failed.append(request)
             return

@@ -41,34 +41,34 @@ def main() -> int:
     )
     parser.add_argument("--shadows", action="store_true", help="prove each pair again and again, by shadow fetches")
     parser.add_argument("--log", action="store_true", help="print what the connector and the messengers log")
-    said = parser.parse_args()
+    parsed = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="engine-loop-") as folder:
         # vLLM's sockets and configurations go there too, and it removes neither.
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-        return _run(said)
+        return _run(parsed)
 
 
-def _run(said: argparse.Namespace) -> int:
-    vllm_release.choose(said.release)
+def _run(parsed: argparse.Namespace) -> int:
+    vllm_release.choose(parsed.release)
     from engine_loop.traffic import KINDS
 
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     log = logging.getLogger("vllm.kv_messenger")
     log.setLevel(logging.ERROR)
     log.propagate = False
-    if said.log:
+    if parsed.log:
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler(sys.stdout))
     gc.freeze()
-    if said.mutants:
-        return _mutants(said.world, said.patience or MUTANTS_PATIENCE_SECONDS)
+    if parsed.mutants:
+        return _mutants(parsed.world, parsed.patience or MUTANTS_PATIENCE_SECONDS)
     worlds = (
-        _named(said.worlds)
-        if said.worlds
-        else _in_turn(list(KINDS) if said.kind == "all" else said.kind.split(","), said.seed)
+        _named(parsed.worlds)
+        if parsed.worlds
+        else _in_turn(list(KINDS) if parsed.kind == "all" else parsed.kind.split(","), parsed.seed)
     )
     with contextlib.ExitStack() as stack:
-        return _worlds(said, worlds, _shadows(stack) if said.shadows else Counter())
+        return _worlds(parsed, worlds, _shadows(stack) if parsed.shadows else Counter())
 
 
 def _shadows(stack: contextlib.ExitStack) -> Counter[str]:
@@ -77,14 +77,14 @@ def _shadows(stack: contextlib.ExitStack) -> Counter[str]:
     return stack.enter_context(shadows.everywhere())
 
 
-def _worlds(said: argparse.Namespace, worlds: Iterable[tuple[str, int]], seen: Counter[str]) -> int:
+def _worlds(parsed: argparse.Namespace, worlds: Iterable[tuple[str, int]], seen: Counter[str]) -> int:
     from engine_loop.loop import PATIENCE_SECONDS, World
     from engine_loop.traffic import Traffic
 
     begun, done, found = time.monotonic(), 0, False
     for kind, seed in worlds:
         began = time.monotonic()
-        world = World(Traffic(kind, seed, said.world).world(), said.patience or PATIENCE_SECONDS)
+        world = World(Traffic(kind, seed, parsed.world).world(), parsed.patience or PATIENCE_SECONDS)
         violations = world.run()
         requests = sum(len(ask.prompts) * ask.choices for group in world.plan.groups for ask in group)
         done += requests
@@ -98,9 +98,9 @@ def _worlds(said: argparse.Namespace, worlds: Iterable[tuple[str, int]], seen: C
         for violation in (*violations[:3], *violations[3:][-3:]):
             found = True
             print(f"VIOLATION kind {kind} seed {seed}: {violation}", flush=True)
-        if (found and not said.keep_going) or (done >= said.requests and not said.worlds):
+        if (found and not parsed.keep_going) or (done >= parsed.requests and not parsed.worlds):
             break
-    if said.shadows:
+    if parsed.shadows:
         print(f"shadow fetches: {dict(seen)}")
     print(f"{done} requests in {time.monotonic() - begun:.0f} s, {'something is wrong' if found else 'clean'}")
     return 1 if found else 0

@@ -212,8 +212,8 @@ class LoopExecutor(Executor):
         return []
 
     def _get_kv_connector_handshake_metadata(self) -> list[dict[tuple[int, int], Any]]:
-        told = [rank.connector.get_handshake_metadata() for rank in self.ranks]
-        return [{(0, tp_rank): address} for tp_rank, address in enumerate(told) if address is not None]
+        addresses = [rank.connector.get_handshake_metadata() for rank in self.ranks]
+        return [{(0, tp_rank): address} for tp_rank, address in enumerate(addresses) if address is not None]
 
     def init_kv_output_aggregator(self, connector: Any) -> None:
         self._aggregator = KVOutputAggregator.from_connector(connector, self.plan.tp_size)
@@ -234,8 +234,8 @@ class LoopExecutor(Executor):
         output, future = self._queue.popleft()
         answers = self.runner.execute(output)
         for answer in answers:
-            told = answer.kv_connector_output
-            self.reported += len(told.finished_sending or ()) + len(told.finished_recving or ())
+            results = answer.kv_connector_output
+            self.reported += len(results.finished_sending or ()) + len(results.finished_recving or ())
         future.set_result(self._aggregator.aggregate(answers) if len(answers) > 1 else answers[0])
 
     def shutdown(self) -> None:
@@ -308,7 +308,7 @@ def _vllm_config(plan: EnginePlan) -> VllmConfig:
 
 def _images(beside: Beside) -> list[MultiModalFeatureSpec] | None:
     """As the API server tells them of content that the engine has seen."""
-    told = [
+    features = [
         MultiModalFeatureSpec(
             data=None,
             modality="image",
@@ -318,7 +318,7 @@ def _images(beside: Beside) -> list[MultiModalFeatureSpec] | None:
         )
         for offset, length, content in beside.images
     ]
-    return told or None
+    return features or None
 
 
 def _adapter(beside: Beside) -> LoRARequest | None:

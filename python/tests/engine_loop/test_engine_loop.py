@@ -42,8 +42,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: a process runs one release of vLLM, and one JVM."""
     command = [sys.executable, str(Path(__file__).parent), *arguments]
     with tempfile.TemporaryDirectory() as folder:
-        told = os.environ | {"TMPDIR": folder}
-        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_SECONDS, check=False, env=told)
+        environment = os.environ | {"TMPDIR": folder}
+        ended = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_SECONDS, check=False, env=environment
+        )
         assert not list(Path(folder).iterdir()), "it leaves nothing behind"
     return ended
 
@@ -72,6 +74,6 @@ def test_should_prove_pairs_by_shadow_fetches_beside_all_traffic(release: str) -
     kinds, requests = ",".join(SHADOWED_KINDS), str(SHADOWED_REQUESTS)
     ended = run("--release", release, "--kind", kinds, "--requests", requests, "--shadows")
     assert ended.returncode == 0, ended.stdout
-    said = next(line for line in ended.stdout.splitlines() if line.startswith("shadow fetches: "))
-    assert "'compared': " in said
-    print(said)
+    compared = next(line for line in ended.stdout.splitlines() if line.startswith("shadow fetches: "))
+    assert "'compared': " in compared
+    print(compared)

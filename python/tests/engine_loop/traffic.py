@@ -163,7 +163,7 @@ class Traffic:
         self._names += 1
         return f"{self.plan.kind}-{self.plan.seed}-{self._names}"
 
-    def ask(self, **said: Any) -> Ask:
+    def ask(self, **given: Any) -> Ask:
         """A both-legs ask, its legs in any order."""
         draw = self.random
         drawn = {
@@ -174,7 +174,7 @@ class Traffic:
             "awaits_grants": draw.random() < 0.4,
             "leg_delay": draw.choice([0, 0, 1, 5, 30]),
         }
-        return Ask(**(drawn | said))
+        return Ask(**(drawn | given))
 
     # ---- the world
 
@@ -265,8 +265,8 @@ def _reused_id(t: Traffic) -> None:
 
     def group() -> list[Ask]:
         name = t.random.choice(names)
-        said = {"name": name} if t.random.random() < 0.5 else {"transfer_id": name}
-        return [t.ask(decode_leg_ahead=t.random.random() < 0.7, **said)]
+        named = {"name": name} if t.random.random() < 0.5 else {"transfer_id": name}
+        return [t.ask(decode_leg_ahead=t.random.random() < 0.7, **named)]
 
     t.groups(group)
 

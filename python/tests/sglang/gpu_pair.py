@@ -121,7 +121,7 @@ class GpuPair:
 
     def memories(self) -> list[Any]:
         """Of both sides, as their messengers were told of them."""
-        return [memory for told in self.described for memory in told["ranks"][0]["memories"]]
+        return [memory for geometry in self.described for memory in geometry["ranks"][0]["memories"]]
 
     def write_page(self, buffer: int, page: int, content: bytes) -> None:
         device = the_device()

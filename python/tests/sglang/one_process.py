@@ -261,12 +261,12 @@ class OneProcessPipeline:
     """What stands for SGLang's group of pipeline ranks where all of them are opened one after the other."""
 
     def __init__(self) -> None:
-        self._said: Any = None
+        self._sent: Any = None
 
-    def broadcast_object(self, said: Any, src: int) -> Any:
+    def broadcast_object(self, sent: Any, src: int) -> Any:
         assert src == 0
-        self._said = said if said is not None else self._said
-        return self._said
+        self._sent = sent if sent is not None else self._sent
+        return self._sent
 
 
 def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:

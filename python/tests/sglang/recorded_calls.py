@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "recorded"
-LINE = re.compile(r"(?P<side>prefill|decode) (?P<call>\w+) ?(?P<told>.*)")
+LINE = re.compile(r"(?P<side>prefill|decode) (?P<call>\w+) ?(?P<text>.*)")
 
 
 @dataclass(frozen=True)
@@ -128,23 +128,23 @@ def _requests(lines: Sequence[str]) -> list[tuple[int, list[Call], list[Call]]]:
     for line in lines:
         parts = LINE.fullmatch(line)
         assert parts, f"not a recorded call: {line!r}"
-        side, name, told = parts["side"], parts["call"], parts["told"]
+        side, name, text = parts["side"], parts["call"], parts["text"]
         if name == "new":
             sides[side].append([])
         if (side, name) == ("prefill", "init"):
-            page_counts.append(int(told))
-        sides[side][-1].append(_call(name, told))
+            page_counts.append(int(text))
+        sides[side][-1].append(_call(name, text))
     return list(zip(page_counts, sides["prefill"], sides["decode"], strict=True))
 
 
-def _call(name: str, told: str) -> Call:
-    numbers = [int(number) for number in re.findall(r"\d+", told)]
+def _call(name: str, text: str) -> Call:
+    numbers = [int(number) for number in re.findall(r"\d+", text)]
     match name:
         case "plan":
-            return Plan(numbers[0], numbers[1], told.endswith("leaves"))
+            return Plan(numbers[0], numbers[1], text.endswith("leaves"))
         case "computed":
             return Computed(numbers[0], numbers[1])
         case "send":
-            return Sent(numbers[0], told.endswith("event"))
+            return Sent(numbers[0], text.endswith("event"))
         case _:
-            return Other(f"{name} {told}".rstrip() if name == "poll" else name)
+            return Other(f"{name} {text}".rstrip() if name == "poll" else name)

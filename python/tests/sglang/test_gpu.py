@@ -110,8 +110,8 @@ def test_should_move_pages_between_devices_and_say_that_no_gpu_has_seen_it(
     assert gpu_pair.torch.entered == 4, "pools and metadata of both sides"
     assert '"transport":"cuda"' in caplog.text
     assert all(memory["handleKind"] == "posixFd" for memory in gpu_pair.memories())
-    said = [record.getMessage() for record in caplog.get_records("setup")]
-    assert sum("gpu is 'unproven'" in line and "only against a stand-in" in line for line in said) == 2
+    logged = [record.getMessage() for record in caplog.get_records("setup")]
+    assert sum("gpu is 'unproven'" in line and "only against a stand-in" in line for line in logged) == 2
 
 
 def test_should_move_pages_that_torchs_own_allocator_has_put_on_a_device(
@@ -350,7 +350,7 @@ def test_should_tell_passes_when_the_first_that_computes_a_prompt_was_counted_ri
 
 
 @pytest.mark.parametrize(
-    ("said", "way"),
+    ("sentence", "way"),
     [
         ("counted 4 KV buffers, expected 8", lambda passes: passes.graph(passes.layers[:2])),
         ("counted 0 KV buffers, expected 8", lambda _: lambda: None),
@@ -366,10 +366,10 @@ def test_should_tell_passes_when_the_first_that_computes_a_prompt_was_counted_ri
     ],
 )
 def test_should_tell_no_pass_when_the_first_was_counted_otherwise(
-    first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, said: str, way: Callable[[FirstPasses], Any]
+    first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, sentence: str, way: Callable[[FirstPasses], Any]
 ) -> None:
     first_passes.run(way(first_passes))
-    assert said in caplog.text
+    assert sentence in caplog.text
     first_passes.run(first_passes.eager(first_passes.layers))
     assert first_passes.planned == 0
 
@@ -383,18 +383,18 @@ def twice(launch: Callable[[], object]) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "sentence"),
     [
         ("cuLaunchKernel", "the first pass cannot be counted"),
         ("cuStreamSynchronize", "the end of the first forward pass"),
     ],
 )
 def test_should_tell_no_pass_when_the_driver_refuses_to_count_the_first(
-    first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, call: str, said: str
+    first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, call: str, sentence: str
 ) -> None:
     the_device().stand_in.standInFail(call.encode(), 1, OUT_OF_MEMORY)
     first_passes.run(first_passes.eager(first_passes.layers))
-    assert said in caplog.text
+    assert sentence in caplog.text
     first_passes.run(first_passes.eager(first_passes.layers))
     assert first_passes.planned == 0
 
@@ -441,9 +441,9 @@ def test_should_send_nothing_of_a_pass_whose_end_the_driver_refuses(
     from kv_connector.sglang.exchange import PlannedChunk
 
     steps = gpu_pair.pair.prefiller.endpoint.steps
-    told: list[str] = []
+    calls: list[str] = []
     exchange = SimpleNamespace(
-        step=lambda *_: True, step_ended=lambda *_: told.append("ended"), step_failed=lambda *_: told.append("failed")
+        step=lambda *_: True, step_ended=lambda *_: calls.append("ended"), step_failed=lambda *_: calls.append("failed")
     )
     monkeypatch.setattr(steps, "_exchange", exchange)
 
@@ -452,7 +452,7 @@ def test_should_send_nothing_of_a_pass_whose_end_the_driver_refuses(
         return "result"
 
     assert steps.run(lambda: [PlannedChunk(CHUNK, lambda: None)], forward) == "result"
-    assert told == ["failed"]
+    assert calls == ["failed"]
 
 
 def test_should_leave_chunks_to_the_end_of_their_pass_where_the_device_does_not_count(
@@ -497,8 +497,8 @@ def test_should_refuse_on_a_gpu_what_takes_memory_or_parts_a_pass(
     assert gpu is not None
     publish_arguments(tmp_path, 1)
     off = {"enable_memory_saver": False, "enable_two_batch_overlap": False}
-    said = SimpleNamespace(**off | refused)
-    monkeypatch.setattr(runtime_context, "get_exec", lambda: SimpleNamespace(features=said, overlap=said))
+    features = SimpleNamespace(**off | refused)
+    monkeypatch.setattr(runtime_context, "get_exec", lambda: SimpleNamespace(features=features, overlap=features))
     if "enable_pdmux" in refused:
         monkeypatch.setattr(runtime_context, "get_disagg", lambda: SimpleNamespace(**refused))
     rank = SimpleNamespace(system_dp_rank=0, pp_rank=0, engine_rank=0, state_types=[])

@@ -73,8 +73,8 @@ def test_should_hold_pages_of_aborted_requests_without_a_time_limit_and_say_so(
         queue = transfer_queue()
     ours = backend == "kv_messenger"
     assert queue.deferred_kv_release_timeout == (float("inf") if ours else limit_seconds)
-    said = f"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT ({limit_seconds} s) does not apply"
-    assert (said in caplog.text) == ours
+    sentence = f"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT ({limit_seconds} s) does not apply"
+    assert (sentence in caplog.text) == ours
 
 
 def test_should_end_the_start_where_sglang_has_no_such_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ class World:
         from kv_connector.sglang.pair_states import PairStates, Verdict
 
         self.pairs = PairStates(self.check, weights=lambda: "", logger=logging.getLogger("pairs"))
-        exchange: Any = SimpleNamespace(count_compared=lambda *said: self.counted.append(said[0]))
+        exchange: Any = SimpleNamespace(count_compared=lambda *counted: self.counted.append(counted[0]))
         self.pair_check = pair_check.PairCheck(
             self.pairs, exchange, None, window_tokens=0, logger=logging.getLogger("check")
         )

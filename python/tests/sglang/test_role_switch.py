@@ -99,14 +99,14 @@ def test_should_say_of_its_weights_what_it_has_loaded_not_what_its_folder_has_si
 
     from kv_connector.sglang import engine_facts
 
-    def said() -> tuple[str, str]:
+    def state() -> tuple[str, str]:
         sides = (pair.prefiller, pair.decoder)
         first, second = (
             engine_facts.read(side.endpoint._server_args, side.endpoint.kv_args, side.endpoint._mode) for side in sides
         )
         return first.weights_digest, second.weights_digest
 
-    before = said()
+    before = state()
     write(tmp_path / "model.safetensors", trained(1))
     pair.switch_roles()
-    assert said() == before
+    assert state() == before

@@ -320,6 +320,8 @@ def test_should_refuse_a_model_whose_state_sglang_does_not_name() -> None:
 
     refuse_unnamed_state(model(LlamaConfig()), ["swa"])
     refuse_unnamed_state(model(FalconH1Config()), ["mamba"])
-    for kinds, said in ((["swa"], "swa"), ([], "nothing")):
-        with pytest.raises(OptionError, match=rf"SGLang names {said} to a backend .*, expected 'mamba' among it: what"):
+    for kinds, named in ((["swa"], "swa"), ([], "nothing")):
+        with pytest.raises(
+            OptionError, match=rf"SGLang names {named} to a backend .*, expected 'mamba' among it: what"
+        ):
             refuse_unnamed_state(model(FalconH1Config()), kinds)

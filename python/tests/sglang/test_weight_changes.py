@@ -25,7 +25,7 @@ SERVING = SimpleNamespace(weight_version="default")
 """Where SGLang keeps the version that it was told."""
 
 
-def told(*, new_version: str | None) -> None:
+def record(*, new_version: str | None) -> None:
     SERVING.weight_version = new_version or SERVING.weight_version
 
 
@@ -54,7 +54,7 @@ def updater_of(**runner_updates: Callable[..., Any]) -> Updater:
     updater.tp_worker = SimpleNamespace(weight_update_runners=lambda: [("target", runner)], model_runner=runner)
     updater.draft_worker = updater.metrics_collector = updater._session = None
     updater.flush_cache = lambda **_: True
-    updater.scheduler = SimpleNamespace(record_weight_version_change=told)
+    updater.scheduler = SimpleNamespace(record_weight_version_change=record)
     return updater
 
 
@@ -83,17 +83,17 @@ def test_should_name_weights_that_sglang_loaded_without_a_version(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("message", "name"),
     [
         ("Failed to update weights: a file has gone.\nRolling back to original weights.", "lost"),
         ("Failed to get weights iterator: no such folder.", ""),
         ("Online weight updates are not supported while a cache is in use", ""),
     ],
 )
-def test_should_count_a_change_that_failed_unless_nothing_was_touched(said: str, name: str, tmp_path: Path) -> None:
+def test_should_count_a_change_that_failed_unless_nothing_was_touched(message: str, name: str, tmp_path: Path) -> None:
     from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
 
-    updater = updater_of(update_weights_from_disk=lambda *_, **__: (False, said))
+    updater = updater_of(update_weights_from_disk=lambda *_, **__: (False, message))
     updater.update_weights_from_disk(UpdateWeightFromDiskReqInput(model_path=str(tmp_path), weight_version="step 7"))
     assert name_of_now().partition(" ")[0] == name
 
@@ -138,11 +138,11 @@ def test_should_count_tensors_that_a_trainer_sent_in_part() -> None:
             return own.load_weights_from_distributed(weights)  # type: ignore[no-any-return]
 
     updater = updater_of(receive_weights_from_distributed=lambda **_: sent, load_weights_from_distributed=load)
-    told = UpdateWeightsFromDistributedReqInput(names=["a", "b"], dtypes=["float32"] * 2, shapes=[[4], [5]])
-    assert not updater.update_weights_from_distributed(told).success
+    request = UpdateWeightsFromDistributedReqInput(names=["a", "b"], dtypes=["float32"] * 2, shapes=[[4], [5]])
+    assert not updater.update_weights_from_distributed(request).success
     assert name_of_now() == "", "no session is open, nothing was touched"
     updater._session = session(loaded=False)
-    answer = updater.update_weights_from_distributed(told)
+    answer = updater.update_weights_from_distributed(request)
     assert (answer.success, model.weights["a"].sum()) == (False, 4)
     assert "partially updated" in answer.message
     assert name_of_now().startswith("lost by ")
@@ -159,8 +159,8 @@ def test_should_not_count_what_a_draft_alone_was_given() -> None:
 
     updater = updater_of(receive_weights_from_distributed=lambda **_: [])
     updater._session = session(loaded=False, selector="draft")
-    told = UpdateWeightsFromDistributedReqInput(names=[], dtypes=[], shapes=[], selector="draft")
-    assert updater.update_weights_from_distributed(told).success
+    request = UpdateWeightsFromDistributedReqInput(names=[], dtypes=[], shapes=[], selector="draft")
+    assert updater.update_weights_from_distributed(request).success
     assert name_of_now() == ""
 
 
@@ -176,7 +176,7 @@ def test_should_count_weights_that_were_written_past_sglang(
 
     monkeypatch.setattr(torch.distributed, "barrier", lambda **_: None)
     ended = []
-    updater = updater_of(end_weight_update=lambda **said: ended.append(said))
+    updater = updater_of(end_weight_update=lambda **named: ended.append(named))
     updater.tp_cpu_group = None
     assert not updater.end_weight_update(EndWeightUpdateReqInput()).success
     assert name_of_now() == "", "there was no session"

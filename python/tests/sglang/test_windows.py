@@ -59,17 +59,17 @@ class Prompt:
         self.sender: Any = None
         self.receiver: Any = None
 
-    def begin(self, said_tokens: int | None = None) -> None:
+    def begin(self, given_tokens: int | None = None) -> None:
         from one_process import pages, wait_for
         from sglang.srt.disaggregation.base.conn import KVPoll
 
         pair = self._pair
         pair.prefiller.endpoint.next_prompt_tokens = self.tokens
         self.sender, self.receiver = pair.sender(self.room), pair.receiver(self.room)
-        self.receiver.prompt_tokens = said_tokens or self.tokens
+        self.receiver.prompt_tokens = given_tokens or self.tokens
         windowed = [pages(*self.windowed_targets)]
         self.receiver.send_metadata(pages(*self.targets), 5, windowed, decode_prefix_len=self.prefix)
-        if said_tokens is None:
+        if given_tokens is None:
             wait_for(self.sender, KVPoll.WaitingForInput)
 
     def send(self) -> None:
@@ -138,7 +138,7 @@ def test_should_fail_a_prompt_whose_windowed_pages_are_not_as_many_as_its_tokens
     from sglang.srt.disaggregation.base.conn import KVPoll
 
     prompt = Prompt(pair, 55)
-    prompt.begin(said_tokens=54)
+    prompt.begin(given_tokens=54)
     assert prompt.receiver.poll() == KVPoll.Failed
     with pytest.raises(
         Exception, match="gives 4 pages and 3 of the layers with a window of 39 tokens, expected 4 and 4"

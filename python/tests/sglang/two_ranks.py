@@ -210,7 +210,7 @@ class PrefillerRank:
             take_prompt_tokens=lambda: 0,
             take_prompt_digest=lambda: "d",
             place_room=lambda *_: "",
-            tell_stages=lambda *_: None,
+            report_stages=lambda *_: None,
             forget_room=lambda *_: None,
             beside_pages=lambda *_: None,
         )

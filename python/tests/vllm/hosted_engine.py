@@ -275,8 +275,8 @@ class HostedEngine(SimulatedEngine):
         self.pool.free_blocks(freed)
         if not self.has_work():
             return "idle"
-        told = any(getattr(self._meta, each.name) for each in fields(self._meta) if each.name != "step")
-        happened = self._shares or results.finished_sending or results.finished_recving or told
+        has_news = any(getattr(self._meta, each.name) for each in fields(self._meta) if each.name != "step")
+        happened = self._shares or results.finished_sending or results.finished_recving or has_news
         happened = happened or self.host.freePages() != free_before  # quarantined blocks came back: others may begin
         happened = happened or self.gate._queued  # vLLM steps on, and asks again
         return "busy" if happened else "quiet"

@@ -545,5 +545,5 @@ def remote_decode(**more: Any) -> dict[str, Any]:
 
 def remote_prefill(answer: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """What a router sends to a decoder."""
-    said = answer or {"remote_engine_id": "engine-kv_producer", "remote_host": "127.0.0.1", "remote_port": 14579}
-    return {**said, "do_remote_prefill": True, "do_remote_decode": False, **more}
+    prefiller = answer or {"remote_engine_id": "engine-kv_producer", "remote_host": "127.0.0.1", "remote_port": 14579}
+    return {**prefiller, "do_remote_prefill": True, "do_remote_decode": False, **more}

@@ -204,9 +204,9 @@ class SimulatedMessenger:
         assert chunk["firstToken"] == prefill["end"]
         assert chunk["firstToken"] < chunk["endToken"] <= chunk["promptTokens"] == prefill["prompt"]
         prefill["end"] = chunk["endToken"]
-        (told,) = chunk["groups"]
-        assert told["firstPage"] == len(prefill["pages"]), "allowed, and pointless"
-        prefill["pages"] += told["pages"]
+        (group,) = chunk["groups"]
+        assert group["firstPage"] == len(prefill["pages"]), "allowed, and pointless"
+        prefill["pages"] += group["pages"]
         assert len(prefill["pages"]) * page_tokens >= chunk["endToken"]
         assert len(set(prefill["pages"])) == len(prefill["pages"])
         assert all(0 <= page < self.geometry["groups"][0]["pageCount"] for page in prefill["pages"])

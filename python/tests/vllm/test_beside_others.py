@@ -109,13 +109,13 @@ def range_loading(multi: type) -> type:
 
         def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
             (results, *others) = [each.get_transfer_results(finished_req_ids) for each in self._connectors]
-            told = [request for each in (results, *others) for request in each.finished_recving]
-            for request in told:
+            received = [request for each in (results, *others) for request in each.finished_recving]
+            for request in received:
                 self.contributors[request] -= 1
             for each in others:
                 results.finished_sending |= each.finished_sending
                 results.failed_recving |= each.failed_recving
-            results.finished_recving = {request for request in told if not self.contributors[request]}
+            results.finished_recving = {request for request in received if not self.contributors[request]}
             return results
 
     return RangeLoading
@@ -128,9 +128,9 @@ class SharedEngine(SimulatedEngine):
     multi: type[Any]
 
     def _connector(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> tuple[Any, Any]:
-        said = vllm_config.kv_transfer_config
-        ours = OURS | {"kv_role": said.kv_role, "kv_connector_extra_config": said.kv_connector_extra_config}
-        outer = config(said.kv_role)
+        given = vllm_config.kv_transfer_config
+        ours = OURS | {"kv_role": given.kv_role, "kv_connector_extra_config": given.kv_connector_extra_config}
+        outer = config(given.kv_role)
         outer.model_config = vllm_config.model_config
         children = [STORE, ours] if self.store_first else [ours, STORE]
         outer.kv_transfer_config.kv_connector_extra_config = {"connectors": children}
@@ -153,9 +153,9 @@ class SharedEngine(SimulatedEngine):
 class _TransferConfig(SimpleNamespace):
     """As much of vLLM's KVTransferConfig as MultiConnector and the connectors read."""
 
-    def __init__(self, **said: Any) -> None:
+    def __init__(self, **given: Any) -> None:
         plain = {"kv_role": "kv_both", "kv_port": 14579, "kv_connector_extra_config": {}}
-        super().__init__(**(plain | said))
+        super().__init__(**(plain | given))
         self.is_kv_producer = self.kv_role != "kv_consumer"
 
 

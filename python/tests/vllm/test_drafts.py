@@ -35,7 +35,7 @@ class DraftingEngine(SimulatedEngine):
         super().__init__(release, kv_role, layers=LAYERS + DRAFTED, speculative=speculating())
         self.hooked_layers = list(LAYERS)
         self.counted_by_drafts = 0
-        self.told_before_drafts: list[str] = []
+        self.sent_before_drafts: list[str] = []
 
     def _end_forward(self) -> None:
         self.worker.start_load_kv(None)
@@ -44,7 +44,7 @@ class DraftingEngine(SimulatedEngine):
         results = super()._results(output)
         if output.total_num_scheduled_tokens:
             count = self.messenger.count
-            self.told_before_drafts.append(self.messenger.commands[-1]["do"])
+            self.sent_before_drafts.append(self.messenger.commands[-1]["do"])
             for layer in DRAFTED * PASSES:
                 self._hook(layer)
             self.counted_by_drafts += self.messenger.count - count
@@ -63,7 +63,7 @@ def test_should_release_a_draft_s_layers_with_the_end_of_the_step(vllm_release: 
     assert prefiller.messenger.counter_starts == [41, 45, 49]
     assert prefiller.messenger.count == 41 + 3 * len(LAYERS)
     assert prefiller.counted_by_drafts == 0
-    assert prefiller.told_before_drafts == ["step"] * 3, "no pages may leave that a drafter has not written"
+    assert prefiller.sent_before_drafts == ["step"] * 3, "no pages may leave that a drafter has not written"
     prefiller.messenger.release(REQUEST)
     prefiller.steps(2)
     assert prefiller.at_rest()

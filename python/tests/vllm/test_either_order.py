@@ -156,8 +156,8 @@ class Story:
 
     def _settle(self) -> None:
         """What has become possible happens: a grant, an arrival, the end of a cancelled fetch, a release."""
-        told = {command["do"] for command in self.decoder.messenger.commands}
-        if self._fetching() and "abandon" in told:
+        commands = {command["do"] for command in self.decoder.messenger.commands}
+        if self._fetching() and "abandon" in commands:
             self._fail("the engine gave the request up")
         known = PREFILL in self.prefiller.requests
         if self._fetching() and known and not self._granted and PREFILL not in self.prefiller.ended:
@@ -170,7 +170,7 @@ class Story:
             self.decoder.messenger.arrive(DECODE)
         elif owed and self._fetching():
             self._fail("the prefill was aborted")
-        if owed and (not finished or (self._fetched() and not self._fetching()) or "decline" in told):
+        if owed and (not finished or (self._fetched() and not self._fetching()) or "decline" in commands):
             self.prefiller.messenger.release(PREFILL)
 
     def _fetching(self) -> bool:

@@ -79,7 +79,7 @@ def test_should_begin_anew_after_an_interruption() -> None:
     assert clock.slept == []
 
 
-class Told:
+class Observed:
     """Stands for an engine's EmptySteps and notes what it is told."""
 
     def __init__(self, engine: SimulatedEngine) -> None:
@@ -103,14 +103,14 @@ class Told:
 
 def test_should_wait_for_kv_and_not_while_something_is_computed(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
-    told = Told(decoder)
-    assert told.of_step(decoder) == ["wait"], "vLLM steps for something else: another rank, another connector"
+    observed = Observed(decoder)
+    assert observed.of_step(decoder) == ["wait"], "vLLM steps for something else: another rank, another connector"
     decoder.add(REQUEST, 700, remote_prefill(), max_tokens=2)
-    assert told.of_step(decoder) == ["interrupted", "wait"], "a new fetch is waited for anew"
-    assert told.of_step(decoder) == ["wait"]
+    assert observed.of_step(decoder) == ["interrupted", "wait"], "a new fetch is waited for anew"
+    assert observed.of_step(decoder) == ["wait"]
     decoder.messenger.arrive(REQUEST)
-    assert told.of_step(decoder) == ["interrupted"]
-    assert told.of_step(decoder) == ["interrupted"], "the request's own forward pass"
+    assert observed.of_step(decoder) == ["interrupted"]
+    assert observed.of_step(decoder) == ["interrupted"], "the request's own forward pass"
     decoder.steps(2)
     assert decoder.at_rest()
 
@@ -118,10 +118,10 @@ def test_should_wait_for_kv_and_not_while_something_is_computed(engine: EngineMa
 def test_should_wait_for_the_release_of_a_prefill_and_report_it_in_the_same_step(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 200, remote_decode())
-    told = Told(prefiller)
-    assert told.of_step(prefiller) == ["interrupted"]
-    assert told.of_step(prefiller) == ["interrupted", "wait"]
-    assert told.of_step(prefiller) == ["wait"]
-    told.meanwhile = lambda: prefiller.messenger.release(REQUEST)
-    assert told.of_step(prefiller) == ["news in time"]
+    observed = Observed(prefiller)
+    assert observed.of_step(prefiller) == ["interrupted"]
+    assert observed.of_step(prefiller) == ["interrupted", "wait"]
+    assert observed.of_step(prefiller) == ["wait"]
+    observed.meanwhile = lambda: prefiller.messenger.release(REQUEST)
+    assert observed.of_step(prefiller) == ["news in time"]
     assert prefiller.at_rest()

@@ -16,7 +16,7 @@ from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, KvGroup
 
 
 def described(kv_caches: dict[str, Any], **more: Any) -> Any:
-    said = {
+    given = {
         "layer_names": list(kv_caches),
         "groups": [KvGroup(tuple(kv_caches), 128)],
         "model": "tiny@0",
@@ -26,7 +26,7 @@ def described(kv_caches: dict[str, Any], **more: Any) -> Any:
         "pp": (0, 1),
         **more,
     }
-    geometry, _ = describe(kv_caches, **said)
+    geometry, _ = describe(kv_caches, **given)
     return geometry
 
 

@@ -45,10 +45,10 @@ class Prefiller:
 
     def __init__(self, release: Release, device: Device, kv_role: str = "kv_producer", transport: str = "tcp") -> None:
         self.release, self.device = release, device
-        said = config(kv_role, extra={"transports": [transport], "gpu": "unproven"})
-        said.device_config.device_type = "cuda"
+        settings = config(kv_role, extra={"transports": [transport], "gpu": "unproven"})
+        settings.device_config.device_type = "cuda"
         counting = release.rank_start.DeviceCounting
-        self.connector = release.connector.KvMessengerConnector(said, release.base.KVConnectorRole.WORKER, caches())
+        self.connector = release.connector.KvMessengerConnector(settings, release.base.KVConnectorRole.WORKER, caches())
         self.connector.open_messenger = self._open
         self.connector._starting().device_counting = lambda: counting.on(device.driver, device.stream)
         self.connector._starting().cuda_driver = lambda: device.driver
@@ -106,7 +106,7 @@ class Prefiller:
         self.end()
         return self.messenger.count
 
-    def told(self) -> list[str]:
+    def step_commands(self) -> list[str]:
         """What the messenger heard of steps."""
         return [command["do"] for command in self.messenger.commands if command["do"].startswith("step")]
 
@@ -222,7 +222,7 @@ def test_should_send_nothing_of_a_step_that_cannot_begin_on_the_device(prefiller
     prefiller.begin()
     assert not prefiller.connector.has_connector_metadata()
     prefiller.end()
-    assert prefiller.told() == ["step", "stepEnded"]
+    assert prefiller.step_commands() == ["step", "stepEnded"]
     assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["failed"]
 
 
@@ -233,7 +233,7 @@ def test_should_send_nothing_of_a_step_that_cannot_end_on_the_device(prefiller: 
     prefiller.device.finish()
     prefiller.device.stand_in.standInFail(b"cuLaunchKernel", 1, OUT_OF_MEMORY)
     prefiller.end()
-    assert [told["step"] for told in prefiller.messenger.of_kind("stepFailed")] == [2]
+    assert [failed["step"] for failed in prefiller.messenger.of_kind("stepFailed")] == [2]
     assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["failed"]
 
 
@@ -269,10 +269,10 @@ def test_should_not_start_on_a_device_that_does_not_count(
     ],
 )
 def test_should_refuse_what_it_cannot_do(vllm_release: Release, device: str, gpu: str, sentence: str) -> None:
-    said = config("kv_producer", extra={"gpu": gpu})
-    said.device_config.device_type = device
+    settings = config("kv_producer", extra={"gpu": gpu})
+    settings.device_config.device_type = device
     with pytest.raises(Exception, match=sentence):
-        vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(said)
+        vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(settings)
 
 
 @pytest.mark.parametrize(
@@ -303,14 +303,14 @@ def test_should_tell_the_first_pass_when_it_is_over_and_later_ones_before(
     prefiller.begin()
     prefiller.run_pass()
     prefiller.device.finish()
-    assert prefiller.told() == []
+    assert prefiller.step_commands() == []
     with caplog.at_level(logging.INFO):
         prefiller.end()
-    assert prefiller.told() == ["step", "stepEnded"]
+    assert prefiller.step_commands() == ["step", "stepEnded"]
     assert prefiller.messenger.chunks_of("r1")[0]["endToken"] == 100
     assert "the first forward pass was counted correctly" in caplog.text
     prefiller.begin()
-    assert prefiller.told() == ["step", "stepEnded", "step"]
+    assert prefiller.step_commands() == ["step", "stepEnded", "step"]
 
 
 def captured(*passes: tuple[str, ...]) -> Callable[[Prefiller], Callable[[], None]]:
@@ -350,11 +350,11 @@ def test_should_take_a_first_pass_that_counts_each_layer_once(
         prefiller.end()
     assert prefiller.counted_right == 1
     prefiller.begin()
-    assert prefiller.told()[-1] == "step"
+    assert prefiller.step_commands()[-1] == "step"
 
 
 @pytest.mark.parametrize(
-    ("said", "way"),
+    ("sentence", "way"),
     [
         ("counted 2 layers, expected 4", captured(LAYERS[:2])),
         ("counted 0 layers, expected 4", lambda _: lambda: None),
@@ -366,14 +366,14 @@ def test_should_take_a_first_pass_that_counts_each_layer_once(
 def test_should_send_whole_passes_when_the_first_was_counted_otherwise(
     prefiller: Prefiller,
     caplog: pytest.LogCaptureFixture,
-    said: str,
+    sentence: str,
     way: Callable[[Prefiller], Callable[[], None]],
 ) -> None:
     forward = way(prefiller)
     prefiller.begin()
     forward()
     prefiller.end()
-    assert f"the first pass on this GPU {said}, each once and in order" in caplog.text
+    assert f"the first pass on this GPU {sentence}, each once and in order" in caplog.text
     for step in (2, 3):
         start = prefiller.messenger.count
         prefiller.begin()
@@ -381,9 +381,9 @@ def test_should_send_whole_passes_when_the_first_was_counted_otherwise(
         forward()
         prefiller.device.finish()
         assert prefiller.messenger.count == start
-        assert prefiller.told() == ["step", "stepEnded"] * (step - 1)
+        assert prefiller.step_commands() == ["step", "stepEnded"] * (step - 1)
         prefiller.end()
-        assert prefiller.told() == ["step", "stepEnded"] * step
+        assert prefiller.step_commands() == ["step", "stepEnded"] * step
     assert [prefiller.messenger.chunks_of(f"r{step}")[0]["endToken"] for step in (1, 2, 3)] == [100] * 3
     assert prefiller.counted_right == 0
 
@@ -393,14 +393,14 @@ def test_should_release_what_is_told_late_behind_what_the_device_has_queued(pref
     prefiller.begin()
     prefiller.end()
     assert prefiller.counted_right == 0
-    told: list[Any] = []
-    submit, prefiller.messenger.submit = prefiller.messenger.submit, told.extend
+    submitted: list[Any] = []
+    submit, prefiller.messenger.submit = prefiller.messenger.submit, submitted.extend
     start = prefiller.messenger.count
     prefiller.begin()
     opened = prefiller.device.hold()
     prefiller.connector.wait_for_save()
-    assert [name_of(command) for command in told] == ["announce", "step", "stepEnded"]
-    assert (told[1].counter_start, told[2].counter_end) == (start, start + 5)
+    assert [name_of(command) for command in submitted] == ["announce", "step", "stepEnded"]
+    assert (submitted[1].counter_start, submitted[2].counter_end) == (start, start + 5)
     assert prefiller.messenger.count == start, "its pages are written when the word says so"
     opened.set()
     prefiller.device.finish()
@@ -412,8 +412,8 @@ def test_should_send_all_requests_of_the_first_pass(prefiller: Prefiller) -> Non
     prefiller.begin(prefiller.chunk("a"), prefiller.chunk("b", 0, 60))
     prefiller.run_pass()
     prefiller.end()
-    (told,) = prefiller.messenger.of_kind("step")
-    assert [(chunk["request"], chunk["endToken"]) for chunk in told["chunks"]] == [("a", 100), ("b", 60)]
+    (step,) = prefiller.messenger.of_kind("step")
+    assert [(chunk["request"], chunk["endToken"]) for chunk in step["chunks"]] == [("a", 100), ("b", 60)]
     assert set(prefiller.connector._worker._sending) == {"a", "b"}
 
 
@@ -436,13 +436,13 @@ def test_should_check_the_next_pass_when_the_first_has_failed(prefiller: Prefill
         raise RuntimeError("no memory")
     except RuntimeError:
         prefiller.connector.wait_for_save()
-    assert prefiller.told() == []
+    assert prefiller.step_commands() == []
     assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["failed"]
     prefiller.count_first_pass()
     assert prefiller.counted_right == 1
     assert prefiller.messenger.chunks_of("r1") == []
     prefiller.begin()
-    assert prefiller.told() == ["step", "stepEnded", "step"]
+    assert prefiller.step_commands() == ["step", "stepEnded", "step"]
 
 
 def test_should_end_a_request_that_is_cancelled_while_the_first_pass_runs(prefiller: Prefiller) -> None:
@@ -450,23 +450,25 @@ def test_should_end_a_request_that_is_cancelled_while_the_first_pass_runs(prefil
     prefiller.count_first_pass()
     end = prefiller.release.metadata.PrefillEnded("r1", "aborted")
     prefiller.begin(prefiller.chunk("b"), prefill_ends=[end])
-    said = [(each["do"], each.get("request")) for each in prefiller.messenger.commands if each["do"] != "stepEnded"]
-    ended = said.index(("prefillEnded", "r1"))
-    assert said.index(("step", None)) < ended < len(said) - 1
+    named_commands = [
+        (each["do"], each.get("request")) for each in prefiller.messenger.commands if each["do"] != "stepEnded"
+    ]
+    ended = named_commands.index(("prefillEnded", "r1"))
+    assert named_commands.index(("step", None)) < ended < len(named_commands) - 1
     assert prefiller.connector.get_transfer_results(set()).finished_sending == set()
     prefiller.messenger.release("r1")
     assert prefiller.connector.get_transfer_results(set()).finished_sending == {"r1"}
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "sentence"),
     [
         ("cuLaunchKernel", "the first pass cannot be counted"),
         ("cuStreamSynchronize", "the end of the first forward pass"),
     ],
 )
 def test_should_send_whole_passes_when_the_driver_refuses_to_count_the_first(
-    prefiller: Prefiller, caplog: pytest.LogCaptureFixture, call: str, said: str
+    prefiller: Prefiller, caplog: pytest.LogCaptureFixture, call: str, sentence: str
 ) -> None:
     refuses = prefiller.device.stand_in.standInFail
     if call == "cuLaunchKernel":
@@ -476,11 +478,11 @@ def test_should_send_whole_passes_when_the_driver_refuses_to_count_the_first(
     if call == "cuStreamSynchronize":
         refuses(call.encode(), 1, OUT_OF_MEMORY)
     prefiller.end()
-    assert said in caplog.text
+    assert sentence in caplog.text
     prefiller.begin(prefiller.chunk("b"))
-    assert prefiller.told() == ["step", "stepEnded"]
+    assert prefiller.step_commands() == ["step", "stepEnded"]
     prefiller.end()
-    assert prefiller.told() == ["step", "stepEnded"] * 2
+    assert prefiller.step_commands() == ["step", "stepEnded"] * 2
     assert prefiller.counted_right == 0
 
 
@@ -491,7 +493,7 @@ def test_should_check_the_model_s_layers_alone_where_a_drafter_runs(prefiller: P
     prefiller.begin()
     model()
     getattr(prefiller.connector, says_over)(*([set()] if says_over == "get_transfer_results" else []))
-    assert prefiller.told() == [], "no pages may leave that a drafter has not written"
+    assert prefiller.step_commands() == [], "no pages may leave that a drafter has not written"
     draft()
     prefiller.end()
     assert prefiller.counted_right == 1
@@ -504,7 +506,7 @@ def test_should_tell_no_pass_early_before_all_messengers_have_counted_one(prefil
     prefiller.begin()
     assert not prefiller.connector.has_connector_metadata()
     prefiller.end()
-    assert prefiller.told() == ["step", "stepEnded"] * 2
+    assert prefiller.step_commands() == ["step", "stepEnded"] * 2
 
 
 def test_should_expect_no_count_of_layers_without_a_hook(vllm_release: Release) -> None:
@@ -512,6 +514,6 @@ def test_should_expect_no_count_of_layers_without_a_hook(vllm_release: Release) 
     groups = [KvGroup(("a", "b", "draft"), 16), KvGroup(("state",), 16, state=True)]
     draft = SimpleNamespace(get_total_num_hidden_layers=lambda: 1)
     for speculative, expected in ((None, 3), (SimpleNamespace(method="eagle", draft_model_config=draft), 2)):
-        facts, said = SimpleNamespace(kv_groups=groups), SimpleNamespace(speculative_config=speculative)
-        start = vllm_release.rank_start.RankStart(said, facts, None, logging.getLogger())
+        facts, settings = SimpleNamespace(kv_groups=groups), SimpleNamespace(speculative_config=speculative)
+        start = vllm_release.rank_start.RankStart(settings, facts, None, logging.getLogger())
         assert start._counted_layers(["a", "b", "draft", "state"]) == expected

@@ -31,19 +31,19 @@ class Ranks:
         self._current = threading.local()
         self._pool = ThreadPoolExecutor(2)
         extra = {"transports": ["tcp"], "gpu": "unproven", "messenger_per": self.PER}
-        said = config(
+        settings = config(
             "kv_producer",
             extra=extra,
             tensor_parallel_size=2,
             local_world_size=2,
             distributed_executor_backend="mp",
         )
-        said.device_config.device_type = "cuda"
-        said.kv_transfer_config.engine_id = str(uuid.uuid4())
+        settings.device_config.device_type = "cuda"
+        settings.kv_transfer_config.engine_id = str(uuid.uuid4())
         monkeypatch.setattr(release.rank_start, "own_ranks", lambda: (self._current.tp_rank, 0))
         cls, role = release.connector.KvMessengerConnector, release.base.KVConnectorRole
-        self.scheduler = cls(said, role.SCHEDULER, caches())
-        self.workers = [cls(said, role.WORKER, caches()) for _ in range(2)]
+        self.scheduler = cls(settings, role.SCHEDULER, caches())
+        self.workers = [cls(settings, role.WORKER, caches()) for _ in range(2)]
         counting = release.rank_start.DeviceCounting.on
         self.allocations = []
         for worker in self.workers:
@@ -169,7 +169,9 @@ class OwnMessengers(Ranks):
         heard = []
         for worker, layers in zip(self.workers, layers_of_rank, strict=True):
             worker.bind_connector_metadata(meta)
-            heard.append([told["do"] for told in worker._worker._messenger.commands if told["do"].startswith("step")])
+            heard.append(
+                [command["do"] for command in worker._worker._messenger.commands if command["do"].startswith("step")]
+            )
             for name in layers:
                 if worker.has_connector_metadata():
                     worker.save_kv_layer(name, None, None)

@@ -24,12 +24,12 @@ def test_should_compile_for(architecture: str, tmp_path: Path) -> None:
     source = tmp_path / "counter.ptx"
     source.write_bytes(PTX)
     compiled = tmp_path / "counter.cubin"
-    said = subprocess.run(
+    assembled = subprocess.run(
         [assembler(), f"-arch={architecture}", "-v", "-o", compiled, source],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert said.returncode == 0, said.stderr
+    assert assembled.returncode == 0, assembled.stderr
     assert compiled.stat().st_size > 0
-    assert "spill" not in said.stderr or "0 bytes spill stores" in said.stderr
+    assert "spill" not in assembled.stderr or "0 bytes spill stores" in assembled.stderr

@@ -134,16 +134,16 @@ def kept_by_vllm(group: KvGroup, computed_tokens: int) -> int:
 @pytest.mark.parametrize("local", LOCAL, ids=named)
 def test_should_never_let_vllm_drop_a_block_that_the_last_token_attends_to(local: KvGroup) -> None:
     groups = [FULL, local]
-    told = {}
+    loaded_by_length = {}
     for prompt_tokens in range(1, 24):
-        loaded = told[prompt_tokens] = loaded_tokens(groups, prompt_tokens)
+        loaded = loaded_by_length[prompt_tokens] = loaded_tokens(groups, prompt_tokens)
         assert loaded in (0, prompt_tokens - 1, prompt_tokens)
         if loaded:
             needed = groups[1].needed(0, prompt_tokens)
             assert kept_by_vllm(groups[1], loaded) <= needed.start
             assert groups[1].blocks_of(loaded) == needed.stop
     if local.window_tokens % 4 == 0 if local.chunked else local.window_tokens % 4 != 2:
-        assert all(loaded > 0 for prompt_tokens, loaded in told.items() if prompt_tokens > 1)
+        assert all(loaded > 0 for prompt_tokens, loaded in loaded_by_length.items() if prompt_tokens > 1)
     assert loaded_tokens([FULL], 9) == 9
 
 

@@ -162,7 +162,7 @@ def test_should_handle_the_events_behind_one_that_cannot_be(
 
 
 def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[dict[str, Any]] = [
+    events: list[dict[str, Any]] = [
         {"event": "released", "request": "1"},
         {"event": "granted", "request": "1", "promptTokens": 5, "firstToken": 0, "contextKinds": []},
         {"event": "stopped", "request": "1", "reason": "r"},
@@ -174,16 +174,16 @@ def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.
         {"event": "timeline", "transfer": "t"},
         {"event": "log", "level": "info", "message": "m"},
     ]
-    assert len(decode_events(told)) == len(KINDS)
-    for index, whole in enumerate(told):
+    assert len(decode_events(events)) == len(KINDS)
+    for index, whole in enumerate(events):
         for field in whole:
             broken = [
-                *told[:index],
+                *events[:index],
                 {name: value for name, value in whole.items() if name != field},
-                *told[index + 1 :],
+                *events[index + 1 :],
             ]
-            assert decode_events(broken) == decode_events([*told[:index], *told[index + 1 :]])
-    assert decode_events([{"event": "of another version"}, told[0]]) == [Released("1")]
+            assert decode_events(broken) == decode_events([*events[:index], *events[index + 1 :]])
+    assert decode_events([{"event": "of another version"}, events[0]]) == [Released("1")]
     assert "which this wheel does not know" in caplog.text
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kv_connector.vllm.messenger_addresses import Address, read_list, said_as_host
+from kv_connector.vllm.messenger_addresses import Address, host_text, read_list
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_should_read_addresses_or_none(text: str, expected: list[tuple[str, int]
 
 def test_should_read_what_it_says() -> None:
     several = (Address("10.0.0.1", 7100), Address("::1", 7101))
-    assert said_as_host(several) == "10.0.0.1:7100,[::1]:7101"
-    assert read_list(said_as_host(several)) == several
+    assert host_text(several) == "10.0.0.1:7100,[::1]:7101"
+    assert read_list(host_text(several)) == several
 
 
 def test_should_say_a_single_messenger_as_any_router_expects_it() -> None:
-    assert said_as_host([Address("::1", 7101)]) == "::1"
+    assert host_text([Address("::1", 7101)]) == "::1"

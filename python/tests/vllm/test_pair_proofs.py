@@ -131,10 +131,10 @@ def test_should_refuse_every_later_fetch_of_a_refuted_pair(world: World) -> None
     assert world.state() is PairState.REFUTED
     assert not world.holds(waiting)
     for request in (waiting, Request("later", 2)):
-        said = world.refusal(request)
-        assert FINDING in said
-        assert "10.0.0.1:7000" in said
-        assert "last_token_check" in said
+        refusal = world.refusal(request)
+        assert FINDING in refusal
+        assert "10.0.0.1:7000" in refusal
+        assert "last_token_check" in refusal
     assert not world.refusal(Request("x"), SECOND)
 
 

@@ -110,10 +110,10 @@ def test_should_tell_nothing_of_steps_that_only_decode(engine: EngineMaker) -> N
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 130, remote_decode(), max_tokens=4)
     prefiller.step()
-    told = len(prefiller.messenger.commands)
+    count = len(prefiller.messenger.commands)
     assert not prefiller.worker.has_connector_metadata()
     prefiller.steps(2)
-    assert len(prefiller.messenger.commands) == told
+    assert len(prefiller.messenger.commands) == count
     assert prefiller.messenger.count == 41 + len(LAYERS)
 
 
@@ -150,8 +150,8 @@ def test_should_send_one_choice_and_answer_with_each(engine: EngineMaker) -> Non
         prefiller.add(choice, 100, remote_decode())
     prefiller.steps(2)
     assert [chunk["request"] for step in prefiller.messenger.of_kind("step") for chunk in step["chunks"]] == choices[:1]
-    told = [prefiller.answers[choice] for choice in choices]
-    assert [answer["transfer_id"] for answer in told] == ["chatcmpl-a"] * 3
+    answers = [prefiller.answers[choice] for choice in choices]
+    assert [answer["transfer_id"] for answer in answers] == ["chatcmpl-a"] * 3
     assert len(prefiller.free_blocks) == prefiller.block_count - 1
     prefiller.messenger.release(choices[0])
     prefiller.step()
@@ -210,8 +210,8 @@ def test_should_tell_the_decoder_of_a_request_that_is_aborted_after_a_preemption
     prefiller.step()
     prefiller.abort(REQUEST)
     prefiller.step()
-    said = [command["do"] for command in prefiller.messenger.commands]
-    assert said == ["announce", "step", "stepEnded", "prefillEnded"]
+    kinds = [command["do"] for command in prefiller.messenger.commands]
+    assert kinds == ["announce", "step", "stepEnded", "prefillEnded"]
     prefiller.messenger.release(REQUEST)
     prefiller.steps(2)
     assert prefiller.at_rest()

@@ -11,8 +11,8 @@ from kv_connector.vllm.prompts import digest_of, leave_out_last_token
 
 
 def request(**more: Any) -> SimpleNamespace:
-    said = {"prompt_token_ids": [1, 2, 3], "prompt_embeds": None, "lora_request": None, "mm_features": [], **more}
-    return SimpleNamespace(**said)
+    fields = {"prompt_token_ids": [1, 2, 3], "prompt_embeds": None, "lora_request": None, "mm_features": [], **more}
+    return SimpleNamespace(**fields)
 
 
 def adapter(number: int) -> SimpleNamespace:
@@ -21,8 +21,8 @@ def adapter(number: int) -> SimpleNamespace:
 
 def image(**more: Any) -> SimpleNamespace:
     place = SimpleNamespace(offset=1, length=2)
-    said = {"modality": "image", "identifier": "sql:a1", "mm_hash": "a1", "mm_position": place, **more}
-    return SimpleNamespace(**said)
+    fields = {"modality": "image", "identifier": "sql:a1", "mm_hash": "a1", "mm_position": place, **more}
+    return SimpleNamespace(**fields)
 
 
 def test_should_name_plain_tokens_as_any_engine_does() -> None:
@@ -31,7 +31,7 @@ def test_should_name_plain_tokens_as_any_engine_does() -> None:
 
 
 def test_should_take_in_all_that_the_kv_is_computed_from() -> None:
-    said = [
+    digests = [
         digest_of(request()),
         digest_of(request(cache_salt="tenant")),
         digest_of(request(lora_request=adapter(1))),
@@ -40,7 +40,7 @@ def test_should_take_in_all_that_the_kv_is_computed_from() -> None:
         digest_of(request(mm_features=[image(modality="video")])),
         digest_of(request(mm_features=[image(mm_position=SimpleNamespace(offset=0, length=2))])),
     ]
-    assert len(set(said)) == len(said)
+    assert len(set(digests)) == len(digests)
 
 
 def test_should_leave_out_what_each_side_makes_up() -> None:
@@ -60,14 +60,14 @@ def test_should_name_images_by_their_content_where_the_engine_only_numbers_them(
     pixels, others = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3), torch.ones((2, 3), dtype=torch.bfloat16)
     of_both_sides = [digest_of(request(mm_features=[uncached(number, pixels.clone())])) for number in (1, 2)]
     assert of_both_sides[0] == of_both_sides[1]
-    told_apart = [
+    different = [
         of_both_sides[0],
         digest_of(request(mm_features=[uncached(1, others)])),
         digest_of(request(mm_features=[uncached(1, pixels, others)])),
         digest_of(request(mm_features=[uncached(1, pixels.reshape(3, 2))])),
         digest_of(request(mm_features=[uncached(1, pixels.to(torch.float16))])),
     ]
-    assert len(set(told_apart)) == len(told_apart)
+    assert len(set(different)) == len(different)
 
 
 def test_should_take_no_two_images_for_one_whose_content_it_does_not_know() -> None:
@@ -106,11 +106,11 @@ def test_should_end_a_prompt_of_the_prefiller_where_the_rule_says() -> None:
 def test_should_tell_prompts_of_vectors_apart() -> None:
     torch = pytest.importorskip("torch", reason="torch comes with the engine: see the suite that has vLLM")
     vectors = torch.ones((3, 4), dtype=torch.bfloat16)
-    said = [
+    digests = [
         digest_of(request(prompt_token_ids=None, prompt_embeds=vectors)),
         digest_of(request(prompt_token_ids=None, prompt_embeds=vectors * 2)),
         digest_of(request(prompt_token_ids=None, prompt_embeds=vectors.to(torch.float16))),
         digest_of(request(prompt_embeds=vectors, prompt_is_token_ids=[True, False, True])),
     ]
-    assert len(set(said)) == len(said)
-    assert said[0] == digest_of(request(prompt_token_ids=None, prompt_embeds=vectors.clone()))
+    assert len(set(digests)) == len(digests)
+    assert digests[0] == digest_of(request(prompt_token_ids=None, prompt_embeds=vectors.clone()))

@@ -133,7 +133,7 @@ class Ranks:
         for started in [self.register(1), self.register(0)]:
             started.result(LIMIT_SECONDS)
         metadata = {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)}
-        self.scheduler.set_xfer_handshake_metadata_pp_aware({k: said for k, said in metadata.items() if said})
+        self.scheduler.set_xfer_handshake_metadata_pp_aware({k: address for k, address in metadata.items() if address})
 
     def end(self) -> None:
         for worker in self.workers:
@@ -204,22 +204,24 @@ def reported_by(ranks: Ranks) -> list[dict[str, set[str]]]:
     """What each rank says of requests that end, arrive and fail in one step, the lead first."""
     (_, messenger, _) = ranks.opened[0]
     found: list[dict[str, set[str]]] = [{kind: set() for kind in REPORTED} for _ in ranks.workers]
-    tell_of_each_end(ranks, messenger)
+    report_each_end(ranks, messenger)
     for _ in range(2):
-        for worker, said in zip(ranks.workers, found, strict=True):
+        for worker, votes in zip(ranks.workers, found, strict=True):
             results = worker.get_transfer_results(set())
             for kind, names in zip(
                 REPORTED, (results.finished_sending, results.finished_recving, results.failed_recving), strict=True
             ):
-                said[kind] = said[kind] | names
+                votes[kind] = votes[kind] | names
     return found
 
 
-def tell_of_each_end(ranks: Ranks, messenger: SimulatedMessenger) -> None:
-    told = ranks.release.metadata
+def report_each_end(ranks: Ranks, messenger: SimulatedMessenger) -> None:
+    metadata = ranks.release.metadata
     fetches = [fetch(ranks.release, name) for name in ("arrives", "fails")]
     names = {"arrives": "arrives", "fails": "fails"}
-    ends = told.StepMetadata(step=2, names=names, prefill_ends=[told.PrefillEnded("r", "finished")], fetches=fetches)
+    ends = metadata.StepMetadata(
+        step=2, names=names, prefill_ends=[metadata.PrefillEnded("r", "finished")], fetches=fetches
+    )
     for meta in (step(ranks.release), ends):
         for worker in ranks.workers:
             worker.bind_connector_metadata(meta)
@@ -300,11 +302,11 @@ def test_should_leave_hooks_and_votes_to_the_lead(ranks: Ranks) -> None:
 
 
 def step(release: Release, number: int = 1, preempted: tuple[str, ...] = ()) -> Any:
-    told = [release.metadata.PlacedBlocks(0, [0])]
-    chunks = [] if preempted else [release.metadata.Chunk("r", "t", 20, 0, 0, 20, told, "00" * 16)]
+    placed = [release.metadata.PlacedBlocks(0, [0])]
+    chunks = [] if preempted else [release.metadata.Chunk("r", "t", 20, 0, 0, 20, placed, "00" * 16)]
     announces = [release.metadata.Announce("r", "t", "00" * 16)]
-    told = {"step": number, "names": {"r": "r"}, "preempted": list(preempted)}
-    return release.metadata.StepMetadata(**told, announces=announces, chunks=chunks)
+    fields = {"step": number, "names": {"r": "r"}, "preempted": list(preempted)}
+    return release.metadata.StepMetadata(**fields, announces=announces, chunks=chunks)
 
 
 def test_should_not_overwrite_pages_on_any_rank_before_the_lead_has_fenced(

@@ -42,12 +42,12 @@ def test_should_name_the_transfer_of_the_prefiller_s_own_answer(engine: EngineMa
 @pytest.mark.parametrize("api", ["cmpl-{}-0-11111111", "chatcmpl-{}-11111111", "generate-tokens-{}-11111111"])
 def test_should_name_the_transfer_when_both_legs_were_sent_at_once(engine: EngineMaker, api: str) -> None:
     """The stock router gives the decoder the X-Request-ID and no more."""
-    said = "___prefill_addr_h:1___decode_addr_h:2_0123456789abcdef0123456789abcdef"
+    name = "___prefill_addr_h:1___decode_addr_h:2_0123456789abcdef0123456789abcdef"
     prefiller = engine("kv_producer")
-    prefiller.add(api.format(said), 20, remote_decode())
+    prefiller.add(api.format(name), 20, remote_decode())
     prefiller.step()
     announced = prefiller.messenger.of_kind("announce")[0]["transfer"]
-    assert announced in rejected(engine("kv_consumer"), remote_prefill(remote_request_id=said))
+    assert announced in rejected(engine("kv_consumer"), remote_prefill(remote_request_id=name))
 
 
 @pytest.mark.parametrize("asked", ["2_cmpl-a-3-11111111", "cmpl-a-0-11111111"])
@@ -58,17 +58,20 @@ def test_should_know_an_engine_s_own_id_by_its_form(engine: EngineMaker, asked: 
 
 def test_should_name_both_readings_of_an_id_that_may_end_in_a_suffix(engine: EngineMaker) -> None:
     """Whether the prefiller has appended one is not known here."""
-    said = remote_prefill(remote_request_id="chatcmpl-req-00000001")
-    assert rejected(engine("kv_consumer"), said, "chatcmpl-b-22222222")[:2] == ["chatcmpl-req", "chatcmpl-req-00000001"]
+    params = remote_prefill(remote_request_id="chatcmpl-req-00000001")
+    assert rejected(engine("kv_consumer"), params, "chatcmpl-b-22222222")[:2] == [
+        "chatcmpl-req",
+        "chatcmpl-req-00000001",
+    ]
 
 
 def test_should_name_an_id_that_is_too_long_as_the_prefiller_does(engine: EngineMaker) -> None:
-    said = "x" * 600
+    name = "x" * 600
     prefiller = engine("kv_producer")
-    prefiller.add(f"cmpl-{said}-0-11111111", 20, remote_decode())
+    prefiller.add(f"cmpl-{name}-0-11111111", 20, remote_decode())
     prefiller.step()
     announced = prefiller.messenger.of_kind("announce")[0]["transfer"]
-    assert announced in rejected(engine("kv_consumer"), remote_prefill(remote_request_id=said))
+    assert announced in rejected(engine("kv_consumer"), remote_prefill(remote_request_id=name))
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_should_write_its_figures_to_vllm_s_metrics(vllm_release: Release) -> No
     registry = prometheus_client.CollectorRegistry()
 
     def on_registry(kind: Any) -> Any:
-        return lambda **said: kind(registry=registry, **said)
+        return lambda **named: kind(registry=registry, **named)
 
     kinds = (prometheus_client.Counter, prometheus_client.Gauge, prometheus_client.Histogram)
     cls = vllm_release.connector.KvMessengerConnector
@@ -258,12 +258,12 @@ def test_should_write_its_figures_to_vllm_s_metrics(vllm_release: Release) -> No
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [({"listen_port": 4000, "metrics_port": 5000}, (4003, 5003)), ({}, (14582, 0))]
+    ("extra", "expected"), [({"listen_port": 4000, "metrics_port": 5000}, (4003, 5003)), ({}, (14582, 0))]
 )
 def test_should_count_fixed_ports_up_with_the_messenger(
-    vllm_release: Release, said: dict[str, int], expected: tuple[int, int]
+    vllm_release: Release, extra: dict[str, int], expected: tuple[int, int]
 ) -> None:
-    facts = vllm_release.connector.read_facts(config("kv_producer", extra=said), caches())
+    facts = vllm_release.connector.read_facts(config("kv_producer", extra=extra), caches())
     options = vllm_release.engine_facts.options_of_messenger(facts.options, 3)
     assert (options.listen_port, options.metrics_port) == expected
 

@@ -85,13 +85,13 @@ def test_should_bring_the_legs_together_whichever_side_adds_a_suffix(
     assert len(shared) == 1
 
 
-@pytest.mark.parametrize(("said", "has_suffix"), [("1", False), ("0", True), (None, True)])
+@pytest.mark.parametrize(("value", "has_suffix"), [("1", False), ("0", True), (None, True)])
 def test_should_read_whether_this_vllm_adds_a_suffix(
-    vllm_release: Release, monkeypatch: pytest.MonkeyPatch, said: str | None, has_suffix: bool
+    vllm_release: Release, monkeypatch: pytest.MonkeyPatch, value: str | None, has_suffix: bool
 ) -> None:
     name = "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"
     assert f'"{name}": lambda: bool(' in (vllm_release.folder / "vllm" / "envs.py").read_text()
-    envs = SimpleNamespace(**({} if said is None else {name: bool(int(said))}))
+    envs = SimpleNamespace(**({} if value is None else {name: bool(int(value))}))
     monkeypatch.setattr(sys.modules["vllm"], "envs", envs, raising=False)
     assert vllm_release.vllm_api.ids_are_randomised() == has_suffix
 

@@ -79,8 +79,8 @@ def test_should_not_call_a_client_that_leaves_an_error(engine: EngineMaker, capl
     with caplog.at_level(logging.INFO):
         decoder.messenger.fail(ON_DECODER, "the engine gave the request up")
         decoder.step()
-    said = [record for record in caplog.records if "did not come" in record.message]
-    assert [record.levelname for record in said] == ["INFO"]
+    logged = [record for record in caplog.records if "did not come" in record.message]
+    assert [record.levelname for record in logged] == ["INFO"]
     assert decoder.at_rest()
 
 

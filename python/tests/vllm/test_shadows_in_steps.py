@@ -135,17 +135,17 @@ def test_should_answer_rightly_and_leak_nothing_in_any_order(
 
 def _check(world: World, fetch: tuple[str, int], request: tuple[str, int]) -> None:
     decoder, judge = world.decoder, world.judge
-    said = f"the fetch {fetch[0]} in step {fetch[1]}, the request {request[0]} in step {request[1]}"
+    case = f"the fetch {fetch[0]} in step {fetch[1]}, the request {request[0]} in step {request[1]}"
     was_computed = request[0] == "lives on" or request[1] >= PASSES - 1
     ended = decoder.ended["first"].name
     was_waited_for = ended != "FINISHED_ABORTED" or fetch[1] < request[1]
     compared = fetch[0] == "arrives" and was_computed and was_waited_for
-    assert len(judge.seen) == compared, said
+    assert len(judge.seen) == compared, case
     found = {"equal": PairState.PROVEN, "different": PairState.REFUTED}.get(judge.verdict) if compared else None
-    assert world.state() is (found or PairState.UNPROVEN), said
+    assert world.state() is (found or PairState.UNPROVEN), case
     is_early = request[0] == "is aborted" and ended == "FINISHED_ABORTED"
-    assert is_early or ended == "FINISHED_LENGTH_CAPPED", said
-    assert decoder.at_rest(), said
+    assert is_early or ended == "FINISHED_LENGTH_CAPPED", case
+    assert decoder.at_rest(), case
 
 
 def test_should_compare_what_the_pass_wrote_with_what_was_fetched(engine: EngineMaker) -> None:

@@ -41,5 +41,5 @@ def test_should_stand_in_for_names_as_vllm_has_them(names: ModuleType, vllm_rele
     )
     assert ours == theirs
     for defaulted in ("bind_connector_metadata", "clear_connector_metadata", "finish_forward", "reset_capture_state"):
-        said = (inspect.signature(getattr(of, defaulted)) for of in (names.Connector, base.KVConnectorBase_V1))
-        assert len({tuple(each.parameters) for each in said}) == 1, defaulted
+        signatures = (inspect.signature(getattr(of, defaulted)) for of in (names.Connector, base.KVConnectorBase_V1))
+        assert len({tuple(each.parameters) for each in signatures}) == 1, defaulted

@@ -53,7 +53,7 @@ def core_of(core_class: type, engine: SimulatedEngine, rpc: Callable[..., Any] =
 def digests(core_class: type, engine: EngineMaker) -> Callable[..., tuple[str, str]]:
     """What a prefiller and a decoder call one prompt after each was told these calls of its core."""
 
-    def said(of_prefiller: list[tuple[str, ...]], of_decoder: list[tuple[str, ...]]) -> tuple[str, str]:
+    def names(of_prefiller: list[tuple[str, ...]], of_decoder: list[tuple[str, ...]]) -> tuple[str, str]:
         sides = (engine("kv_producer"), engine("kv_consumer"))
         for side, calls in zip(sides, (of_prefiller, of_decoder), strict=True):
             core = core_of(core_class, side)
@@ -66,7 +66,7 @@ def digests(core_class: type, engine: EngineMaker) -> Callable[..., tuple[str, s
         announced, expected = sides[0].messenger.of_kind("announce")[0], sides[1].messenger.commands[0]
         return announced["promptDigest"], expected["promptDigest"]
 
-    return said
+    return names
 
 
 RELOAD, SENT = ("collective_rpc", "reload_weights"), ("collective_rpc", "finish_weight_update")
@@ -219,7 +219,9 @@ def test_should_know_each_method_of_vllm_s_workers(vllm_release: Release) -> Non
             for node in worker.body
             if isinstance(node, ast.FunctionDef)
             and not node.name.startswith("_")
-            and not any(isinstance(said, ast.Name) and said.id == "property" for said in node.decorator_list)
+            and not any(
+                isinstance(decorator, ast.Name) and decorator.id == "property" for decorator in node.decorator_list
+            )
         }
     assert "update_weights" in found
     assert sorted(found - CHANGING - HARMLESS) == []
@@ -240,8 +242,8 @@ def test_should_recognise_what_no_worker_has(vllm_release: Release) -> None:
 
 def test_should_tell_each_core_s_own_connectors(core_class: type, engine: EngineMaker) -> None:
     engine("kv_producer")
-    told: list[str] = []
-    ours = SimpleNamespace(on_weights_called=lambda method, *_, **__: told.append(method))
+    methods: list[str] = []
+    ours = SimpleNamespace(on_weights_called=lambda method, *_, **__: methods.append(method))
     core = core_class()
     core.model_executor = SimpleNamespace(collective_rpc=lambda *_: [None])
     core.scheduler = SimpleNamespace(connector=SimpleNamespace(_connectors=[SimpleNamespace(), ours]))
@@ -249,7 +251,7 @@ def test_should_tell_each_core_s_own_connectors(core_class: type, engine: Engine
     core.collective_rpc("check_health")
     core.scheduler = SimpleNamespace(connector=None)
     core.collective_rpc("reload_weights")
-    assert told == ["reload_weights"]
+    assert methods == ["reload_weights"]
 
 
 def test_should_hear_which_adapters_a_core_has_loaded(core_class: type, engine: EngineMaker, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ class SourcesUnavailableError(Exception):
 
 def cache_folder() -> Path:
     """Where fetched releases are kept."""
-    said = os.environ.get("KV_MESSENGER_CACHE")
-    return (Path(said) if said else Path.home() / ".cache" / "kv-messenger") / "vllm-sources"
+    folder = os.environ.get("KV_MESSENGER_CACHE")
+    return (Path(folder) if folder else Path.home() / ".cache" / "kv-messenger") / "vllm-sources"
 
 
 def sources(release: str) -> Path:

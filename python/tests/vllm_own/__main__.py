@@ -52,11 +52,11 @@ def main() -> int:
     parser.add_argument("--release", choices=vllm_release.RELEASES, default=vllm_release.INSTALLED, help="of vLLM")
     parser.add_argument("--tests", type=Path, required=True, help="the folder 'tests' of that release's sources")
     parser.add_argument("arguments", nargs="*", help="for pytest")
-    said = parser.parse_args()
+    parsed = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="vllm-own-") as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         try:
-            return _run(said.release, said.tests.resolve(), Path(folder), said.arguments)
+            return _run(parsed.release, parsed.tests.resolve(), Path(folder), parsed.arguments)
         except re_aimed.OtherTestsError as other:
             parser.error(str(other))
 

@@ -117,8 +117,8 @@ def re_aim(tests: Path, into: Path) -> None:
 
 def _change(file: Path, edits: list[tuple[str | re.Pattern[str], str]]) -> None:
     text = file.read_text()
-    for said, instead in edits:
-        pattern = re.compile(re.escape(said)) if isinstance(said, str) else said
+    for old, instead in edits:
+        pattern = re.compile(re.escape(old)) if isinstance(old, str) else old
         text, count = pattern.subn(lambda _, instead=instead: instead, text)
         if not count:
             raise OtherTestsError(f"{file.name} has no {pattern.pattern!r}, expected it in the tests of this release")

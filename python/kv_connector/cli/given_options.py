@@ -31,13 +31,13 @@ def of_vllm(text: str) -> Options:
             f"kv_connector is {transfer.get('kv_connector')!r}, expected {CONNECTOR_NAME!r}: set it, or pass the"
             f" part of {ARGUMENT} that is for this connector"
         )
-    said = SimpleNamespace(
+    transfer_config = SimpleNamespace(
         kv_role=transfer.get("kv_role"),
         kv_connector_extra_config=_object(VLLM_OPTIONS_PLACE, transfer.get(VLLM_OPTIONS_PLACE) or {}),
         engine_id=transfer.get("engine_id") or "doctor",
         kv_port=transfer.get("kv_port", PREFILLER_PORT),
     )
-    return vllm_facts.read_options(SimpleNamespace(kv_transfer_config=said))
+    return vllm_facts.read_options(SimpleNamespace(kv_transfer_config=transfer_config))
 
 
 def of_sglang(mode: str, environment: Mapping[str, str] = os.environ) -> Options:
@@ -46,7 +46,7 @@ def of_sglang(mode: str, environment: Mapping[str, str] = os.environ) -> Options
     return sglang_facts.read_options(mode, first_rank, environment)
 
 
-def none_said() -> Options:
+def none_given() -> Options:
     """The defaults, for a messenger with both roles."""
     return check_options({})
 
