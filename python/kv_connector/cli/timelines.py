@@ -50,10 +50,6 @@ class ChunkTimes:
         """The number of layers that had left before this chunk's forward pass ended."""
         return sum(1 for layer in self.layers if layer.left_ns < self.forward_end_ns)
 
-    def wholly_left_ns(self) -> int:
-        """The time at which the last layer had left."""
-        return max(layer.left_ns for layer in self.layers)
-
 
 @dataclass(frozen=True, slots=True)
 class PrefillTimeline:

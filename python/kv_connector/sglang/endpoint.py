@@ -231,8 +231,8 @@ class TransferEndpoint(CommonEndpoint):
     def beside_pages(self, page_count: int, prompt_tokens: int, first_token: int) -> BesidePages | None:
         """What a second pool holds of a prompt of ``page_count`` pages; None if there is none.
 
-        The decoder already has the tokens before ``first_token``. ``said_tokens`` is the prompt's length, which only a
-        model with sliding windows needs.
+        The decoder already has the tokens before ``first_token``. ``prompt_tokens`` is the prompt's length, which only
+        a model with sliding windows needs.
         """
         page_tokens = int(self.kv_args.page_size)
         match self._kind_beside:
