@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded, PrefillOutcome, Reject
+from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded, Reject
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import (
-    NULL_BLOCK,
     KvGroup,
     last_token_rule,
     loaded_tokens,
@@ -23,7 +22,6 @@ from kv_connector.vllm.kv_groups import (
 from kv_connector.vllm.messenger_addresses import host_text
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import (
-    Chunk,
     Fetch,
     MessengerAddress,
     Refusal,
@@ -33,48 +31,15 @@ from kv_connector.vllm.metadata import (
 )
 from kv_connector.vllm.misfits import misfit
 from kv_connector.vllm.pair_proofs import PairProofs, Way
+from kv_connector.vllm.prefill_chunks import FINISHED, Prefill, PrefillChunks
 from kv_connector.vllm.prompts import leave_out_last_token
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import or_of_prompt, read_name
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
-from kv_connector.vllm.scheduled import placed, scheduled
+from kv_connector.vllm.scheduled import scheduled
 from kv_connector.vllm.shadow_fetches import ShadowFetches
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
 from kv_connector.vllm.window_blocks import WindowBlocks
-
-_FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
-
-
-@dataclass(slots=True)
-class _Prefill:
-    """The state of a request whose KV is sent."""
-
-    request: Any
-    """The engine's own object."""
-    transfer: str
-    base: str
-    prompt_tokens: int
-    digest: str
-    reported: bool = False
-    """Whether the workers know it, from an announcement or a chunk."""
-    given_up: bool = False
-    """Whether it continues in the engine but is not sent any further."""
-    tables: list[list[int]] = field(default_factory=list)
-    """Its blocks in each KV cache group, as allocated; the engine may have freed those before a window."""
-    sent_tokens: int = 0
-    """The workers have got chunks of tokens ``[0, sent_tokens)``; 0 before the first chunk."""
-
-    def extend(self, group_blocks: Sequence[Sequence[int]]) -> None:
-        """Appends newly allocated blocks."""
-        if not self.tables:
-            self.tables = [[] for _ in group_blocks]
-        for table, blocks in zip(self.tables, group_blocks, strict=False):  # empty if no block was allocated
-            table.extend(blocks)
-
-    def forget_progress(self) -> None:
-        """Resets it after it has lost its blocks."""
-        self.tables.clear()
-        self.sent_tokens = 0
 
 
 class SchedulerHalf:
@@ -102,7 +67,7 @@ class SchedulerHalf:
         self._logger = logger
         self._messengers: list[MessengerAddress] = []
         self._step = 0
-        self._prefills: dict[str, _Prefill] = {}
+        self._prefills: dict[str, Prefill] = {}
         self._held: set[str] = set()
         """Ended prefills whose blocks are kept until the workers report them as sent."""
         self._awaited: dict[str, list[int]] = {}
@@ -114,6 +79,7 @@ class SchedulerHalf:
         self._numbers = RequestNumbers()
         self._quarantine = Quarantine(logger)
         self._window_blocks = WindowBlocks()
+        self._chunks = PrefillChunks(groups, self._window_blocks, self._numbers)
         self._pending = StepMetadata(step=0)
         self._counted_right = 0
         """The number of messengers that have found their GPU's first pass counted correctly."""
@@ -161,10 +127,10 @@ class SchedulerHalf:
         self._pending.expects[request.request_id] = Expect(*transfer, prefillers(ask.messengers))
         return transfer
 
-    def _begin(self, request: Any, ask: Send) -> _Prefill:
+    def _begin(self, request: Any, ask: Send) -> Prefill:
         digest = self._digest_of(request)
         transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
-        return _Prefill(request, transfer, base, request.num_prompt_tokens, digest)
+        return Prefill(request, transfer, base, request.num_prompt_tokens, digest)
 
     def _reject(self, request: Any, ask: object) -> None:
         """Handles vLLM's stand-in for a request that the API server rejected, or whose client left too early."""
@@ -373,7 +339,9 @@ class SchedulerHalf:
             if prefill is None or prefill.given_up:
                 continue
             try:
-                chunk = self._chunk(request_id, prefill, group_blocks, whole_table, first_token, first_token + count)
+                chunk = self._chunks.plan(
+                    *(request_id, prefill, group_blocks, whole_table), first_token, first_token + count
+                )
             except Exception:
                 self._logger.exception("request %s is not sent: its chunk could not be planned", shown(request_id))
                 self._give_up(request_id, prefill, meta)
@@ -387,72 +355,12 @@ class SchedulerHalf:
         self._shadows.gone(request_id)
         prefill = self._prefills.get(request_id)
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
-            self._restart(prefill)
+            self._chunks.restart(prefill)
             meta.preempted.append(self._numbers.of(request_id))
         elif request_id in self._held:
             meta.preempted.append(self._numbers.of(request_id))
 
-    def _restart(self, prefill: _Prefill) -> None:
-        """Prepares it for its prompt to be computed again.
-
-        Assumed of vLLM: decoded tokens are in the prefix cache too. A hit on them would restore the last window of the
-        decoded tokens instead of the prompt's last window, which must still be sent.
-        """
-        prefill.request.skip_reading_prefix_cache |= any(group.window_tokens for group in self._groups)
-        prefill.forget_progress()
-
-    def _chunk(
-        self,
-        request_id: str,
-        prefill: _Prefill,
-        group_blocks: Sequence[Sequence[int]],
-        whole_table: bool,
-        first_token: int,
-        end_token: int,
-    ) -> Chunk | None:
-        if whole_table:
-            prefill.forget_progress()
-        prefill.extend(group_blocks)
-        end_token = min(end_token, prefill.prompt_tokens)
-        if end_token <= prefill.sent_tokens:
-            return None
-        begins = prefill.sent_tokens == 0
-        if not begins and first_token != prefill.sent_tokens:
-            raise ValueError(f"the chunk starts at token {first_token}, expected {prefill.sent_tokens}")
-        groups = [
-            placed(group, table, prefill.sent_tokens, end_token)
-            for group, table in zip(self._groups, prefill.tables, strict=True)
-        ]
-        if end_token == prefill.prompt_tokens:
-            self._keep_windows(request_id, prefill)
-        prefill.sent_tokens = end_token
-        prefill.reported = True
-        # Assumed of vLLM: it commits a block to the prefix cache when it schedules the pass that will fill it. So a hit
-        # may name blocks that are still empty, which another request fills in this pass or in one that still runs. The
-        # first chunk therefore begins at token 0: a layer's pages are sent when the pass has written that layer.
-        return Chunk(
-            request=self._numbers.of(request_id),
-            transfer=prefill.transfer,
-            prompt_tokens=prefill.prompt_tokens,
-            cached_tokens=0,
-            first_token=0 if begins else first_token,
-            end_token=end_token,
-            groups=groups,
-            prompt_digest=prefill.digest,
-        )
-
-    def _keep_windows(self, request_id: str, prefill: _Prefill) -> None:
-        """Keeps the blocks of the prompt's last window for sending: the engine's window moves on as it decodes."""
-        windows = []
-        for group, table in zip(self._groups, prefill.tables, strict=True):
-            if group.window_tokens:
-                needed = table[group.needed(0, prefill.prompt_tokens)]
-                if NULL_BLOCK in needed:
-                    raise ValueError(f"blocks {needed} hold the last window, expected none that is dropped")
-                windows.extend(needed)
-        self._window_blocks.keep(request_id, windows)
-
-    def _give_up(self, request_id: str, prefill: _Prefill, meta: StepMetadata) -> None:
+    def _give_up(self, request_id: str, prefill: Prefill, meta: StepMetadata) -> None:
         """Stops sending a request that continues in the engine: its decoder is told, its end releases its blocks."""
         if prefill.reported:
             prefill.given_up = True
@@ -480,20 +388,20 @@ class SchedulerHalf:
         self._pending.expects.pop(request_id, None)
         self._gate.gone(request_id)
         ask = read(request.kv_transfer_params, request_id, self._side)
-        if isinstance(ask, Sibling) and ask.sends and request.status.name in _FINISHED:
+        if isinstance(ask, Sibling) and ask.sends and request.status.name in FINISHED:
             return False, self._answer(ask.base, request_id)  # the response carries the params of the last choice
         self._decline(request, ask)  # only if it still asks for a load: it ended before it had blocks
         self._digests.pop(request_id, None)
         return False, None
 
-    def _finished_prefill(self, request: Any, prefill: _Prefill) -> tuple[bool, dict[str, Any] | None]:
+    def _finished_prefill(self, request: Any, prefill: Prefill) -> tuple[bool, dict[str, Any] | None]:
         """Has the workers tell the decoder how the prefill ended, even without a chunk, and report when it is sent."""
         request_id = request.request_id
         number = self._numbers.of(request_id)
         if not prefill.reported and all(each.request != number for each in self._pending.announces):
             self._numbers.forget(request_id)
             return False, None
-        outcome = _outcome(request, prefill)
+        outcome = prefill.outcome(request.status.name)
         self._pending.prefill_ends.append(PrefillEnded(number, outcome))
         self._held.add(request_id)
         return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
@@ -580,9 +488,3 @@ def _stands_for_rejected(request: Any) -> bool:
     It has the kv_transfer_params of that request, a made-up id and prompt, and is aborted at once.
     """
     return getattr(request, "abort_immediately", False) is True
-
-
-def _outcome(request: Any, prefill: _Prefill) -> PrefillOutcome:
-    if request.status.name in _FINISHED and prefill.sent_tokens == prefill.prompt_tokens:
-        return "finished"
-    return "aborted" if request.status.name == "FINISHED_ABORTED" else "failed"

@@ -11,17 +11,13 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from kv_connector.exceptions import MessengerError
 from kv_connector.metrics.figure_gains import GainMeter
 from kv_connector.runtime.client import MessengerClient
 from kv_connector.runtime.commands import (
     Abandon,
-    Announce,
     Command,
     Decline,
     Expect,
-    PrefillEnded,
-    PrefillOutcome,
     Reject,
 )
 from kv_connector.runtime.facade import (
@@ -51,14 +47,12 @@ from kv_connector.vllm.metadata import (
     Transfer,
     WorkerNews,
 )
+from kv_connector.vllm.outgoing_prefills import OutgoingPrefills
 from kv_connector.vllm.proof_messages import ProofTally
 from kv_connector.vllm.reports import Reports
 from kv_connector.vllm.request_numbers import RequestNames
 from kv_connector.vllm.submitted_steps import StepEnd, SubmittedSteps
 
-FENCE_LIMIT_SECONDS = 10.0
-"""The limit of one wait for the fence, which is repeated: pages that are still read must not be overwritten."""
-FENCE_ATTEMPTS_MAX = 6
 PROOF_WAIT_SECONDS = 1.0
 """How long a request that another prefiller may serve waits for proof that the first one no longer writes to its pages.
 The proof takes milliseconds if that prefiller is dead, and never comes if it hangs."""
@@ -67,15 +61,6 @@ POLL_FAILURES_MAX = 3
 """The number of consecutive failed polls after which the messenger is lost; one may be due to a single event."""
 
 Item = TypeVar("Item")
-
-
-@dataclass(slots=True)
-class _Ended:
-    """The state of a prefill that the engine has ended and holds."""
-
-    outcome: PrefillOutcome
-    deadline_seconds: float
-    """When its end is submitted again."""
 
 
 @dataclass(slots=True)
@@ -127,14 +112,14 @@ class WorkerHalf:
         self._open_step: StepMetadata | None = None
         """The step whose forward pass is running, if it has chunks."""
         self._reported_counted_right = False
-        self._sending: set[str] = set()
-        """Prefills that the messenger knows, announced or begun, and that have not ended."""
-        self._ended: dict[str, _Ended] = {}
-        """Ended prefills that the messenger has not released; the engine waits for them."""
-        self._lost: set[str] = set()
-        """Prefills that were given up here, but that the engine has not ended yet."""
-        self._released_early: set[str] = set()
-        """The prefills in ``_lost`` that the messenger has released."""
+        self._prefills = OutgoingPrefills(
+            self._client,
+            self.names,
+            limits.unheard_seconds,
+            on_sent=lambda request: self._reports.sent.add(request),
+            logger=logger,
+            now_seconds=now_seconds,
+        )
         self._fetching: dict[str, _Fetching] = {}
         self._expected: set[Transfer] = set()
         """Transfers of queued requests, until the messenger reports that they are computed."""
@@ -153,28 +138,7 @@ class WorkerHalf:
 
         Raises MessengerError if the messenger can neither be fenced nor closed.
         """
-        waiting = [request for request in meta.preempted if request in self._sending or request in self._lost]
-        for _ in range(FENCE_ATTEMPTS_MAX):
-            if not waiting or self.lost_because:
-                break
-            fenced = self._client.fence(waiting, FENCE_LIMIT_SECONDS)
-            if fenced is None:
-                break
-            waiting = [request for request in waiting if request not in fenced]
-            if waiting:
-                self._logger.error("preempted requests %s are still being read, waiting on", self._shown(waiting))
-        else:
-            self._client.give_up(f"preempted requests {self._shown(waiting)} were still being read after the last wait")
-        if waiting and not self._client.closed:
-            raise MessengerError(
-                f"the pages of preempted requests {self._shown(waiting)} may still be read by a messenger that can"
-                " neither be fenced nor closed, expected neither: this engine ends before it overwrites them, start it"
-                " again"
-            )
-        self._released_early.update(self._lost.intersection(meta.preempted))
-
-    def _shown(self, requests: Iterable[str]) -> str:
-        return " and ".join(map(self.names.shown, requests))
+        self._prefills.fence(meta.preempted)
 
     def begin(self, meta: StepMetadata) -> None:
         """Submits everything that is new to the messenger, before the forward pass starts."""
@@ -182,16 +146,16 @@ class WorkerHalf:
         self._step_computes = meta.computes
         if meta.fetches or meta.prefill_ends:
             self._empty_steps.interrupted()
-        self._each(meta.announces, self._announce)
-        self._each(meta.given_up, self._give_up)
-        self._each(meta.prefill_ends, self._end_prefill)
+        self._each(meta.announces, self._prefills.announce)
+        self._each(meta.given_up, self._prefills.give_up)
+        self._each(meta.prefill_ends, self._prefills.end)
         self._each(meta.refusals, self._refuse, self._fail_broken)
         self._each(meta.fetches, self._fetch, self._fail_broken)
         self._each(meta.expects.values(), self._expect)
         self._each(meta.declines, self._decline)
         self._each(meta.rejections, self._reject)
         self._each(meta.abandoned, self._abandon)
-        chunks = [chunk for chunk in meta.chunks if chunk.request not in self._lost]
+        chunks = [chunk for chunk in meta.chunks if not self._prefills.is_given_up(chunk.request)]
         if chunks and not self.lost_because:
             self._begin_chunks(meta, chunks)
 
@@ -206,10 +170,6 @@ class WorkerHalf:
                 self._logger.exception("the messenger could not be told of %.200s", item)
                 if otherwise is not None:
                     otherwise(item)
-
-    def _announce(self, announce: Announce) -> None:
-        if self._client.submit(announce):
-            self._sending.add(announce.request)
 
     def _expect(self, expect: Expect) -> None:
         transfer = Transfer(expect.transfer, expect.prompt_digest)
@@ -240,11 +200,11 @@ class WorkerHalf:
                 self._logger.exception(
                     "request %s is not sent: its chunk could not be told", self.names.shown(chunk.request)
                 )
-                self._give_up(chunk.request)
+                self._prefills.give_up(chunk.request)
         if not described:
             return
         if self._steps.begin(meta.step, described, layers_are_right=meta.layers_are_right):
-            self._sending.update(chunk.request for chunk in described)
+            self._prefills.begun(chunk.request for chunk in described)
             self._open_step = meta
         else:
             self._lose(chunks)
@@ -288,33 +248,10 @@ class WorkerHalf:
         self._fetching.setdefault(item.request, _Fetching(item.blocks, fetch))
         self._fail(item.request, "its fetch could not be told to the messenger")
 
-    def _end_prefill(self, end: PrefillEnded) -> None:
-        known = end.request in self._sending or end.request in self._lost
-        self._sending.discard(end.request)
-        if not known or end.request in self._released_early or self._client.closed:
-            self._released_early.discard(end.request)
-            self._lost.discard(end.request)
-            self._reports.sent.add(end.request)
-            return
-        ended = self._ended[end.request] = _Ended(end.outcome, self._now_seconds() + self._limits.unheard_seconds)
-        if end.request in self._lost:
-            self._lost.discard(end.request)
-            ended.outcome = "failed"
-        else:
-            self._client.end(end)
-
     def _lose(self, chunks: Iterable[Chunk]) -> None:
         """Gives up the requests of these chunks."""
         for chunk in chunks:
-            self._give_up(chunk.request)
-
-    def _give_up(self, request: str) -> None:
-        """Stops sending a request: its decoder is notified, and the engine ends it later."""
-        if request in self._lost or self.lost_because:
-            return
-        self._sending.discard(request)
-        self._lost.add(request)
-        self._client.end(PrefillEnded(request, "failed"))
+            self._prefills.give_up(chunk.request)
 
     # ---- the forward pass
 
@@ -384,8 +321,7 @@ class WorkerHalf:
     def _end_waits_in_vain(self) -> None:
         """Ends what the messenger should have ended by its own limits: no wait of an engine hangs on one event.
 
-        Whether a fetch still writes is not known then, so its pages stay out of use until the messenger says so. The
-        end of a prefill is told again: the messenger ignores it while it has the prefill, and else releases it again.
+        Whether a fetch still writes is not known then, so its pages stay out of use until the messenger says so.
         """
         now_seconds = self._now_seconds()
         limit_seconds = self._limits.unheard_seconds
@@ -393,10 +329,7 @@ class WorkerHalf:
             if now_seconds >= waiting.deadline_seconds + limit_seconds - self._limits.fetch_seconds:
                 self._client.submit(Abandon(request))
                 self._take_in(request, f"the messenger has reported no end of it within {limit_seconds:g} s")
-        for request, ended in self._ended.items():
-            if now_seconds >= ended.deadline_seconds:
-                ended.deadline_seconds = now_seconds + limit_seconds
-                self._client.submit(PrefillEnded(request, ended.outcome))
+        self._prefills.repeat_ends()
 
     def take_news(self) -> WorkerNews | None:
         """Takes the news for the scheduler's half, which go with the last reports; None if there are none."""
@@ -431,10 +364,7 @@ class WorkerHalf:
     def held(self) -> dict[str, int]:
         """The number of requests in each state; for leak checks at rest."""
         kinds: dict[str, Sized] = {
-            "sending": self._sending,
-            "ended": self._ended,
-            "lost": self._lost,
-            "released_early": self._released_early,
+            **self._prefills.held(),
             "fetching": self._fetching,
             "expected": self._expected,
             "quarantined": self._quarantined,
@@ -451,7 +381,7 @@ class WorkerHalf:
     def _on(self, event: Event) -> None:
         match event:
             case Released(request):
-                self._on_released(request)
+                self._prefills.on_released(request)
             case Prefilled(transfer, prompt_digest):
                 self._expected.discard(Transfer(transfer, prompt_digest))
                 self._news.computed.append(Transfer(transfer, prompt_digest))
@@ -484,15 +414,6 @@ class WorkerHalf:
         if not waiting.is_shadow:
             self._reports.received.add(request)
         self._news.arrived.append(request)
-
-    def _on_released(self, request: str) -> None:
-        if request in self._ended:
-            del self._ended[request]
-            self._reports.sent.add(request)
-        elif request in self._lost:
-            self._released_early.add(request)
-        else:
-            self._logger.warning("request %s was released and is not held", self.names.shown(request))
 
     def _on_quarantined(self, request: str, reason: str) -> None:
         waiting = self._fetching.get(request)
@@ -539,6 +460,4 @@ class WorkerHalf:
         self._news.computed.extend(self._expected)
         self._expected.clear()
         if closed:
-            self._reports.sent.update(self._ended)
-            self._ended.clear()
-            self._released_early.update(self._lost)
+            self._prefills.on_closed()

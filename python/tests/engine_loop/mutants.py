@@ -11,12 +11,14 @@ from unittest import mock
 from kv_connector.vllm import connector, kv_groups, scheduler_half
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import KvGroup
+from kv_connector.vllm.outgoing_prefills import OutgoingPrefills
+from kv_connector.vllm.prefill_chunks import PrefillChunks
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.window_blocks import WindowBlocks
 from kv_connector.vllm.worker_half import WorkerHalf
 
-_chunk: Callable[..., Any] = SchedulerHalf._chunk
-_end_prefill: Callable[..., Any] = WorkerHalf._end_prefill
+_end: Callable[..., Any] = OutgoingPrefills.end
+_plan: Callable[..., Any] = PrefillChunks.plan
 _take_in: Callable[..., Any] = SchedulerHalf._take_in
 
 
@@ -42,7 +44,7 @@ class Mutant:
 
 def _cached_in_place(self: Any, request: str, prefill: Any, *where: Any) -> Any:
     first_token = where[2]
-    chunk = _chunk(self, request, prefill, *where)
+    chunk = _plan(self, request, prefill, *where)
     if chunk is not None and chunk.first_token == 0:
         return replace(chunk, cached_tokens=first_token, first_token=first_token)
     return chunk
@@ -50,15 +52,15 @@ def _cached_in_place(self: Any, request: str, prefill: Any, *where: Any) -> Any:
 
 def _no_word_of_aborts(self: Any, end: Any) -> None:
     if end.outcome != "aborted":
-        _end_prefill(self, end)
+        _end(self, end)
         return
     self._sending.discard(end.request)
-    self._reports.sent.add(end.request)
+    self._on_sent(end.request)
 
 
 def _freed_before_sent(self: Any, end: Any) -> None:
-    _end_prefill(self, end)
-    self._reports.sent.add(end.request)
+    _end(self, end)
+    self._on_sent(end.request)
     self._ended.pop(end.request, None)
 
 
@@ -77,7 +79,7 @@ MUTANTS = (
     Mutant(
         "pages found in the prefix cache are said to be in place",
         *("beginnings", 1, "wrong page"),
-        *(SchedulerHalf, "_chunk", _cached_in_place),
+        *(PrefillChunks, "plan", _cached_in_place),
     ),
     Mutant(
         "no prompt has a digest",
@@ -87,7 +89,7 @@ MUTANTS = (
     Mutant(
         "the decoder is not told of an aborted prefill",
         *("aborts", 7, "stands still"),
-        *(WorkerHalf, "_end_prefill", _no_word_of_aborts),
+        *(OutgoingPrefills, "end", _no_word_of_aborts),
     ),
     Mutant(
         "a decoder says nothing of what it has queued",
@@ -102,7 +104,7 @@ MUTANTS = (
     Mutant(
         "a prefiller's pages are used again before they are sent",
         *("routes", 1, "wrong page"),
-        *(WorkerHalf, "_end_prefill", _freed_before_sent),
+        *(OutgoingPrefills, "end", _freed_before_sent),
     ),
     Mutant(
         "granted pages are in another order than the prompt",

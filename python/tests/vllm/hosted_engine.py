@@ -170,7 +170,8 @@ class HostedEngine(SimulatedEngine):
         )
         self.gate = self.scheduler._half._gate
         self.gate._now_seconds = lambda: float(host.nowSeconds())
-        self.worker._worker._now_seconds = self.gate._now_seconds
+        half = self.worker._worker
+        half._now_seconds = half._prefills._now_seconds = self.gate._now_seconds
         # A step's time passes in the world that hosts it, between its calls; a wait within a call would be real.
         self.worker._worker._empty_steps = EmptySteps(lambda: 0.0)
 

@@ -66,7 +66,7 @@ def preemption_untold(release: Release) -> Any:
 
 
 def progress_kept(release: Release) -> Any:
-    prefill = _scheduler_half(release).allocated.__globals__["_Prefill"]
+    prefill = _scheduler_half(release).allocated.__globals__["Prefill"]
     return mock.patch.object(prefill, "forget_progress", return_value=None)
 
 

@@ -414,7 +414,7 @@ def test_should_send_all_requests_of_the_first_pass(prefiller: Prefiller) -> Non
     prefiller.end()
     (step,) = prefiller.messenger.of_kind("step")
     assert [(chunk["request"], chunk["endToken"]) for chunk in step["chunks"]] == [("a", 100), ("b", 60)]
-    assert set(prefiller.connector._worker._sending) == {"a", "b"}
+    assert set(prefiller.connector._worker._prefills._sending) == {"a", "b"}
 
 
 def test_should_send_a_prompt_whose_first_chunk_is_the_first_pass(prefiller: Prefiller) -> None:

@@ -14,7 +14,7 @@ REQUEST = "cmpl-a-0-11111111"
 def windowed(engine: EngineMaker) -> SimulatedEngine:
     prefiller = engine("kv_producer", chunk_tokens=1024)
     half = prefiller.own_scheduler._half
-    half._groups = [dataclasses.replace(half._groups[0], window_tokens=64)]
+    half._groups = half._chunks._groups = [dataclasses.replace(half._groups[0], window_tokens=64)]
     return prefiller
 
 

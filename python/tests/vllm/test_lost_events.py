@@ -30,7 +30,8 @@ def clock() -> Clock:
 
 
 def with_clock(engine: SimulatedEngine, clock: Clock) -> SimulatedEngine:
-    engine.worker._worker._now_seconds = clock
+    half = engine.worker._worker
+    half._now_seconds = half._prefills._now_seconds = clock
     return engine
 
 
@@ -240,7 +241,7 @@ def test_should_fence_a_preempted_request_whatever_fails(engine: EngineMaker, ca
     def fault(*_: object) -> None:
         raise OSError("a fault of ours")
 
-    half._restart = fault
+    half._chunks.restart = fault
     prefiller.preempt("a-00000000")
     prefiller.step()
     assert "a fault of ours" in caplog.text

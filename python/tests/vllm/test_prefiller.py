@@ -244,7 +244,7 @@ def test_should_send_again_a_prompt_that_is_cached_to_its_end_when_its_request_i
 def test_should_compute_the_prompt_again_when_a_request_of_windows_is_resumed(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer", chunk_tokens=1024)
     half = prefiller.own_scheduler._half
-    half._groups = [dataclasses.replace(half._groups[0], window_tokens=64)]
+    half._groups = half._chunks._groups = [dataclasses.replace(half._groups[0], window_tokens=64)]
     prefiller.add(REQUEST, 256, remote_decode(), max_tokens=3)
     prefiller.step()
     prefiller.preempt(REQUEST, cached_when_resumed=256)
