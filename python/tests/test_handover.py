@@ -17,7 +17,8 @@ import pytest
 from kv_connector import HandoverError
 from kv_connector.memory import handover
 from kv_connector.memory.cuda_driver import CudaError
-from kv_connector.memory.handover import Follower, Lead, Votes, meeting_place
+from kv_connector.memory.handover import Follower, Lead, meeting_place
+from kv_connector.memory.votes import Votes
 
 LENGTH_BYTES = 3 * mmap.PAGESIZE
 LIMIT_SECONDS = 30.0

@@ -27,20 +27,19 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 from kv_connector.exceptions import HandoverError
 from kv_connector.memory.cuda_driver import CudaError
 from kv_connector.memory.device_memory import DeviceMemories
 from kv_connector.memory.geometry import DeviceMemory, Geometry, Memory
+from kv_connector.memory.votes import VOTES, Votes
 
 HANDOVER_LIMIT_SECONDS = 120.0
 """The time from a rank's allocation of its KV memory until all ranks of its messenger have handed theirs over."""
 MESSAGE_LENGTH_MAX_BYTES = 128 << 10
 MEMORIES_MAX = 250
 """Linux passes at most 253 descriptors with a message."""
-VOTES_LENGTH_MAX_BYTES = 16 << 10
-"""The size of a message that names requests, by their numbers; several fit into a socket's buffer."""
 FENCE_NEWS_SECONDS = 10.0
 """The interval at which a rank that waits for a fence logs that it waits."""
 
@@ -51,39 +50,10 @@ _REMEDY = "or set messenger_per to 'rank'"
 _UCRED = struct.Struct("3i")
 _STEP = struct.Struct("<cQ")
 _FENCED = b"F"
-_VOTES = b"V"
 _ACCEPTED = b"accepted"
 
 Rank = tuple[int, int]
 """(pipeline rank, tensor-parallel rank)."""
-
-
-class Votes(NamedTuple):
-    """Requests that a messenger has ended, so that nothing reads (sent) or writes (received) their pages any more.
-
-    They are named by the engine's own numbers: a message with a client's text in it could be of any length.
-    """
-
-    sent: set[str]
-    received: set[str]
-
-    def messages(self) -> list[bytes]:
-        """Encodes the requests as messages to a follower."""
-        parts: list[list[tuple[str, str]]] = [[]]
-        length_bytes = 0
-        for kind, requests in (("sent", self.sent), ("received", self.received)):
-            for request in requests:
-                length_bytes += len(request) + len(kind) + 8
-                if parts[-1] and length_bytes > VOTES_LENGTH_MAX_BYTES:
-                    parts.append([])
-                    length_bytes = len(request)
-                parts[-1].append((kind, request))
-        return [_VOTES + json.dumps(part).encode() for part in parts if part]
-
-    def hear(self, message: bytes) -> None:
-        """Adds the requests that a message names."""
-        for kind, request in json.loads(message[len(_VOTES) :]):
-            (self.sent if kind == "sent" else self.received).add(request)
 
 
 def meeting_place(engine_id: str, group_index: int) -> str:
@@ -417,7 +387,7 @@ class Follower:
             return b""
         if not message:
             self._end("it closed the connection")
-        elif message[:1] == _VOTES:
+        elif message[:1] == VOTES:
             self._heard.hear(message)
         return message
 

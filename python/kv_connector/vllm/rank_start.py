@@ -20,8 +20,9 @@ from kv_connector.memory.device_counter import DeviceCounting
 from kv_connector.memory.device_memory import DeviceMemories
 from kv_connector.memory.first_pass import FirstPass
 from kv_connector.memory.geometry import DeviceMemory, Geometry, Group, Memory
-from kv_connector.memory.handover import Follower, Lead, Votes, meeting_place
+from kv_connector.memory.handover import Follower, Lead, meeting_place
 from kv_connector.memory.layer_counter import LayerCounter
+from kv_connector.memory.votes import Votes
 from kv_connector.naming.model_fingerprint import fingerprint
 from kv_connector.runtime.facade import LAG_LEAD_ONLY, LAG_NONE, MessengerPort
 from kv_connector.vllm import geometry, kv_settings

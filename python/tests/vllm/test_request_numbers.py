@@ -12,7 +12,8 @@ from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 from simulated_messenger import SimulatedMessenger
 
 from kv_connector import Failed
-from kv_connector.memory.handover import MESSAGE_LENGTH_MAX_BYTES, Votes
+from kv_connector.memory.handover import MESSAGE_LENGTH_MAX_BYTES
+from kv_connector.memory.votes import Votes
 from kv_connector.runtime.facade import OUT_CAPACITY_BYTES
 from kv_connector.vllm.request_numbers import NAME_LENGTH_MAX, RequestNames, RequestNumbers, shown
 
