@@ -8,18 +8,15 @@ import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.testkit.sim.PrefillPrompt.State;
 import io.kvmessenger.testkit.sim.check.WorldListener;
-import java.lang.foreign.MemorySegment;
-import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
 import java.util.concurrent.CompletableFuture;
-import java.util.stream.IntStream;
 
 /**
  * A prefiller's inference engine: computes prompts in chunks, layer by layer, increments the layer counter, preempts
- * and aborts; gives returned pages to their next owner immediately.
+ * and aborts.
  */
 final class SimulatedPrefillEngine implements EngineIntake {
     private static final int PROMPTS_PER_STEP_MAX = 3;
@@ -45,11 +42,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final WorldListener listener;
     private final Mutation mutation;
     private final Intake intake;
-    /** Called when pages become free that may be awaited. */
-    private final Runnable onFreed;
-
     private final Map<String, PrefillPrompt> prompts = new LinkedHashMap<>();
-    private final PrefixCache prefixes;
+    private final PrefillPages pages;
     private final int pageTokens;
 
     private final ComputedLayers layers;
@@ -91,10 +85,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.ungrantedLimitNs = scenario.queuedNs() + UNGRANTED_SLACK_NS;
         this.queuedNs = scenario.traffic().announces() ? scenario.queuedNs() : 0;
         this.intake = intake;
-        this.onFreed = onFreed;
         this.pageTokens = pool.blockTokens();
-        this.prefixes = new PrefixCache(pageTokens);
         this.device = new SimulatedDevice(clock, node, pool, swarm, apart, listener, mutation, this::onDone);
+        this.pages = new PrefillPages(node, pool, device, listener, mutation, onFreed);
         this.layers = device.layers();
         this.layerCount = layers.count();
         pool.promise(this::promisedPages);
@@ -189,7 +182,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         PrefillPrompt prompt = prompts.remove(request);
         if (prompt != null) {
             pool.context().giveBack(prompt.contextSlot);
-            giveBackPages(prompt);
+            pages.giveBack(prompt);
         }
     }
 
@@ -244,7 +237,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             return;
         }
         listener.prefillPagesTakenBack(node.process(), prompt.request, prompt.name);
-        giveBackPages(prompt);
+        pages.giveBack(prompt);
         prompt.state = State.QUEUED;
         if (prompt.stopped) {
             endStopped(prompt);
@@ -362,7 +355,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 end(prompt, PrefillOutcome.FAILED);
             }
         }
-        prefixes.passFailed(pass);
+        pages.passFailed(pass);
     }
 
     /** A pass that was not reported before it ran: its chunks are reported one by one when they are in place. */
@@ -403,15 +396,12 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private void beginChunk(PrefillPrompt prompt, ForwardPass pass) {
         boolean first = prompt.state == State.QUEUED;
         prompt.reported = true;
-        int writtenTokens = first ? begin(prompt) : prompt.reportedTokens;
+        int writtenTokens = first ? pages.begin(prompt, random) : prompt.reportedTokens;
         int chunkTokens = 1 + random.nextInt(3 * pageTokens + 2);
         prompt.endToken = Math.min(prompt.tokenCount, prompt.computedTokens + chunkTokens);
-        takePages(prompt, pass);
-        if (first && prompt.hits.isEmpty()) {
-            layers.all()
-                    .forEach(at ->
-                            at.content().compute(memoryOf(at), prompt.name, prompt.pages, 0, prompt.computedTokens));
-            reportComputed(prompt, layers.all(), prompt.computedTokens);
+        pages.take(prompt, pass);
+        if (first) {
+            pages.computeCached(prompt);
         }
         PassShare share = new PassShare(prompt.name, prompt.pages, prompt.computedTokens, prompt.endToken, pageTokens);
         pass.parts.add(new ForwardPass.Part(prompt.request, share, prompt.endToken));
@@ -429,72 +419,6 @@ final class SimulatedPrefillEngine implements EngineIntake {
         if (pass.reported()) {
             prompt.reportedTokens = prompt.endToken;
             prompt.reportedPages = prompt.pages.length;
-        }
-    }
-
-    /**
-     * Finds the prompt's beginning in pages of others, or in pages of its own that were written long ago. Returns how
-     * many of its tokens are known to be written; the following ones, up to {@code computedTokens}, are computed by
-     * this pass for another prompt.
-     */
-    private int begin(PrefillPrompt prompt) {
-        listener.prefillBegun(node.process(), prompt.request, prompt.name);
-        boolean cached = random.nextInt(3) == 0;
-        prompt.hits = prefixes.hit(prompt.name, prompt.tokenCount);
-        if (prompt.hits.isEmpty()) {
-            prompt.computedTokens = cached ? random.nextInt((prompt.tokenCount - 1) / pageTokens + 1) * pageTokens : 0;
-            return prompt.computedTokens;
-        }
-        prompt.entries.addAll(prompt.hits);
-        prompt.pages = prompt.hits.stream().mapToInt(PrefixCache.Entry::page).toArray();
-        prompt.computedTokens = prompt.pages.length * pageTokens;
-        listener.prefillPagesShared(
-                node.process(),
-                prompt.request,
-                prompt.tokenCount,
-                IntStream.of(prompt.pages).boxed().toList());
-        int written =
-                (int) prompt.hits.stream().takeWhile(PrefixCache.Entry::written).count();
-        reportComputed(prompt, layers.all(), written * pageTokens);
-        return mutation == Mutation.COMMITTED_TAKEN_AS_WRITTEN ? prompt.computedTokens : written * pageTokens;
-    }
-
-    /** Takes the pages that the chunk needs; full ones are in the cache from now on. */
-    private void takePages(PrefillPrompt prompt, ForwardPass pass) {
-        int had = prompt.pages.length;
-        int[] taken = pool.take(pool.pagesFor(prompt.endToken) - had);
-        prompt.pages = Arrays.copyOf(prompt.pages, had + taken.length);
-        System.arraycopy(taken, 0, prompt.pages, had, taken.length);
-        listener.prefillPagesTaken(
-                node.process(),
-                prompt.request,
-                prompt.tokenCount,
-                IntStream.of(taken).boxed().toList());
-        for (int k = prompt.entries.size(); (k + 1) * pageTokens <= prompt.endToken; k++) {
-            prompt.entries.add(prefixes.commit(prompt.name, prompt.tokenCount, k, prompt.pages[k], pass));
-        }
-    }
-
-    /** Gives the pages that no other prompt holds to their next owner. */
-    private void giveBackPages(PrefillPrompt prompt) {
-        device.queued().forEach(pass -> pass.giveUp(prompt.request, prompt.entries));
-        pool.giveBack(IntStream.range(0, prompt.pages.length)
-                .filter(k -> k >= prompt.entries.size()
-                        || prompt.entries.get(k) == null
-                        || prefixes.giveUp(prompt.entries.get(k)))
-                .map(k -> prompt.pages[k])
-                .toArray());
-        prompt.startAnew();
-        onFreed.run();
-    }
-
-    private MemorySegment memoryOf(ComputedLayers.RankLayer at) {
-        return pool.memories().get(at.rankIndex());
-    }
-
-    private void reportComputed(PrefillPrompt prompt, List<ComputedLayers.RankLayer> parts, int endToken) {
-        for (ComputedLayers.RankLayer at : parts) {
-            listener.layerComputed(node.process(), prompt.request, at.rankIndex(), at.layerIndex(), endToken);
         }
     }
 
@@ -537,7 +461,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
                         }));
             }
         }
-        prefixes.passEnded(pass);
+        pages.passEnded(pass);
     }
 
     /** The layer counter as the messenger sees it. */

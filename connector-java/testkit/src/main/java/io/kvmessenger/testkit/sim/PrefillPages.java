@@ -1,0 +1,124 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.testkit.sim.check.WorldListener;
+import java.util.Arrays;
+import java.util.List;
+import java.util.SplittableRandom;
+import java.util.stream.IntStream;
+
+/**
+ * The pages of the prompts of one prefiller's engine: taken chunk by chunk, shared by prompts that begin alike, and
+ * given to their next owner at once. One thread.
+ */
+final class PrefillPages {
+    private final SimulatedNode node;
+    private final PagePool pool;
+    private final SimulatedDevice device;
+    private final WorldListener listener;
+    private final Mutation mutation;
+    /** Called when pages become free that may be awaited. */
+    private final Runnable onFreed;
+
+    private final PrefixCache prefixes;
+    private final int pageTokens;
+
+    PrefillPages(
+            SimulatedNode node,
+            PagePool pool,
+            SimulatedDevice device,
+            WorldListener listener,
+            Mutation mutation,
+            Runnable onFreed) {
+        this.node = node;
+        this.pool = pool;
+        this.device = device;
+        this.listener = listener;
+        this.mutation = mutation;
+        this.onFreed = onFreed;
+        this.pageTokens = pool.blockTokens();
+        this.prefixes = new PrefixCache(pageTokens);
+    }
+
+    /**
+     * Finds the prompt's beginning in pages of others, or in pages of its own that were written long ago. Returns how
+     * many of its tokens are known to be written; the following ones, up to {@code computedTokens}, are computed by
+     * this pass for another prompt.
+     */
+    int begin(PrefillPrompt prompt, SplittableRandom random) {
+        listener.prefillBegun(node.process(), prompt.request, prompt.name);
+        boolean cached = random.nextInt(3) == 0;
+        prompt.hits = prefixes.hit(prompt.name, prompt.tokenCount);
+        if (prompt.hits.isEmpty()) {
+            prompt.computedTokens = cached ? random.nextInt((prompt.tokenCount - 1) / pageTokens + 1) * pageTokens : 0;
+            return prompt.computedTokens;
+        }
+        prompt.entries.addAll(prompt.hits);
+        prompt.pages = prompt.hits.stream().mapToInt(PrefixCache.Entry::page).toArray();
+        prompt.computedTokens = prompt.pages.length * pageTokens;
+        listener.prefillPagesShared(
+                node.process(),
+                prompt.request,
+                prompt.tokenCount,
+                IntStream.of(prompt.pages).boxed().toList());
+        int written =
+                (int) prompt.hits.stream().takeWhile(PrefixCache.Entry::written).count();
+        reportComputed(prompt, written * pageTokens);
+        return mutation == Mutation.COMMITTED_TAKEN_AS_WRITTEN ? prompt.computedTokens : written * pageTokens;
+    }
+
+    /** Takes the pages that the chunk needs; full ones are in the cache from now on. */
+    void take(PrefillPrompt prompt, ForwardPass pass) {
+        int had = prompt.pages.length;
+        int[] taken = pool.take(pool.pagesFor(prompt.endToken) - had);
+        prompt.pages = Arrays.copyOf(prompt.pages, had + taken.length);
+        System.arraycopy(taken, 0, prompt.pages, had, taken.length);
+        listener.prefillPagesTaken(
+                node.process(),
+                prompt.request,
+                prompt.tokenCount,
+                IntStream.of(taken).boxed().toList());
+        for (int k = prompt.entries.size(); (k + 1) * pageTokens <= prompt.endToken; k++) {
+            prompt.entries.add(prefixes.commit(prompt.name, prompt.tokenCount, k, prompt.pages[k], pass));
+        }
+    }
+
+    /** Fills a prompt's own pages with what was computed long ago, if it found none of others. */
+    void computeCached(PrefillPrompt prompt) {
+        if (!prompt.hits.isEmpty()) {
+            return;
+        }
+        for (ComputedLayers.RankLayer at : device.layers().all()) {
+            at.content()
+                    .compute(pool.memories().get(at.rankIndex()), prompt.name, prompt.pages, 0, prompt.computedTokens);
+        }
+        reportComputed(prompt, prompt.computedTokens);
+    }
+
+    private void reportComputed(PrefillPrompt prompt, int endToken) {
+        List<ComputedLayers.RankLayer> parts = device.layers().all();
+        for (ComputedLayers.RankLayer at : parts) {
+            listener.layerComputed(node.process(), prompt.request, at.rankIndex(), at.layerIndex(), endToken);
+        }
+    }
+
+    /** Gives the pages that no other prompt holds to their next owner. */
+    void giveBack(PrefillPrompt prompt) {
+        device.queued().forEach(pass -> pass.giveUp(prompt.request, prompt.entries));
+        pool.giveBack(IntStream.range(0, prompt.pages.length)
+                .filter(k -> k >= prompt.entries.size()
+                        || prompt.entries.get(k) == null
+                        || prefixes.giveUp(prompt.entries.get(k)))
+                .map(k -> prompt.pages[k])
+                .toArray());
+        prompt.startAnew();
+        onFreed.run();
+    }
+
+    void passEnded(ForwardPass pass) {
+        prefixes.passEnded(pass);
+    }
+
+    void passFailed(ForwardPass pass) {
+        prefixes.passFailed(pass);
+    }
+}
