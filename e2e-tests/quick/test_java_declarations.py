@@ -34,7 +34,6 @@ USED_ELSEWHERE: Final = {
 BOOLEAN_STATES: Final = {
     "VerbsSendPath": 10,
     "VerbsReceivePath": 7,
-    "ShmOutboundPaths": 7,
     "RingInboundPaths": 7,
     "VerbsInboundPaths": 6,
     "AdmittedLink": 6,
@@ -44,7 +43,6 @@ BOOLEAN_STATES: Final = {
     "TcpInboundPaths": 5,
     "ControlStream": 5,
     "LibFabricOutboundPaths": 5,
-    "CudaOutboundPaths": 5,
     "DialledLink": 4,
     "DeviceLanding": 3,
     "Listener": 3,

@@ -2,17 +2,13 @@ package io.kvmessenger.transfer.cuda;
 
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.device.DeviceFault;
-import io.kvmessenger.transfer.samehost.PeerRing;
 import io.kvmessenger.transfer.samehost.RegionRecord;
+import io.kvmessenger.transfer.samehost.RingOutboundPaths;
 import io.kvmessenger.transfer.samehost.SameHostRecord;
-import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.OutboundChannel;
-import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import io.kvmessenger.transfer.spi.WriteBatch;
@@ -26,37 +22,21 @@ import java.lang.foreign.MemorySegment;
  * no copy runs, so source and target may be reused; what was copied without an immediate does not count, and is written
  * again by another path. Closing waits for at most the copies that {@link CopyQueue} holds.
  */
-final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Reader {
+final class CudaOutboundPaths extends RingOutboundPaths {
     /** Largest number of scattered copies in one driver call. */
     private static final int BATCH_PAGES_MAX = 512;
 
     private static final long BATCH_BYTES = 2 << 20;
-    /** Limit on writes reported as sent in one duty cycle, and on writes completed at once and not yet reported. */
-    private static final int SENT_MAX = 1 << 10;
 
-    private final LibC libC;
-    private final OutboundChannel channel;
-    private final PathEvents events;
-    private final Figures figures;
-    private final long connectDeadlineNs;
     private final PeerMemories memories;
     private final BatchCopier copier;
-    private PeerRing ring;
-    /** Whether the peer has been sent that its ring is mapped. */
-    private boolean readySent;
     /** Only a peer that takes immediates from the ring offers its memory. */
     private boolean allOffered;
 
-    private boolean open;
-    private final long[] sent = new long[SENT_MAX];
-    private int sentCount;
-    private boolean ringFull;
     private TransferFault fault;
     private String faultDetail;
     /** The region that was requested and not answered yet; 0 = no request is open. */
     private int wantedRegionId;
-
-    private boolean closed;
 
     /** @throws IllegalStateException when the peer has been asked too often */
     CudaOutboundPaths(
@@ -67,44 +47,36 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
             long connectDeadlineNs,
             PeerMemories memories,
             BatchCopier copier) {
-        this.libC = libC;
-        this.channel = channel;
-        this.events = events;
-        this.figures = figures;
-        this.connectDeadlineNs = connectDeadlineNs;
+        super(libC, channel, events, figures, connectDeadlineNs);
         this.memories = memories;
         this.copier = copier;
-        if (!channel.open(MemorySegment.NULL, this)) {
-            throw new IllegalStateException("the peer was asked for too many paths");
-        }
+        request(MemorySegment.NULL);
     }
 
     @Override
-    public void onRecord(int kind, MemorySegment payload, long nowNs) {
+    protected void onPeerRecord(int kind, MemorySegment payload, long nowNs) {
         try {
-            hear(kind, payload);
-        } catch (IllegalArgumentException e) {
-            lose(TransferFault.PROTOCOL, e.getMessage());
+            take(kind, payload);
         } catch (IllegalStateException e) {
-            lose(TransferFault.UNREACHABLE, "the peer's memory cannot be mapped: " + e.getMessage());
+            throw new IllegalStateException("the peer's memory cannot be mapped: " + e.getMessage(), e);
         }
     }
 
-    private void hear(int kind, MemorySegment payload) {
+    private void take(int kind, MemorySegment payload) {
         switch (kind) {
             case SameHostRecord.ACCEPTED -> onAccepted();
             case SameHostRecord.REGION -> onNoRegion(RegionRecord.parse(payload));
             case SameHostRecord.REGION_OFFERED -> {
-                int fd = channel.takeDescriptor();
+                int fd = channel().takeDescriptor();
                 closeAfter(fd, () -> memories.addFile(RegionRecord.parse(payload), fd));
             }
             case CudaRecord.DEVICE_OFFERED -> memories.addDevice(DeviceRecord.parse(payload));
             case CudaRecord.PART -> {
-                int fd = channel.takeDescriptor();
+                int fd = channel().takeDescriptor();
                 closeAfter(fd, () -> memories.addPart(PartRecord.parse(payload), fd));
             }
             case SameHostRecord.ALL_OFFERED -> allOffered = true;
-            default -> throw new IllegalArgumentException("unexpected control record " + kind);
+            default -> throw unexpected(kind);
         }
     }
 
@@ -113,21 +85,9 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
             use.run();
         } finally {
             if (fd >= 0) {
-                libC.close(fd);
+                libC().close(fd);
             }
         }
-    }
-
-    private void onAccepted() {
-        if (ring != null) {
-            throw new IllegalArgumentException("the peer accepted twice");
-        }
-        ring = PeerRing.accept(libC, channel);
-        sendReady();
-    }
-
-    private void sendReady() {
-        readySent = readySent || channel.report(SameHostRecord.READY, MemorySegment.NULL);
     }
 
     private void onNoRegion(RegionRecord region) {
@@ -141,103 +101,53 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
     }
 
     @Override
-    public void onRefused(TransferFault refusal, String detail) {
-        lose(refusal, detail);
-    }
-
-    @Override
-    public void onError(Throwable error) {
-        lose(TransferFault.DISCONNECTED, LinkError.describe(error));
-    }
-
-    private void lose(TransferFault why, String detail) {
-        if (closed) {
-            return;
-        }
-        boolean wasOpen = open;
-        reportSent();
-        if (closed) {
-            return;
-        }
-        close();
-        if (wasOpen) {
-            events.onPathLost(this);
-        }
-        events.onFailed(why, detail);
-    }
-
-    @Override
-    public int doWork(long nowNs) {
-        if (closed) {
-            return 0;
-        }
-        if (!open) {
-            return connect(nowNs);
-        }
-        int work = 0;
+    protected int serve(long nowNs) {
         if (fault == null) {
             try {
-                work = pushDone();
+                pushDone();
             } catch (DeviceFault e) {
                 fail(TransferFault.DISCONNECTED, e.getMessage());
             }
         }
-        reportSent();
+        int work = reportPushed();
         if (fault != null) {
             lose(fault, faultDetail);
         }
-        return work == 0 && (ringFull || copier.isBusy()) ? LOOK_SOON : work;
+        return work == 0 && (isRingFull() || copier.isBusy()) ? LOOK_SOON : work;
     }
 
-    private int connect(long nowNs) {
-        if (ring != null) {
-            sendReady();
+    @Override
+    protected int connect(long nowNs) {
+        sendMapped();
+        if (!hasRing() || !allOffered || memories.isIncomplete()) {
+            return 0;
         }
-        if (ring != null && allOffered && !memories.isIncomplete()) {
-            try {
-                memories.grantAccess();
-            } catch (DeviceFault e) {
-                lose(TransferFault.UNREACHABLE, "this process's device does not reach the peer's: " + e.getMessage());
-                return 1;
-            }
-            open = true;
-            figures.increment(TransferCounter.PATHS_OPENED);
-            events.onReady();
-            events.onPathOpened(this);
+        try {
+            memories.grantAccess();
+        } catch (DeviceFault e) {
+            lose(TransferFault.UNREACHABLE, "this process's device does not reach the peer's: " + e.getMessage());
             return 1;
         }
-        if (nowNs - connectDeadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "the peer did not hand over its memory in time");
-        }
-        return 0;
+        open(this);
+        return 1;
+    }
+
+    @Override
+    protected String overdue() {
+        return "the peer did not hand over its memory in time";
     }
 
     /** Queues what was posted, and pushes the immediates of writes whose copies are done. */
-    private int pushDone() {
-        int work = sentCount;
+    private void pushDone() {
         for (CopyQueue queue : copier.queues()) {
             if (queue == null) {
                 continue;
             }
             queue.mark();
-            while (sentCount < SENT_MAX && !queue.isEmpty() && ring.hasRoom() && queue.isHeadDone()) {
-                ring.push(queue.headImm());
-                sent[sentCount++] = queue.removeHead();
-                work++;
+            while (!queue.isEmpty() && hasRoom() && queue.isHeadDone()) {
+                int imm = queue.headImm();
+                push(imm, queue.removeHead());
             }
-        }
-        return work;
-    }
-
-    /** Wakes the target for what was pushed since the last duty cycle, and reports it to the engine. */
-    private void reportSent() {
-        int count = sentCount;
-        sentCount = 0;
-        if (count > 0) {
-            ring.wake();
-        }
-        for (int i = 0; i < count && !closed; i++) {
-            events.onSent(sent[i]);
         }
     }
 
@@ -248,7 +158,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
 
     @Override
     public int post(WriteBatch batch, long postId) {
-        if (closed || fault != null || sentCount == SENT_MAX) {
+        if (!isOpen() || fault != null || isBacklogged()) {
             return 0;
         }
         if (batch.pageCount() == 0) {
@@ -268,8 +178,7 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
 
     private int copy(WriteBatch batch, long postId, PeerMemory target) {
         CopyQueue queue = copier.queueFor(batch, target);
-        ringFull = queue == null && !ring.hasRoom();
-        if (ringFull || (queue != null && !queue.hasRoom())) {
+        if (queue == null ? !hasRoom() : !queue.hasRoom()) {
             return 0;
         }
         int taken = batch.limit(BATCH_PAGES_MAX, BATCH_BYTES, Imm.WEIGHT_MAX);
@@ -287,43 +196,27 @@ final class CudaOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Re
 
     /** Pushes the immediate of a write that is in place already; false when the ring is full. */
     private boolean pushNow(WriteBatch batch, long postId) {
-        ringFull = !ring.push(immOf(batch));
-        if (!ringFull) {
-            sent[sentCount++] = postId;
+        boolean room = hasRoom();
+        if (room) {
+            push(immOf(batch), postId);
         }
-        return !ringFull;
-    }
-
-    private static int immOf(WriteBatch batch) {
-        return Imm.withWeight(batch.window(), (int) batch.weight());
+        return room;
     }
 
     /** The peer's region; null if it is not mapped yet, and then it is requested from the peer. */
     private PeerMemory find(int regionId) {
         PeerMemory found = memories.find(regionId);
-        if (found == null
-                && wantedRegionId != regionId
-                && !memories.has(regionId)
-                && channel.report(SameHostRecord.REGION_WANTED, new RegionRecord(regionId, 0).encode())) {
+        if (found == null && wantedRegionId != regionId && !memories.has(regionId) && askFor(regionId)) {
             wantedRegionId = regionId;
         }
         return found;
     }
 
     @Override
-    public void close() {
-        if (closed) {
-            return;
-        }
-        closed = true;
+    protected void release() {
         copier.close();
         memories.close();
-        channel.report(PeerChannel.QUIET_KIND, MemorySegment.NULL);
-        if (ring != null) {
-            ring.close();
-        }
-        if (open) {
-            figures.increment(TransferCounter.PATHS_LOST);
-        }
+        channel().report(PeerChannel.QUIET_KIND, MemorySegment.NULL);
+        releaseRing();
     }
 }
