@@ -42,7 +42,7 @@ BOOLEAN_STATES: Final = {
     "TcpSendPath": 5,
     "TcpInboundPaths": 5,
     "ControlStream": 5,
-    "LibFabricOutboundPaths": 5,
+    "LibFabricOutboundPaths": 3,
     "DialledLink": 4,
     "DeviceLanding": 3,
     "Listener": 3,

@@ -2,19 +2,16 @@ package io.kvmessenger.transfer.libfabric;
 
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.nic.NicRegions;
 import io.kvmessenger.transfer.nic.PeerRegions;
 import io.kvmessenger.transfer.nic.RegisteredSource;
 import io.kvmessenger.transfer.nic.RemoteMemory;
+import io.kvmessenger.transfer.path.WriterPaths;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.OutboundChannel;
-import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
-import io.kvmessenger.transfer.spi.PeerChannel;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
 import java.util.Objects;
@@ -26,7 +23,7 @@ import java.util.Objects;
  * <p>Worker only. The path is ready when an immediate that names no window has been delivered. A write is reported as
  * sent when its source is free; whether it has arrived only the target knows, so the failure of the path ends the peer.
  */
-final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Reader {
+final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
     /** Target length of one write; a single page may be longer. */
     private static final long WRITE_AIM_BYTES = 1 << 20;
 
@@ -38,13 +35,9 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
 
     private final OpenFabric fabric;
     private final RegisteredSource source;
-    private final OutboundChannel channel;
-    private final PathEvents events;
-    private final Figures figures;
     private final FabricEndpoint endpoint;
     private final WriteContexts contexts;
     private final DeliveryWatch delivery;
-    private final long connectDeadlineNs;
     private final long writeMaxBytes;
     private final PeerRegions regions;
 
@@ -53,11 +46,9 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
 
     private RemoteMemory remoteLanding;
     private boolean greeted;
-    private boolean opened;
     private boolean hasPosted;
     private boolean full;
     private String fault;
-    private boolean closed;
 
     /**
      * Takes over the endpoint.
@@ -74,20 +65,15 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
             FabricEndpoint endpoint,
             long connectLimitNs,
             long nowNs) {
+        super(channel, events, figures, nowNs + connectLimitNs);
         this.fabric = fabric;
         source = new RegisteredSource(own);
-        this.channel = channel;
         regions = new PeerRegions(wanted -> channel.report(FabricRecord.REGION_WANTED, wanted));
-        this.events = events;
-        this.figures = figures;
         this.endpoint = endpoint;
-        connectDeadlineNs = nowNs + connectLimitNs;
         delivery = new DeliveryWatch(Math.min(DELIVERY_LIMIT_NS, connectLimitNs));
         writeMaxBytes = fabric.info().messageMaxBytes();
         landing = own.of(FabricRegions.LANDING_ID);
-        if (!channel.open(endpoint.name().encode(), this)) {
-            throw new IllegalStateException("the peer was asked for too many paths");
-        }
+        request(endpoint.name().encode());
         contexts = new WriteContexts(depthOf(fabric));
     }
 
@@ -97,13 +83,13 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     }
 
     @Override
-    public void onRecord(int kind, MemorySegment payload, long nowNs) {
+    protected void onPeerRecord(int kind, MemorySegment payload, long nowNs) {
         switch (kind) {
             case FabricRecord.ACCEPTED -> onAccepted(payload);
             case FabricRecord.READY -> onReady();
             case FabricRecord.REGION -> onRegion(RemoteMemory.parse(payload));
             case FabricRecord.ARRIVED -> onArrived(FabricRecord.parseCount(payload), nowNs);
-            default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
+            default -> throw unexpected(kind);
         }
     }
 
@@ -111,86 +97,61 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         RemoteMemory memory = RemoteMemory.parse(payload);
         FabricName name = memory == null ? null : FabricName.parse(payload.asSlice(RemoteMemory.LENGTH_BYTES));
         if (name == null || remoteLanding != null) {
-            lose(TransferFault.PROTOCOL, "the peer accepted twice, or without a name");
-            return;
+            throw new IllegalArgumentException("the peer accepted twice, or without a name");
         }
-        try {
-            endpoint.aimAt(name);
-        } catch (IllegalStateException e) {
-            lose(TransferFault.UNREACHABLE, e.getMessage());
-            return;
-        }
+        endpoint.aimAt(name);
         remoteLanding = memory;
     }
 
     private void onReady() {
-        if (!greeted || opened) {
-            lose(TransferFault.PROTOCOL, "the peer is ready too early");
-            return;
+        if (!greeted || isOpen()) {
+            throw new IllegalArgumentException("the peer is ready too early");
         }
-        opened = true;
-        figures.increment(TransferCounter.PATHS_OPENED);
-        events.onReady();
-        events.onPathOpened(this);
+        open(this);
     }
 
     private void onRegion(RemoteMemory region) {
-        if (!regions.isAnswer(region)) {
-            lose(TransferFault.PROTOCOL, "the peer sent a region that was not asked for");
-        } else if (!regions.take(region)) {
+        if (!regions.take(region)) {
             lose(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
         }
     }
 
     private void onArrived(long count, long nowNs) {
         if (!delivery.onAnswer(count, nowNs)) {
-            lose(TransferFault.PROTOCOL, "the peer says of " + count + " writes that they arrived, which cannot be");
+            throw new IllegalArgumentException(
+                    "the peer says of " + count + " writes that they arrived, which cannot be");
         }
     }
 
     @Override
-    public void onRefused(TransferFault why, String detail) {
-        lose(why, detail);
-    }
-
-    @Override
-    public void onError(Throwable error) {
-        lose(TransferFault.DISCONNECTED, LinkError.describe(error));
-    }
-
-    private void lose(TransferFault why, String detail) {
-        if (!closed) {
-            close();
-            events.onFailed(why, detail);
-        }
-    }
-
-    @Override
-    public int doWork(long nowNs) {
-        if (closed) {
-            return 0;
-        }
-        if (!opened && nowNs - connectDeadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "no answer over libfabric within connect_limit_seconds");
-            return 0;
-        }
+    protected int connect(long nowNs) {
         if (remoteLanding != null && !greeted) {
             greet();
         }
+        return serve(nowNs);
+    }
+
+    @Override
+    protected String overdue() {
+        return "no answer over libfabric within connect_limit_seconds";
+    }
+
+    @Override
+    protected int serve(long nowNs) {
         boolean refused = full;
         int work = contexts.areInUse() || refused ? reportSent() : 0;
-        if (opened && fault == null) {
+        if (isOpen() && fault == null) {
             watchDelivery(refused && !contexts.areInUse(), nowNs);
         }
         if (fault != null) {
             fail(nowNs);
         }
-        return work == 0 && !closed && (contexts.areInUse() || refused || !opened) ? LOOK_SOON : work;
+        return work == 0 && !isClosed() && (contexts.areInUse() || refused || !isOpen()) ? LOOK_SOON : work;
     }
 
     /** Checks delivery: everything must arrive, and no provider reports when it does not. */
     private void watchDelivery(boolean isRefused, long nowNs) {
-        if (delivery.shallAsk(nowNs) && channel.report(FabricRecord.ARRIVED_WANTED, MemorySegment.NULL)) {
+        if (delivery.shallAsk(nowNs) && channel().report(FabricRecord.ARRIVED_WANTED, MemorySegment.NULL)) {
             delivery.onAsked();
         }
         long lostCount = delivery.lostCount();
@@ -212,7 +173,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     private int reportSent() {
         full = false;
         int found = endpoint.read();
-        for (int i = 0; i < found && !closed; i++) {
+        for (int i = 0; i < found && !isClosed(); i++) {
             reportSent(endpoint.context(i));
         }
         if (found == FabricEndpoint.FAILED) {
@@ -229,21 +190,21 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         long postId = contexts.release(context);
         delivery.onCompleted();
         if (postId != HELLO) {
-            events.onSent(postId);
+            sent(postId);
         }
     }
 
     /** Most probably the peer has ended, which its control socket reports. */
     private void fail(long nowNs) {
-        channel.drain(nowNs);
+        channel().drain(nowNs);
         lose(
-                opened ? TransferFault.PEER_CLOSED : TransferFault.UNREACHABLE,
+                isOpen() ? TransferFault.PEER_CLOSED : TransferFault.UNREACHABLE,
                 "libfabric's " + fabric.info().provider() + ": " + fault);
     }
 
     @Override
     public int post(WriteBatch batch, long postId) {
-        if (closed || fault != null || regions.isWaiting() || !contexts.hasFree()) {
+        if (!isOpen() || fault != null || regions.isWaiting() || !contexts.hasFree()) {
             return 0;
         }
         boolean taken = batch.pageCount() == 0 ? postImmediate(batch, postId) : postPages(batch, postId);
@@ -309,16 +270,9 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     }
 
     @Override
-    public void close() {
-        if (closed) {
-            return;
-        }
-        closed = true;
+    protected void release() {
         endpoint.close();
         contexts.close();
         source.close();
-        if (opened) {
-            figures.increment(TransferCounter.PATHS_LOST);
-        }
     }
 }

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.nic;
 
+import io.kvmessenger.transfer.path.WantedRegion;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
 import java.util.HashMap;
@@ -9,18 +10,17 @@ import java.util.function.Predicate;
 /**
  * The regions of a peer as its NIC names them, requested from the peer when a path first writes to each.
  *
- * <p>Worker only. One request at a time: nothing is posted until the peer has answered. Allocates only for a request.
+ * <p>Worker only. Allocates only for a request.
  */
 public final class PeerRegions {
-    private final Predicate<MemorySegment> ask;
+    private final WantedRegion wanted;
     private final Map<Integer, RemoteMemory> known = new HashMap<>();
     private RemoteMemory last;
-    private int wantedId;
-    private boolean waiting;
 
     /** @param ask sends the peer a {@link RemoteMemory} that names a region, if there is room for it now */
     public PeerRegions(Predicate<MemorySegment> ask) {
-        this.ask = ask;
+        wanted = new WantedRegion(
+                regionId -> ask.test(RemoteMemory.unknown(regionId).encode()));
     }
 
     /** The peer's data on a region; null while its answer is pending, or the request could not be sent yet. */
@@ -30,8 +30,7 @@ public final class PeerRegions {
         }
         RemoteMemory found = known.get(regionId);
         if (found == null) {
-            wantedId = regionId;
-            waiting = ask.test(RemoteMemory.unknown(regionId).encode());
+            wanted.want(regionId);
         } else {
             last = found;
         }
@@ -57,17 +56,16 @@ public final class PeerRegions {
 
     /** Whether an answer of the peer is pending. */
     public boolean isWaiting() {
-        return waiting;
+        return wanted.isWaiting();
     }
 
-    /** Whether this answers the pending request. */
-    public boolean isAnswer(RemoteMemory region) {
-        return waiting && region != null && region.regionId() == wantedId;
-    }
-
-    /** Takes an answer accepted by {@link #isAnswer}; false if the peer has no such region. */
+    /**
+     * Takes an answer, null if malformed; false if the peer has no such region.
+     *
+     * @throws IllegalArgumentException when it is not the answer that is pending
+     */
     public boolean take(RemoteMemory region) {
-        waiting = false;
+        wanted.onAnswer(region == null ? WantedRegion.NONE : region.regionId());
         if (region.lengthBytes() == RemoteMemory.UNKNOWN) {
             return false;
         }

@@ -135,10 +135,12 @@ final class VerbsSendPath implements Endpoint {
     }
 
     private void onRegion(RemoteMemory region) {
-        if (!regions.isAnswer(region)) {
-            events.onLost(TransferFault.PROTOCOL, "the peer sent a region that was not asked for");
-        } else if (!regions.take(region)) {
-            events.onLost(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
+        try {
+            if (!regions.take(region)) {
+                events.onLost(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
+            }
+        } catch (IllegalArgumentException e) {
+            events.onLost(TransferFault.PROTOCOL, e.getMessage());
         }
     }
 
