@@ -34,7 +34,7 @@ USED_ELSEWHERE: Final = {
 BOOLEAN_STATES: Final = {
     "VerbsSendPath": 10,
     "VerbsReceivePath": 7,
-    "RingInboundPaths": 7,
+    "RingInboundPaths": 4,
     "VerbsInboundPaths": 6,
     "AdmittedLink": 6,
     "LibFabricInboundPaths": 6,

@@ -7,15 +7,13 @@ import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.device.DeviceDriver;
 import io.kvmessenger.transfer.device.DeviceExport;
 import io.kvmessenger.transfer.device.DeviceFault;
-import io.kvmessenger.transfer.samehost.InboundRings;
+import io.kvmessenger.transfer.path.PathDomain;
 import io.kvmessenger.transfer.samehost.OfferedRegions;
 import io.kvmessenger.transfer.samehost.RingInboundPaths;
 import io.kvmessenger.transfer.socket.EventLoop;
-import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
-import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundPaths;
@@ -30,17 +28,12 @@ import java.util.concurrent.ConcurrentHashMap;
  * <p>Memory is handed only to an admitted peer on a Unix socket of the same user, and only while all regions can be:
  * device memory that the driver exports, and shareable host memory besides, such as that of context rows.
  */
-final class CudaDomain implements Domain {
+final class CudaDomain extends PathDomain<RingInboundPaths> {
     private static final int NONE = -1;
 
     private final EventLoop loop;
-    private final long connectLimitNs;
-    private final InboundPort port;
-    private final Figures figures;
-    private final String location;
     private final DeviceDriver driver;
     private final PinnedSources pinned;
-    private final InboundRings inbound = new InboundRings();
     private final OfferedRegions offered = new OfferedRegions();
     /** The device of the first region in device memory, whose context exists already. */
     private volatile int copier = NONE;
@@ -55,23 +48,10 @@ final class CudaDomain implements Domain {
             Figures figures,
             String location,
             DeviceDriver driver) {
+        super(TransferOptions.CUDA, location, port, figures, connectLimitNs);
         this.loop = loop;
-        this.connectLimitNs = connectLimitNs;
-        this.port = port;
-        this.figures = figures;
-        this.location = location;
         this.driver = driver;
         pinned = new PinnedSources(driver, this::copier);
-    }
-
-    @Override
-    public String name() {
-        return TransferOptions.CUDA;
-    }
-
-    @Override
-    public String location() {
-        return location;
     }
 
     /** @throws IllegalArgumentException when the driver does not know the memory as a device's */
@@ -139,14 +119,14 @@ final class CudaDomain implements Domain {
                 loop.libC(),
                 channel,
                 events,
-                figures,
-                nowNs + connectLimitNs,
+                figures(),
+                nowNs + connectLimitNs(),
                 peer,
                 new BatchCopier(driver, pinned, this::copier));
     }
 
     @Override
-    public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
+    protected RingInboundPaths accept(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
         if (!channel.carriesDescriptors()) {
             throw new IllegalArgumentException("memory is handed over on a Unix socket only");
         }
@@ -156,31 +136,23 @@ final class CudaDomain implements Domain {
                             + " could write after its sockets have ended: let both processes share a PID namespace, or leave"
                             + " cuda out of the transports");
         }
-        DeviceSender sender = new DeviceSender(loop.libC(), wanted -> port.keyOf(this, wanted), exports::get, offered);
-        RingInboundPaths paths =
-                new RingInboundPaths(loop, port, sender, from, figures, channel, true, nowNs + connectLimitNs);
-        inbound.add(paths);
-        return paths;
-    }
-
-    @Override
-    public int poll(long nowNs) {
-        return inbound.poll(nowNs);
+        DeviceSender sender =
+                new DeviceSender(loop.libC(), wanted -> port().keyOf(this, wanted), exports::get, offered);
+        return new RingInboundPaths(loop, port(), sender, from, figures(), channel, true, nowNs + connectLimitNs());
     }
 
     @Override
     public void arm() {
-        inbound.park();
+        forEachAdmitted(RingInboundPaths::park);
     }
 
     @Override
     public void disarm() {
-        inbound.unpark();
+        forEachAdmitted(RingInboundPaths::unpark);
     }
 
     @Override
-    public void close() {
-        inbound.clear();
+    protected void release() {
         pinned.close();
         driver.close();
     }

@@ -1,24 +1,20 @@
 package io.kvmessenger.transfer.path;
 
-import io.kvmessenger.transfer.spi.PeerChannel;
-import java.lang.foreign.MemorySegment;
+import java.util.function.BooleanSupplier;
 
 /** A record that goes to the peer once, as soon as there is room for it. Worker only. */
 public final class OwedRecord {
-    private final PeerChannel channel;
-    private final int kind;
-    private final MemorySegment payload;
+    private final BooleanSupplier report;
     private boolean sent;
 
-    public OwedRecord(PeerChannel channel, int kind, MemorySegment payload) {
-        this.channel = channel;
-        this.kind = kind;
-        this.payload = payload;
+    /** @param report sends the record, if there is room for it now */
+    public OwedRecord(BooleanSupplier report) {
+        this.report = report;
     }
 
     /** Sends it unless it has been sent; returns whether it has. */
     public boolean send() {
-        sent = sent || channel.report(kind, payload);
+        sent = sent || report.getAsBoolean();
         return sent;
     }
 }

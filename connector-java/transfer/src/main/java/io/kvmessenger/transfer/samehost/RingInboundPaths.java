@@ -2,13 +2,12 @@ package io.kvmessenger.transfer.samehost;
 
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.path.ReaderPaths;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
-import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
 import java.lang.foreign.MemorySegment;
 
@@ -19,7 +18,7 @@ import java.lang.foreign.MemorySegment;
  * engine unmaps before either. If a device writes, the end of the socket is a proof only after the peer's confirmation;
  * otherwise the end of its process is. A peer that has not reported ready has been given no memory.
  */
-public final class RingInboundPaths implements InboundPaths {
+public final class RingInboundPaths extends ReaderPaths {
     /** Immediates that one duty cycle may take before other peers are served. */
     private static final int TURN_IMMS = 4096;
 
@@ -27,25 +26,18 @@ public final class RingInboundPaths implements InboundPaths {
 
     private final LibC libC;
     private final int wakeDescriptor;
-    private final InboundPort port;
     private final RegionSender regions;
-    private final InboundAdmission from;
-    private final Figures figures;
-    private final InboundChannel channel;
     private final MappedFile ringFile;
     private final ImmRing ring;
     private final boolean byDevice;
-    private final long readyDeadlineNs;
     /** Valid until it has been sent to the peer. */
     private int ringFd;
 
     private boolean offersMore;
     private boolean quiet;
-    private boolean ready;
     private boolean stopped;
+    /** Nothing is accepted from the peer any more, but it may still write. */
     private boolean broken;
-    private boolean gone;
-    private boolean closed;
 
     /**
      * @param byDevice whether the peer writes by a device, which a hang-up does not stop: then its confirmation counts,
@@ -61,15 +53,11 @@ public final class RingInboundPaths implements InboundPaths {
             InboundChannel channel,
             boolean byDevice,
             long readyDeadlineNs) {
+        super(port, from, figures, channel, readyDeadlineNs);
         libC = loop.libC();
         wakeDescriptor = loop.wakeDescriptor();
-        this.port = port;
         this.regions = regions;
-        this.from = from;
-        this.figures = figures;
-        this.channel = channel;
         this.byDevice = byDevice;
-        this.readyDeadlineNs = readyDeadlineNs;
         ringFd = MappedFile.createFile(libC, "kvm-imm-ring", ImmRing.LENGTH_BYTES);
         try {
             ringFile = MappedFile.map(libC, ringFd, ImmRing.LENGTH_BYTES);
@@ -82,40 +70,40 @@ public final class RingInboundPaths implements InboundPaths {
     }
 
     private void handOver() {
-        if (channel.report(SameHostRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeDescriptor)) {
+        if (channel().report(SameHostRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeDescriptor)) {
             libC.close(ringFd);
             ringFd = NONE;
         }
     }
 
-    /** Takes what has arrived; returns the number of immediates. */
-    int poll(long nowNs) {
-        if (closed || broken) {
+    @Override
+    protected int advance(long nowNs) {
+        if (broken) {
             return 0;
         }
+        boolean sound = false;
         try {
-            return advance(nowNs);
-        } catch (RuntimeException | Error error) {
-            // Nothing is accepted from the peer any more, but it may still write.
-            broken = true;
-            channel.onError(error);
-            return 1;
+            if (ringFd != NONE) {
+                handOver();
+            }
+            offersMore = isReady() && !stopped && !regions.offer(channel());
+            int count = isClosed() ? 0 : drain();
+            sound = true;
+            return count;
+        } finally {
+            broken |= !sound;
         }
     }
 
-    private int advance(long nowNs) {
-        if (ringFd != NONE) {
-            handOver();
-        }
-        if (!ready && nowNs - readyDeadlineNs > 0) {
-            close();
-            channel.onOver("the peer did not map its ring in time");
-            return 0;
-        }
-        if (ready && !stopped) {
-            offersMore = !regions.offer(channel);
-        }
-        return drain();
+    @Override
+    protected String overdue() {
+        return "the peer did not map its ring in time";
+    }
+
+    /** Whether regions remain to be offered for lack of room. */
+    @Override
+    protected boolean waits() {
+        return offersMore && !stopped;
     }
 
     private int drain() {
@@ -125,41 +113,39 @@ public final class RingInboundPaths implements InboundPaths {
             if (imm == ImmRing.EMPTY) {
                 break;
             }
-            port.onArrived(from, imm, Imm.weight(imm));
+            port().onArrived(from(), imm, Imm.weight(imm));
             count++;
         }
         if (!ring.isSound() && !stopped) {
-            figures.increment(TransferCounter.PATHS_REJECTED);
-            channel.dismiss(TransferFault.PROTOCOL, "the ring's position is impossible");
+            reject(TransferFault.PROTOCOL, "the ring's position is impossible");
         }
         return count;
     }
 
     @Override
     public boolean onRecord(int kind, MemorySegment payload, long nowNs) {
-        if (kind == SameHostRecord.READY && !ready) {
-            ready = true;
-            figures.increment(TransferCounter.PATHS_OPENED);
-            channel.onReady();
+        if (kind == SameHostRecord.READY && !isReady()) {
+            countOpened();
+            becomeReady();
             return true;
         }
         RegionRecord wanted = kind == SameHostRecord.REGION_WANTED ? RegionRecord.parse(payload) : null;
-        if (wanted == null || !ready) {
-            figures.increment(TransferCounter.PATHS_REJECTED);
-            channel.dismiss(TransferFault.PROTOCOL, "unexpected control record " + kind);
+        if (wanted == null || !isReady()) {
+            reject(TransferFault.PROTOCOL, "unexpected control record " + kind);
             return true;
         }
-        return stopped || regions.answer(wanted.regionId(), channel);
+        return stopped || regions.answer(wanted.regionId(), channel());
     }
 
-    void park() {
-        if (!closed) {
+    /** The worker is about to sleep: from now on a push wakes it. */
+    public void park() {
+        if (!isClosed()) {
             ring.park();
         }
     }
 
-    void unpark() {
-        if (!closed) {
+    public void unpark() {
+        if (!isClosed()) {
             ring.unpark();
         }
     }
@@ -171,7 +157,7 @@ public final class RingInboundPaths implements InboundPaths {
 
     @Override
     public boolean outlivesHangUp() {
-        return byDevice && ready && !quiet && !closed;
+        return byDevice && isReady() && !quiet;
     }
 
     @Override
@@ -181,26 +167,18 @@ public final class RingInboundPaths implements InboundPaths {
 
     @Override
     public void onPeerGone() {
-        gone = true;
+        super.onPeerGone();
         close();
     }
 
     @Override
     public boolean isOver() {
-        return closed || gone || !ready;
-    }
-
-    /** Whether regions remain to be offered for lack of room: no event signals when there is some. */
-    boolean offersMore() {
-        return offersMore && !closed && !broken && !stopped;
-    }
-
-    boolean isClosed() {
-        return closed;
+        return isPeerGone() || !isReady();
     }
 
     /** Takes everything that the peer pushed before it went. */
-    private void drainAll() {
+    @Override
+    protected void endLanding() {
         boolean sound = false;
         try {
             for (int left = ImmRing.CAPACITY; !broken && left > 0 && drain() > 0; ) {
@@ -213,19 +191,11 @@ public final class RingInboundPaths implements InboundPaths {
     }
 
     @Override
-    public void close() {
-        if (closed) {
-            return;
-        }
-        drainAll();
-        closed = true;
+    protected void release() {
         ringFile.close();
         if (ringFd != NONE) {
             libC.close(ringFd);
             ringFd = NONE;
-        }
-        if (ready) {
-            figures.increment(TransferCounter.PATHS_LOST);
         }
     }
 }

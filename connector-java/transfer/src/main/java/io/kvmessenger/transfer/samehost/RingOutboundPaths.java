@@ -32,7 +32,7 @@ public abstract class RingOutboundPaths extends WriterPaths implements Endpoint 
             LibC libC, OutboundChannel channel, PathEvents events, Figures figures, long connectDeadlineNs) {
         super(channel, events, figures, connectDeadlineNs);
         this.libC = libC;
-        mapped = new OwedRecord(channel, SameHostRecord.READY, MemorySegment.NULL);
+        mapped = new OwedRecord(() -> channel.report(SameHostRecord.READY, MemorySegment.NULL));
     }
 
     protected final LibC libC() {

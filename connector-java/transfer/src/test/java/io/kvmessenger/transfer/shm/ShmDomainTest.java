@@ -12,7 +12,6 @@ import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.samehost.ImmRing;
-import io.kvmessenger.transfer.samehost.InboundRings;
 import io.kvmessenger.transfer.samehost.MappedFile;
 import io.kvmessenger.transfer.samehost.OfferedRegions;
 import io.kvmessenger.transfer.samehost.RegionRecord;
@@ -291,18 +290,16 @@ final class ShmDomainTest {
         regions.add(new RemoteKey(2, 4096, gift));
         RingInboundPaths paths = new RingInboundPaths(
                 loop, port, new FileSender(id -> null, regions), admission, figures, peers, false, Long.MAX_VALUE / 2);
-        InboundRings rings = new InboundRings();
-        rings.add(paths);
-        rings.poll(NOW_NS);
+        paths.poll(NOW_NS);
         assertThat(peers.reported)
                 .as("not to one that is not ready")
                 .containsExactly(String.valueOf(SameHostRecord.ACCEPTED));
         paths.onRecord(SameHostRecord.READY, MemorySegment.NULL, NOW_NS);
-        rings.poll(NOW_NS);
-        rings.poll(NOW_NS);
+        paths.poll(NOW_NS);
+        paths.poll(NOW_NS);
         regions.remove(new RemoteKey(1, 4096, gift));
         regions.add(new RemoteKey(3, 4096, gift));
-        rings.poll(NOW_NS);
+        paths.poll(NOW_NS);
         assertThat(peers.reported)
                 .containsExactly(
                         String.valueOf(SameHostRecord.ACCEPTED),
