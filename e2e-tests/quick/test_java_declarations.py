@@ -37,7 +37,6 @@ BOOLEAN_STATES: Final = {
     "RingInboundPaths": 4,
     "VerbsInboundPaths": 6,
     "AdmittedLink": 6,
-    "LibFabricInboundPaths": 6,
     "OutboundPeer": 6,
     "TcpSendPath": 5,
     "TcpInboundPaths": 5,

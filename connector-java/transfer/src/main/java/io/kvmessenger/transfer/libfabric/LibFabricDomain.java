@@ -5,33 +5,25 @@ import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.nic.RemoteMemory;
-import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.path.PathDomain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
-import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
-import java.util.List;
 
 /**
  * One NIC by libfabric, with an endpoint for each peer and direction. Worker only, except where stated.
  *
  * <p>It assumes no order of writes, and concludes nothing from their local completion.
  */
-final class LibFabricDomain implements Domain {
+final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
     private final OpenFabric fabric;
     private final FabricRegions regions;
-    private final long connectLimitNs;
-    private final InboundPort port;
-    private final Figures figures;
-    private final String location;
-    private final List<LibFabricInboundPaths> inbound = new ArrayList<>();
 
     /** Takes over the fabric and the regions. */
     LibFabricDomain(
@@ -41,22 +33,9 @@ final class LibFabricDomain implements Domain {
             InboundPort port,
             Figures figures,
             String location) {
+        super(TransferOptions.LIBFABRIC, location, port, figures, connectLimitNs);
         this.fabric = fabric;
         this.regions = regions;
-        this.connectLimitNs = connectLimitNs;
-        this.port = port;
-        this.figures = figures;
-        this.location = location;
-    }
-
-    @Override
-    public String name() {
-        return TransferOptions.LIBFABRIC;
-    }
-
-    @Override
-    public String location() {
-        return location;
     }
 
     @Override
@@ -89,7 +68,7 @@ final class LibFabricDomain implements Domain {
         FabricEndpoint endpoint = new FabricEndpoint(fabric, 2 * LibFabricOutboundPaths.depthOf(fabric));
         try {
             return new LibFabricOutboundPaths(
-                    fabric, regions, channel, events, figures, endpoint, connectLimitNs, nowNs);
+                    fabric, regions, channel, events, figures(), endpoint, connectLimitNs(), nowNs);
         } catch (IllegalStateException e) {
             endpoint.close();
             throw e;
@@ -97,7 +76,8 @@ final class LibFabricDomain implements Domain {
     }
 
     @Override
-    public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
+    protected LibFabricInboundPaths accept(
+            InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
         FabricName writer = FabricName.parse(wish);
         if (writer == null) {
             throw new IllegalArgumentException("a peer names no endpoint of libfabric's");
@@ -112,18 +92,16 @@ final class LibFabricDomain implements Domain {
                         + ": set libfabric_provider alike on both sides");
             }
             endpoint.aimAt(writer);
-            LibFabricInboundPaths paths = new LibFabricInboundPaths(
-                    port,
+            return new LibFabricInboundPaths(
+                    port(),
                     this::remoteOf,
                     regions.of(FabricRegions.LANDING_ID).remote(),
                     from,
-                    figures,
+                    figures(),
                     channel,
                     endpoint,
                     nowNs,
-                    nowNs + connectLimitNs);
-            inbound.add(paths);
-            return paths;
+                    nowNs + connectLimitNs());
         } catch (IllegalArgumentException | IllegalStateException e) {
             endpoint.close();
             throw e;
@@ -132,28 +110,11 @@ final class LibFabricDomain implements Domain {
 
     /** The record by which peers write to a region; {@link RemoteMemory#unknown} for an unknown one. */
     private RemoteMemory remoteOf(int regionId) {
-        return port.keyOf(this, regionId) == null ? RemoteMemory.unknown(regionId) : regions.remoteOf(regionId);
+        return port().keyOf(this, regionId) == null ? RemoteMemory.unknown(regionId) : regions.remoteOf(regionId);
     }
 
     @Override
-    public int poll(long nowNs) {
-        int work = 0;
-        boolean lookSoon = false;
-        for (int i = inbound.size() - 1; i >= 0; i--) {
-            LibFabricInboundPaths paths = inbound.get(i);
-            work += paths.poll(nowNs);
-            if (paths.isOver()) {
-                inbound.remove(paths);
-            } else {
-                lookSoon |= paths.waits();
-            }
-        }
-        return work == 0 && lookSoon ? LOOK_SOON : work;
-    }
-
-    @Override
-    public void close() {
-        inbound.clear();
+    protected void release() {
         regions.close();
         fabric.close();
     }

@@ -1,13 +1,13 @@
 package io.kvmessenger.transfer.libfabric;
 
-import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.nic.Intake;
 import io.kvmessenger.transfer.nic.RemoteMemory;
+import io.kvmessenger.transfer.path.OwedRecord;
+import io.kvmessenger.transfer.path.ReaderPaths;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
-import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
 import java.lang.foreign.MemorySegment;
 import java.util.function.IntFunction;
@@ -18,33 +18,18 @@ import java.util.function.IntFunction;
  * <p>Worker only. Writes are not checked before they land. The proof that the peer writes no more is the closing of the
  * endpoint, which belongs to this engine.
  */
-final class LibFabricInboundPaths implements InboundPaths {
-    /** Immediates that one duty cycle may take before other peers are served. */
-    private static final int TURN_IMMS = 4096;
-
+final class LibFabricInboundPaths extends ReaderPaths {
     private static final int QUEUE_ENTRIES = 4096;
-    /** Writes of a peer that has gone may be in flight: they count as complete after this time without an arrival. */
-    private static final long QUIET_NS = 20_000_000L;
 
-    private final InboundPort port;
     /** By region id. */
     private final IntFunction<RemoteMemory> regions;
 
-    private final InboundAdmission from;
-    private final Figures figures;
-    private final InboundChannel channel;
     private final FabricEndpoint endpoint;
-    private final MemorySegment acceptance;
-    private final long readyDeadlineNs;
+    private final Intake intake;
+    private final OwedRecord acceptance;
+    private final OwedRecord readiness;
+    /** Immediates, also those that name no window. */
     private long arrivedCount;
-    private boolean accepted;
-    private boolean proven;
-    private boolean ready;
-    private boolean stopped;
-    private boolean peerGone;
-    private boolean closed;
-    /** When the peer's last arrival came, or when the peer went. */
-    private long lastHeardNs;
 
     private long nowNs;
 
@@ -64,74 +49,66 @@ final class LibFabricInboundPaths implements InboundPaths {
             FabricEndpoint endpoint,
             long nowNs,
             long readyDeadlineNs) {
-        this.port = port;
+        super(port, from, figures, channel, readyDeadlineNs);
         this.regions = regions;
-        this.from = from;
-        this.figures = figures;
-        this.channel = channel;
         this.endpoint = endpoint;
         this.nowNs = nowNs;
-        this.readyDeadlineNs = readyDeadlineNs;
+        intake = new Intake(port, from);
         FabricName name = endpoint.name();
-        acceptance = landing.encode(name.lengthBytes());
-        name.encode(acceptance.asSlice(RemoteMemory.LENGTH_BYTES));
-        accepted = channel.report(FabricRecord.ACCEPTED, acceptance);
+        MemorySegment record = landing.encode(name.lengthBytes());
+        name.encode(record.asSlice(RemoteMemory.LENGTH_BYTES));
+        acceptance = new OwedRecord(() -> channel.report(FabricRecord.ACCEPTED, record));
+        readiness = new OwedRecord(() -> channel.report(FabricRecord.READY, MemorySegment.NULL));
+        acceptance.send();
     }
 
     static int queueEntries() {
         return QUEUE_ENTRIES;
     }
 
-    /** Takes what has arrived; returns the number of immediates. */
-    int poll(long now) {
+    @Override
+    protected int advance(long now) {
         nowNs = now;
-        if (closed) {
-            return 0;
-        }
-        try {
-            return advance();
-        } catch (RuntimeException | Error error) {
-            channel.onError(error);
-            return 1;
-        }
-    }
-
-    private int advance() {
-        accepted = accepted || channel.report(FabricRecord.ACCEPTED, acceptance);
+        acceptance.send();
         int count = take();
         if (count > 0) {
-            lastHeardNs = nowNs;
+            intake.onHeard(nowNs);
         }
-        if (proven && !ready && !peerGone && channel.report(FabricRecord.READY, MemorySegment.NULL)) {
-            ready = true;
-            figures.increment(TransferCounter.PATHS_OPENED);
-            channel.onReady();
+        if (intake.isProven() && !isReady() && !isClosed() && !isPeerGone() && readiness.send()) {
+            countOpened();
+            becomeReady();
         }
-        if (peerGone && count == 0 && nowNs - lastHeardNs > QUIET_NS) {
+        if (isPeerGone() && count == 0 && intake.isQuiet(nowNs)) {
             end("the peer has gone");
-        } else if (!ready && nowNs - readyDeadlineNs > 0) {
-            end("no immediate of the peer came through in time");
         }
         return count;
     }
 
+    @Override
+    protected String overdue() {
+        return "no immediate of the peer came through in time";
+    }
+
     /** Whether arrivals of the peer or a time limit are pending: no event wakes the worker for either. */
-    boolean waits() {
-        return !ready || peerGone || port.expectsWrites();
+    @Override
+    protected boolean waits() {
+        return !isReady() || isPeerGone() || port().expectsWrites();
     }
 
     private int take() {
         int count = 0;
         int found = endpoint.read();
         while (found > 0) {
-            for (int i = 0; i < found && !closed; i++) {
+            for (int i = 0; i < found && !isClosed(); i++) {
                 if (endpoint.isArrival(i)) {
                     arrivedCount++;
-                    onImmediate(endpoint.immediate(i));
+                    if (!intake.take(endpoint.immediate(i))) {
+                        reject(TransferFault.PROTOCOL, "an immediate has no weight");
+                    }
                 }
             }
             count += found;
-            found = count < TURN_IMMS && !closed ? endpoint.read() : 0;
+            found = count < Intake.TURN_IMMS && !isClosed() ? endpoint.read() : 0;
         }
         if (found == FabricEndpoint.FAILED) {
             onFailure(endpoint.describeFailure());
@@ -139,77 +116,44 @@ final class LibFabricInboundPaths implements InboundPaths {
         return count;
     }
 
-    private void onImmediate(int imm) {
-        if (imm == Imm.NONE) {
-            proven = true;
-        } else if (Imm.weight(imm) == 0) {
-            figures.increment(TransferCounter.PATHS_REJECTED);
-            channel.dismiss(TransferFault.PROTOCOL, "an immediate has no weight");
-        } else if (!stopped) {
-            port.onArrived(from, imm & ~Imm.WEIGHT_MAX, Imm.weight(imm));
-        }
-    }
-
     /** A write of the peer or its connection failed; no provider tells which, nor what has landed of the write. */
     private void onFailure(String detail) {
-        if (!peerGone) {
-            figures.increment(TransferCounter.PATHS_REJECTED);
-            channel.dismiss(TransferFault.DISCONNECTED, "libfabric reports of the peer's path: " + detail);
+        if (!isPeerGone()) {
+            reject(TransferFault.DISCONNECTED, "libfabric reports of the peer's path: " + detail);
         }
-    }
-
-    private void end(String detail) {
-        close();
-        channel.onOver(detail);
     }
 
     @Override
     public boolean onRecord(int kind, MemorySegment payload, long now) {
-        if (stopped) {
+        if (isClosed()) {
             return true;
         }
-        if (ready && kind == FabricRecord.ARRIVED_WANTED) {
-            return channel.report(FabricRecord.ARRIVED, FabricRecord.encodeCount(arrivedCount));
+        if (isReady() && kind == FabricRecord.ARRIVED_WANTED) {
+            return channel().report(FabricRecord.ARRIVED, FabricRecord.encodeCount(arrivedCount));
         }
         RemoteMemory wanted = kind == FabricRecord.REGION_WANTED ? RemoteMemory.parse(payload) : null;
-        if (wanted == null || !ready) {
-            figures.increment(TransferCounter.PATHS_REJECTED);
-            channel.dismiss(TransferFault.PROTOCOL, "unexpected control record " + kind);
+        if (wanted == null || !isReady()) {
+            reject(TransferFault.PROTOCOL, "unexpected control record " + kind);
             return true;
         }
-        return channel.report(
-                FabricRecord.REGION, regions.apply(wanted.regionId()).encode());
+        return channel()
+                .report(FabricRecord.REGION, regions.apply(wanted.regionId()).encode());
     }
 
     @Override
     public void stop() {
-        stopped = true;
+        intake.stop();
         close();
     }
 
     @Override
     public void onPeerGone() {
-        peerGone = true;
-        lastHeardNs = nowNs;
-        if (!ready) {
-            close();
-        }
+        intake.onHeard(nowNs);
+        super.onPeerGone();
     }
 
     @Override
-    public boolean isOver() {
-        return !endpoint.isOpen();
-    }
-
-    @Override
-    public void close() {
-        if (closed) {
-            return;
-        }
+    protected void endLanding() {
         endpoint.close();
-        closed = true;
-        if (ready) {
-            figures.increment(TransferCounter.PATHS_LOST);
-        }
     }
 }
