@@ -39,7 +39,6 @@ BOOLEAN_STATES: Final = {
     "AdmittedLink": 6,
     "OutboundPeer": 6,
     "TcpSendPath": 5,
-    "TcpInboundPaths": 5,
     "ControlStream": 5,
     "LibFabricOutboundPaths": 3,
     "DialledLink": 4,

@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.link.OutboundLink;
+import io.kvmessenger.transfer.path.Pause;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
@@ -50,8 +51,7 @@ final class PeerDomain implements PathEvents {
     private boolean tried;
     private boolean ready;
     private boolean hasServed;
-    private long restNs = REST_MIN_NS;
-    private long restEndNs;
+    private final Pause pause = new Pause(REST_MIN_NS, REST_MAX_NS);
     /** Null until a path of a second network opens. */
     private PathSpread spread;
 
@@ -112,14 +112,13 @@ final class PeerDomain implements PathEvents {
 
     /** Whether it has been open, was lost, and its pause is over. */
     boolean isToBeTriedAgain(long nowNs) {
-        return hasServed && attached == null && nowNs - restEndNs >= 0;
+        return hasServed && attached == null && pause.isOver(nowNs);
     }
 
     /** @throws RuntimeException when it cannot be tried; it counts as tried */
     void attach(OutboundLink link, long nowNs) {
         tried = true;
-        restEndNs = nowNs + restNs;
-        restNs = Math.min(2 * restNs, REST_MAX_NS);
+        pause.begin(nowNs);
         channel = link.channel(domain);
         try {
             attached = domain.attach(channel, location, this, nowNs);
@@ -152,7 +151,7 @@ final class PeerDomain implements PathEvents {
     public void onReady() {
         ready = true;
         hasServed = true;
-        restNs = REST_MIN_NS;
+        pause.onSuccess();
         owner.onReady(this);
     }
 

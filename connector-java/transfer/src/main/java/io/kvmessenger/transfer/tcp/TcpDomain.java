@@ -6,12 +6,11 @@ import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.path.PathDomain;
 import io.kvmessenger.transfer.socket.EventLoop;
-import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
-import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.OutboundChannel;
@@ -22,11 +21,9 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
-import java.util.ArrayList;
-import java.util.List;
 
 /** Opens data sockets to peers, and accepts theirs. Worker only, except where stated. */
-final class TcpDomain implements Domain {
+final class TcpDomain extends PathDomain<TcpInboundPaths> {
     /**
      * A firewall that has lost a connection's state drops its packets, and the kernel retries for a quarter of an hour.
      * A stopped target is given up too; then what it had not taken is sent once more.
@@ -39,14 +36,9 @@ final class TcpDomain implements Domain {
     private final EventLoop loop;
     private final DataNetworks networks;
     private final int streamsPerPeer;
-    private final long connectLimitNs;
     private final long idleLimitNs;
-    private final InboundPort port;
-    private final Figures figures;
-    private final String location;
     private final Arena arena = Arena.ofShared();
     private final MemorySegment scrap = arena.allocate(SCRAP_BYTES);
-    private final List<TcpInboundPaths> inbound = new ArrayList<>();
 
     TcpDomain(
             EventLoop loop,
@@ -57,24 +49,11 @@ final class TcpDomain implements Domain {
             InboundPort port,
             Figures figures,
             String location) {
+        super(TransferOptions.TCP, location, port, figures, connectLimitNs);
         this.loop = loop;
         this.networks = networks;
         this.streamsPerPeer = streamsPerPeer;
-        this.connectLimitNs = connectLimitNs;
         this.idleLimitNs = idleLimitNs;
-        this.port = port;
-        this.figures = figures;
-        this.location = location;
-    }
-
-    @Override
-    public String name() {
-        return TransferOptions.TCP;
-    }
-
-    @Override
-    public String location() {
-        return location;
     }
 
     @Override
@@ -86,7 +65,7 @@ final class TcpDomain implements Domain {
     @Override
     public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
-        boolean reached = !(region.memory() instanceof Memory.Device device) || port.copiesTo(device);
+        boolean reached = !(region.memory() instanceof Memory.Device device) || port().copiesTo(device);
         return reached
                 ? new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE)
                 : null;
@@ -106,56 +85,41 @@ final class TcpDomain implements Domain {
                 peerLocation,
                 channel,
                 events,
-                figures,
+                figures(),
                 networks,
                 streamsPerPeer,
-                connectLimitNs,
+                connectLimitNs(),
                 idleLimitNs,
                 nowNs);
     }
 
     @Override
-    public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
+    protected TcpInboundPaths accept(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
         int count = wish.byteSize() == Integer.BYTES ? wish.get(INT, 0) : 0;
         if (count < 1 || count > TransferOptions.STREAMS_PER_PEER_MAX) {
             throw new IllegalArgumentException("a peer wants " + count + " data paths");
         }
-        TcpInboundPaths paths =
-                new TcpInboundPaths(loop, port, from, figures, channel, networks, count, scrap, nowNs + connectLimitNs);
-        inbound.add(paths);
-        return paths;
+        return new TcpInboundPaths(
+                loop, port(), from, figures(), channel, networks, count, scrap, nowNs + connectLimitNs());
     }
 
     @Override
     public long repairLimitNs() {
-        return connectLimitNs;
+        return connectLimitNs();
     }
 
     @Override
     public long silenceLimitNs() {
-        return Math.min(connectLimitNs, SILENCE_LIMIT_MAX_NS);
-    }
-
-    @Override
-    public int poll(long nowNs) {
-        boolean more = false;
-        for (int i = inbound.size() - 1; i >= 0; i--) {
-            more |= inbound.get(i).poll(nowNs);
-            if (inbound.get(i).isOver()) {
-                inbound.remove(i);
-            }
-        }
-        return more ? LOOK_SOON : 0;
+        return Math.min(connectLimitNs(), SILENCE_LIMIT_MAX_NS);
     }
 
     @Override
     public void onWindowClosed(OpenWindow window) {
-        inbound.forEach(paths -> paths.onWindowClosed(window));
+        forEachAdmitted(paths -> paths.onWindowClosed(window));
     }
 
     @Override
-    public void close() {
-        inbound.clear();
+    protected void release() {
         arena.close();
     }
 }

@@ -1,12 +1,12 @@
 package io.kvmessenger.transfer.tcp;
 
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.path.OwedRecord;
+import io.kvmessenger.transfer.path.ReaderPaths;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
-import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
@@ -20,13 +20,9 @@ import java.util.Arrays;
  * again; it may then open another socket in the same place. When the peer has gone, data in flight may still land: then
  * the paths are over when the last socket is.
  */
-final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
+final class TcpInboundPaths extends ReaderPaths implements TcpReceivePath.Events {
     private final EventLoop loop;
-    private final InboundPort port;
-    private final InboundAdmission from;
-    private final Figures figures;
     private final MemorySegment scrap;
-    private final InboundChannel channel;
     private final TcpReceivePath[] paths;
     /** By place: the lowest serial number that a further socket may have. */
     private final int[] serials;
@@ -44,19 +40,13 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     /** Number of sockets that must be open before READY is sent. */
     private int pathsForReady;
 
-    private final MemorySegment acceptance;
-    /** Whether ACCEPTED, with the addresses to dial, has been sent. */
-    private boolean accepted;
-    /** Whether READY has been sent: the peer may write. */
-    private boolean ready;
+    /** The addresses to dial. */
+    private final OwedRecord accepted;
 
-    private boolean peerGone;
-    private boolean closed;
-    /** Copies to a device still run, and {@link InboundChannel#onOver} has to be called when they end. */
-    private boolean overUntold;
+    /** The peer may write. */
+    private final OwedRecord readiness;
 
-    private String overDetail = "what was received is copied";
-    private final long readyDeadlineNs;
+    private boolean waits;
 
     /** The data sockets have to be there by the deadline: all of them, or one if the peer says so. */
     TcpInboundPaths(
@@ -69,13 +59,9 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             int wishedCount,
             MemorySegment scrap,
             long readyDeadlineNs) {
+        super(port, from, figures, channel, readyDeadlineNs);
         this.loop = loop;
-        this.port = port;
-        this.from = from;
-        this.figures = figures;
-        this.channel = channel;
         this.scrap = scrap;
-        this.readyDeadlineNs = readyDeadlineNs;
         pathsForReady = wishedCount;
         int pathCount = DataNetworks.laneCount(wishedCount, networks.addresses().size());
         paths = new TcpReceivePath[pathCount];
@@ -85,39 +71,39 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         record = MemorySegment.ofArray(new long[pathCount * PathRecord.LENGTH_BYTES / Long.BYTES]);
         records = new MemorySegment[pathCount + 1];
         Arrays.setAll(records, count -> record.asSlice(0, (long) count * PathRecord.LENGTH_BYTES));
-        acceptance = networks.encode();
-        accepted = channel.report(TcpRecord.ACCEPTED, acceptance);
+        MemorySegment acceptance = networks.encode();
+        accepted = new OwedRecord(() -> channel.report(TcpRecord.ACCEPTED, acceptance));
+        readiness = new OwedRecord(() -> channel.report(TcpRecord.READY, MemorySegment.NULL));
+        accepted.send();
     }
 
     @Override
     public boolean take(int fd, int lane, int serial) {
-        if (closed || peerGone || lane < 1 || lane > paths.length) {
+        if (isClosed() || isPeerGone() || lane < 1 || lane > paths.length) {
             return false;
         }
         int place = lane - 1;
         if (paths[place] != null || endsUnreported[place] || serial < serials[place]) {
             return false;
         }
-        paths[place] = new TcpReceivePath(loop, fd, port, from, figures, scrap, this);
+        paths[place] = new TcpReceivePath(loop, fd, port(), from(), figures(), scrap, this);
         serials[place] = serial + 1;
         pathsOpened++;
-        figures.increment(TransferCounter.PATHS_OPENED);
-        becomeReady();
+        countOpened();
+        reportReadiness();
         return true;
-    }
-
-    private void becomeReady() {
-        if (!ready && pathsOpened >= pathsForReady && channel.report(TcpRecord.READY, MemorySegment.NULL)) {
-            ready = true;
-            channel.onReady();
-        }
     }
 
     /** Sends ACCEPTED and READY as they fall due. Returns false if the control socket has no room for one of them. */
     private boolean reportReadiness() {
-        accepted = accepted || channel.report(TcpRecord.ACCEPTED, acceptance);
-        becomeReady();
-        return accepted && (ready || pathsOpened < pathsForReady);
+        boolean sent = accepted.send();
+        if (pathsOpened >= pathsForReady) {
+            sent &= readiness.send();
+            if (sent) {
+                becomeReady();
+            }
+        }
+        return sent;
     }
 
     void onWindowClosed(OpenWindow window) {
@@ -128,30 +114,27 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         }
     }
 
-    /** Reports progress and checks the deadline; returns whether a further report is due soon. */
-    boolean poll(long nowNs) {
-        try {
-            return advance(nowNs);
-        } catch (RuntimeException | Error error) {
-            channel.onError(error);
-            return false;
-        }
-    }
-
-    private boolean advance(long nowNs) {
-        if (!ready && !closed && nowNs - readyDeadlineNs > 0) {
-            end("the peer did not open all its paths in time");
-        }
-        if (closed) {
-            reportOver();
-            return false;
-        }
-        if (peerGone) {
-            return false;
+    @Override
+    protected int advance(long nowNs) {
+        if (isPeerGone()) {
+            waits = false;
+            return 0;
         }
         boolean lacksRoom = !reportReadiness();
         reportEnds();
-        return reportProgress(nowNs) || lacksRoom;
+        waits = reportProgress(nowNs) || lacksRoom;
+        return 0;
+    }
+
+    @Override
+    protected String overdue() {
+        return "the peer did not open all its paths in time";
+    }
+
+    /** Whether a further report is due soon. */
+    @Override
+    protected boolean waits() {
+        return waits;
     }
 
     @Override
@@ -160,8 +143,8 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             onBroken(PathRecord.role(payload, 0) - 1, PathRecord.serial(payload, 0));
         } else if (kind == TcpRecord.READY_BY_ONE) {
             pathsForReady = 1;
-            if (!closed && !peerGone) {
-                becomeReady();
+            if (!isClosed() && !isPeerGone()) {
+                reportReadiness();
             }
         } else {
             onGarbage("unexpected control record " + kind);
@@ -171,10 +154,10 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
 
     /** Ends the path of a socket that the peer has given up, whether or not the socket has been accepted here. */
     private void onBroken(int place, int serial) {
-        if (closed || peerGone) {
+        if (isClosed() || isPeerGone()) {
             return;
         }
-        if (!ready) {
+        if (!isReady()) {
             if (paths[place] != null && serial == serials[place] - 1) {
                 forgetUnused(place);
             }
@@ -193,7 +176,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         paths[place].close();
         paths[place] = null;
         pathsOpened--;
-        figures.increment(TransferCounter.PATHS_LOST);
+        countLost();
     }
 
     /** Ends a path: nothing of it can land from now on; its progress is reported to the peer. */
@@ -201,7 +184,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         TcpReceivePath path = paths[place];
         paths[place] = null;
         path.close();
-        figures.increment(TransferCounter.PATHS_LOST);
+        countLost();
         ended[place] = path;
         endsUnreported[place] = true;
     }
@@ -212,7 +195,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             if (endsUnreported[place] && isSettled(ended[place])) {
                 long frames = ended[place] == null ? 0 : ended[place].framesTaken();
                 MemorySegment end = PathRecord.encode(records[1], place + 1, serials[place] - 1, frames);
-                endsUnreported[place] = !channel.report(TcpRecord.PATH_ENDED, end);
+                endsUnreported[place] = !channel().report(TcpRecord.PATH_ENDED, end);
                 ended[place] = endsUnreported[place] ? ended[place] : null;
             }
         }
@@ -251,7 +234,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
                 PathRecord.encode(record, count++, place + 1, serials[place] - 1, paths[place].framesTaken());
             }
         }
-        if (count > 0 && channel.report(TcpRecord.PATH_PROGRESS, records[count])) {
+        if (count > 0 && channel().report(TcpRecord.PATH_PROGRESS, records[count])) {
             pace.onReported();
             for (TcpReceivePath path : paths) {
                 if (path != null) {
@@ -272,77 +255,52 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
 
     @Override
     public void onEnd(TcpReceivePath path, String detail) {
-        if (!ready) {
+        if (!isReady()) {
             endBeforeReady(path, detail);
             return;
         }
         endPath(Arrays.asList(paths).indexOf(path));
-        if (peerGone && hasNoPath()) {
+        if (isPeerGone() && hasNoPath()) {
             end(detail);
         }
     }
 
     private void endBeforeReady(TcpReceivePath path, String detail) {
-        if (peerGone || path.framesTaken() > 0) {
+        if (isPeerGone() || path.framesTaken() > 0) {
             end(detail);
         } else {
             forgetUnused(Arrays.asList(paths).indexOf(path));
         }
     }
 
-    private void end(String detail) {
-        overDetail = detail;
-        close();
-        overUntold = true;
-        reportOver();
-    }
-
-    private void reportOver() {
-        if (overUntold && !isCopying()) {
-            overUntold = false;
-            channel.onOver(overDetail);
-        }
-    }
-
     @Override
     public void onCopyFailed(String detail) {
-        channel.dismiss(TransferFault.COPY_FAILED, detail);
+        channel().dismiss(TransferFault.COPY_FAILED, detail);
     }
 
     @Override
     public void onError(Throwable error) {
-        channel.onError(error);
+        channel().onError(error);
     }
 
     @Override
     public void onRefused(String detail) {
-        port.onRefused(from, detail);
-        channel.dismiss(TransferFault.WRITE_REFUSED, detail);
+        port().onRefused(from(), detail);
+        channel().dismiss(TransferFault.WRITE_REFUSED, detail);
     }
 
     @Override
     public void onGarbage(String detail) {
-        figures.increment(TransferCounter.PATHS_REJECTED);
-        channel.dismiss(TransferFault.PROTOCOL, detail);
-    }
-
-    @Override
-    public void stop() {
-        close();
+        reject(TransferFault.PROTOCOL, detail);
     }
 
     /** Data in flight may still land: the sockets end by themselves. */
     @Override
     public void onPeerGone() {
-        peerGone = true;
-        if (!ready || hasNoPath()) {
+        super.onPeerGone();
+        if (hasNoPath()) {
             close();
         }
-    }
-
-    @Override
-    public boolean isOver() {
-        return closed && !isCopying();
     }
 
     @Override
@@ -356,25 +314,20 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     }
 
     @Override
-    public void close() {
-        if (closed) {
-            return;
-        }
-        closed = true;
+    protected void release() {
+        waits = false;
         for (TcpReceivePath path : paths) {
             if (path != null) {
                 path.close();
-                figures.increment(TransferCounter.PATHS_LOST);
             }
         }
-        if (!peerGone) {
+        if (!isPeerGone()) {
             // Nothing more can land: this is the last report.
             reportAllProgress();
         }
         for (int place = 0; place < paths.length; place++) {
             ended[place] = paths[place] == null ? ended[place] : paths[place];
         }
-        overUntold = isCopying();
         Arrays.fill(paths, null);
     }
 }

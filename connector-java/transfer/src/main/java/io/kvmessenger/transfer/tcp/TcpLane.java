@@ -1,11 +1,11 @@
 package io.kvmessenger.transfer.tcp;
 
+import io.kvmessenger.transfer.path.Pause;
 import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.Dialer;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Pulse;
-import io.kvmessenger.transfer.spi.OutboundChannel;
 import java.util.function.Function;
 
 /**
@@ -59,8 +59,8 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         /** An open socket broke; the peer may have sent the reason. */
         void onBroken(TcpLane lane);
 
-        /** The channel on which the peer is asked. */
-        OutboundChannel channel();
+        /** Lets the wait for the peer's answer see whether the peer is reached. */
+        void look(AnswerWait wait, long nowNs);
 
         /** How long the peer may leave a probe of an idle socket unanswered. */
         long idleLimitNs();
@@ -86,8 +86,8 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     /** For the target's count, once broken. */
     private AnswerWait answer;
 
-    private long restNs = REST_MIN_NS;
-    /** When the state must end: a dial or the pause. */
+    private final Pause pause = new Pause(REST_MIN_NS, REST_MAX_NS);
+    /** When a dial is given up. */
     private long deadlineNs;
 
     TcpLane(Owner owner, int role, int network) {
@@ -204,7 +204,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
             return false;
         }
         if (frames > before) {
-            restNs = REST_MIN_NS;
+            pause.onSuccess();
             if (pulse != null) {
                 pulse.onHeard();
             }
@@ -223,8 +223,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     private void rest() {
         serial++;
         state = State.RESTING;
-        deadlineNs = owner.loop().nowNs() + restNs;
-        restNs = Math.min(2 * restNs, REST_MAX_NS);
+        pause.begin(owner.loop().nowNs());
     }
 
     @Override
@@ -260,10 +259,10 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
             }
             case BROKEN -> {
                 asked = asked || owner.report(TcpRecord.PATH_BROKEN, role, serial);
-                answer.look(owner.channel(), nowNs);
+                owner.look(answer, nowNs);
             }
             case RESTING -> {
-                if (nowNs - deadlineNs >= 0) {
+                if (pause.isOver(nowNs)) {
                     dial(dialLimitNs);
                 }
             }
@@ -294,17 +293,14 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         return state == State.BROKEN && answer.isOver(nowNs);
     }
 
-    /** Returns whether a path was open or being opened. */
-    boolean close() {
+    void close() {
         state = State.CLOSED;
         if (dialer != null) {
             dialer.close();
         }
-        if (path == null) {
-            return false;
+        if (path != null) {
+            path.close();
+            path = null;
         }
-        path.close();
-        path = null;
-        return true;
     }
 }

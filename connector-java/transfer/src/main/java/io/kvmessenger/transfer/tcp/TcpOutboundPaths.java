@@ -1,18 +1,14 @@
 package io.kvmessenger.transfer.tcp;
 
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.path.WriterPaths;
 import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.OutboundChannel;
-import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
-import io.kvmessenger.transfer.spi.PeerChannel;
-import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -25,32 +21,24 @@ import java.util.List;
  * <p>Worker only. A broken socket is dialled again, for as long as these paths are wanted; the engine decides what it
  * means for the peer if none is left.
  */
-final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLane.Owner {
+final class TcpOutboundPaths extends WriterPaths implements TcpLane.Owner {
     /** How soon a dial by one of several networks is given up and retried, since TCP's own retries back off. */
     static final long PROBE_LIMIT_NS = 2_000_000_000L;
 
     private final EventLoop loop;
     private final String location;
     private final InetSocketAddress target;
-    private final OutboundChannel channel;
-    private final PathEvents events;
-    private final Figures figures;
     private final DataNetworks networks;
     private final int pathCount;
     private final long connectLimitNs;
     private final long idleLimitNs;
     private final List<TcpLane> lanes = new ArrayList<>();
-    private final Arena arena = Arena.ofConfined();
-    private final MemorySegment record = arena.allocate(PathRecord.LENGTH_BYTES, 8);
-    private final long connectDeadlineNs;
+    private final MemorySegment record = MemorySegment.ofArray(new long[PathRecord.LENGTH_BYTES / Long.BYTES]);
     /** Target addresses of data sockets, by network. */
     private List<InetSocketAddress> targets = List.of();
 
     /** Why the last dial failed; empty if none has. */
     private String dialFault = "";
-
-    private boolean ready;
-    private boolean closed;
 
     /**
      * @param idleLimitNs how long an idle socket may be without a heartbeat of the peer
@@ -68,21 +56,15 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
             long connectLimitNs,
             long idleLimitNs,
             long nowNs) {
+        super(channel, events, figures, nowNs + connectLimitNs);
         this.loop = loop;
         this.location = location;
         target = resolved(SocketLocation.parse(location, loop.seals().sealing()), location, channel);
-        this.channel = channel;
-        this.events = events;
-        this.figures = figures;
         this.networks = networks;
         this.pathCount = pathCount;
         this.connectLimitNs = connectLimitNs;
         this.idleLimitNs = idleLimitNs;
-        connectDeadlineNs = nowNs + connectLimitNs;
-        if (!channel.open(TcpDomain.wish(pathCount), this)) {
-            arena.close();
-            throw new IllegalStateException("the peer was asked for too many paths");
-        }
+        request(TcpDomain.wish(pathCount));
     }
 
     private static InetSocketAddress resolved(InetSocketAddress given, String location, OutboundChannel channel) {
@@ -99,19 +81,19 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
 
     @Override
     public Hello answer(Challenge asked, int lane, int serial) {
-        int role = Hello.role(channel.number(), lane);
+        int role = Hello.role(channel().number(), lane);
         return Hello.answer(
                 asked,
                 location,
                 role,
                 serial,
-                channel.admissionKey(),
+                channel().admissionKey(),
                 loop.seals().freshNonce());
     }
 
     @Override
     public void seal(int fd, Challenge asked, Hello given) {
-        loop.seals().onDialled(fd, asked, given, channel.admissionKey());
+        loop.seals().onDialled(fd, asked, given, channel().admissionKey());
     }
 
     @Override
@@ -140,35 +122,23 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     }
 
     @Override
-    public void onRecord(int kind, MemorySegment payload, long nowNs) {
+    protected void onPeerRecord(int kind, MemorySegment payload, long nowNs) {
         switch (kind) {
             case TcpRecord.ACCEPTED -> onAccepted(payload, nowNs);
             case TcpRecord.READY -> onReady();
             case TcpRecord.PATH_PROGRESS -> onProgress(payload, false);
             case TcpRecord.PATH_ENDED -> onProgress(payload, true);
-            default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
+            default -> throw unexpected(kind);
         }
-    }
-
-    @Override
-    public void onRefused(TransferFault fault, String detail) {
-        lose(fault, detail);
     }
 
     private void onAccepted(MemorySegment payload, long nowNs) {
         if (!lanes.isEmpty()) {
-            lose(TransferFault.PROTOCOL, "the peer accepted twice");
-            return;
+            throw new IllegalArgumentException("the peer accepted twice");
         }
-        try {
-            targets = DataNetworks.parse(payload, target);
-        } catch (IllegalArgumentException e) {
-            lose(TransferFault.PROTOCOL, e.getMessage());
-            return;
-        }
-        if (isSpread() && !channel.report(TcpRecord.READY_BY_ONE, MemorySegment.NULL)) {
-            lose(TransferFault.UNREACHABLE, "no room on the control stream for the first record");
-            return;
+        targets = DataNetworks.parse(payload, target);
+        if (isSpread() && !channel().report(TcpRecord.READY_BY_ONE, MemorySegment.NULL)) {
+            throw new IllegalStateException("no room on the control stream for the first record");
         }
         int laneCount = DataNetworks.laneCount(pathCount, targets.size());
         for (int role = 1; role <= laneCount; role++) {
@@ -185,12 +155,10 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
 
     private void onReady() {
         boolean early = lanes.isEmpty() || (!isSpread() && !lanes.stream().allMatch(TcpLane::wasConnected));
-        if (ready || early) {
-            lose(TransferFault.PROTOCOL, "the peer is ready too early");
-            return;
+        if (isOpen() || early) {
+            throw new IllegalArgumentException("the peer is ready too early");
         }
-        ready = true;
-        events.onReady();
+        becomeReady();
         lanes.stream().filter(TcpLane::isConnected).forEach(TcpLane::open);
         if (isSpread()) {
             lanes.forEach(lane -> lane.limitDial(loop.nowNs() + PROBE_LIMIT_NS));
@@ -199,28 +167,26 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
 
     private void onProgress(MemorySegment payload, boolean ended) {
         boolean sound = ended ? PathRecord.isSound(payload, lanes.size()) : PathRecord.areSound(payload, lanes.size());
-        if (!ready || !sound) {
-            lose(TransferFault.PROTOCOL, "the peer reports on a data path that does not exist");
-            return;
+        if (!isOpen() || !sound) {
+            throw new IllegalArgumentException("the peer reports on a data path that does not exist");
         }
-        for (int i = 0; i < PathRecord.count(payload) && !closed; i++) {
+        for (int i = 0; i < PathRecord.count(payload) && !isClosed(); i++) {
             int role = PathRecord.role(payload, i);
             long frames = PathRecord.frames(payload, i);
             if (!lanes.get(role - 1).onProgress(PathRecord.serial(payload, i), frames, ended)) {
-                lose(TransferFault.PROTOCOL, "the peer claims " + frames + " frames of data path " + role);
+                throw new IllegalArgumentException("the peer claims " + frames + " frames of data path " + role);
             }
         }
     }
 
     @Override
     public boolean report(int type, int role, int serial) {
-        return channel.report(type, PathRecord.encode(record, role, serial, 0));
+        return channel().report(type, PathRecord.encode(record, role, serial, 0));
     }
 
     @Override
     public void onConnected(TcpLane lane) {
-        figures.increment(TransferCounter.PATHS_OPENED);
-        if (ready) {
+        if (isOpen()) {
             lane.open();
         }
     }
@@ -229,14 +195,14 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     @Override
     public void onDialFailed(TcpLane lane, String detail, boolean again) {
         dialFault = ": " + detail;
-        if (!ready && !again && (!isSpread() || lanes.stream().allMatch(TcpLane::isResting))) {
+        if (!isOpen() && !again && (!isSpread() || lanes.stream().allMatch(TcpLane::isResting))) {
             lose(TransferFault.UNREACHABLE, detail);
         }
     }
 
     @Override
-    public OutboundChannel channel() {
-        return channel;
+    public void look(AnswerWait wait, long nowNs) {
+        wait.look(channel(), nowNs);
     }
 
     @Override
@@ -246,44 +212,41 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
 
     @Override
     public void onOpened(TcpSendPath path) {
-        events.onPathOpened(path);
+        open(path);
     }
 
     @Override
     public void onBroken(TcpLane lane) {
         // What the peer sent before it closed the path has probably arrived already.
-        channel.drain(loop.nowNs());
+        channel().drain(loop.nowNs());
     }
 
     @Override
     public void onEnded(TcpSendPath path) {
-        figures.increment(TransferCounter.PATHS_LOST);
-        events.onPathLost(path);
+        lost(path);
     }
 
     @Override
     public void onSent(long postId) {
-        events.onSent(postId);
+        sent(postId);
     }
 
     @Override
-    public void onError(Throwable error) {
-        lose(TransferFault.DISCONNECTED, LinkError.describe(error));
-    }
-
-    private void lose(TransferFault fault, String detail) {
-        if (!closed) {
-            close();
-            events.onFailed(fault, detail);
-        }
+    protected int connect(long nowNs) {
+        return serve(nowNs);
     }
 
     @Override
-    public int doWork(long nowNs) {
+    protected String overdue() {
+        return "no answer from " + location + " in time" + dialFault;
+    }
+
+    @Override
+    protected int serve(long nowNs) {
         int work = 0;
         boolean open = false;
         long dialLimitNs = isSpread() ? Math.min(connectLimitNs, PROBE_LIMIT_NS) : connectLimitNs;
-        for (int i = 0; i < lanes.size() && !closed; i++) {
+        for (int i = 0; i < lanes.size() && !isClosed(); i++) {
             TcpLane lane = lanes.get(i);
             work += lane.doWork(nowNs, nowNs + dialLimitNs);
             open |= lane.isOpen();
@@ -291,23 +254,11 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
                 lose(TransferFault.PEER_CLOSED, "the peer does not say what it has got of a broken data path");
             }
         }
-        if (!ready && !closed && nowNs - connectDeadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "no answer from " + location + " in time" + dialFault);
-        }
-        return ready && !open && !closed && work == 0 ? LOOK_SOON : work;
+        return isOpen() && !open && work == 0 ? LOOK_SOON : work;
     }
 
     @Override
-    public void close() {
-        if (closed) {
-            return;
-        }
-        closed = true;
-        for (TcpLane lane : lanes) {
-            if (lane.close()) {
-                figures.increment(TransferCounter.PATHS_LOST);
-            }
-        }
-        arena.close();
+    protected void release() {
+        lanes.forEach(TcpLane::close);
     }
 }

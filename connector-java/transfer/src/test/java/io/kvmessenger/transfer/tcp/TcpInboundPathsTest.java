@@ -101,7 +101,8 @@ final class TcpInboundPathsTest {
 
     private int doWork() {
         int called = loop.poll(0);
-        looksSoon = paths.poll(clockNs.get());
+        paths.poll(clockNs.get());
+        looksSoon = paths.waits();
         return called;
     }
 
