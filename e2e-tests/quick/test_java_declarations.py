@@ -32,10 +32,7 @@ USED_ELSEWHERE: Final = {
 """Names that production Java does not use, and who does."""
 
 BOOLEAN_STATES: Final = {
-    "VerbsSendPath": 10,
-    "VerbsReceivePath": 7,
     "RingInboundPaths": 4,
-    "VerbsInboundPaths": 6,
     "AdmittedLink": 6,
     "OutboundPeer": 6,
     "TcpSendPath": 5,

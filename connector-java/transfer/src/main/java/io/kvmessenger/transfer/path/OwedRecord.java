@@ -17,4 +17,8 @@ public final class OwedRecord {
         sent = sent || report.getAsBoolean();
         return sent;
     }
+
+    public boolean isSent() {
+        return sent;
+    }
 }

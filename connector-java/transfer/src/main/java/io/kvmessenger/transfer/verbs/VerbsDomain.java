@@ -5,18 +5,16 @@ import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.nic.RemoteMemory;
-import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.path.PathDomain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
-import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ExecutorService;
 
@@ -24,17 +22,12 @@ import java.util.concurrent.ExecutorService;
  * One port of each RDMA device that this engine uses, with a queue pair for each peer, direction and network. Worker
  * only, except where stated.
  */
-final class VerbsDomain implements Domain {
+final class VerbsDomain extends PathDomain<VerbsInboundPaths> {
     private final List<Nic> nics;
     private final DeviceRegions devices;
     private final ExecutorService connecting;
     private final List<String> leftOut;
-    private final long connectLimitNs;
     private final long writeMaxBytes;
-    private final InboundPort port;
-    private final Figures figures;
-    private final String location;
-    private final List<VerbsInboundPaths> inbound = new ArrayList<>();
 
     /**
      * Takes over the devices.
@@ -52,28 +45,15 @@ final class VerbsDomain implements Domain {
             InboundPort port,
             Figures figures,
             String location) {
+        super(TransferOptions.VERBS, location, port, figures, connectLimitNs);
         this.nics = nics;
         this.devices = devices;
         this.connecting = connecting;
         this.leftOut = leftOut;
-        this.connectLimitNs = connectLimitNs;
         writeMaxBytes = nics.stream()
                 .mapToLong(nic -> nic.verbs().port().messageMaxBytes())
                 .min()
                 .orElseThrow();
-        this.port = port;
-        this.figures = figures;
-        this.location = location;
-    }
-
-    @Override
-    public String name() {
-        return TransferOptions.VERBS;
-    }
-
-    @Override
-    public String location() {
-        return location;
     }
 
     @Override
@@ -137,44 +117,25 @@ final class VerbsDomain implements Domain {
 
     @Override
     public OutboundPaths attach(OutboundChannel channel, String peerLocation, PathEvents events, long nowNs) {
-        return new VerbsOutboundPaths(nics, channel, events, figures, connectLimitNs, nowNs);
+        return new VerbsOutboundPaths(nics, channel, events, figures(), connectLimitNs(), nowNs);
     }
 
     @Override
-    public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
+    protected VerbsInboundPaths accept(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
         Nic.parseCount(wish);
-        VerbsInboundPaths paths = new VerbsInboundPaths(
-                nics, port, this::remoteOf, devices::makeVisible, from, figures, channel, nowNs, connectLimitNs);
-        inbound.add(paths);
-        return paths;
+        return new VerbsInboundPaths(
+                nics, port(), this::remoteOf, devices::makeVisible, from, figures(), channel, nowNs, connectLimitNs());
     }
 
     /** What a peer needs of a region; for an unknown region, that it does not exist. */
     private RemoteMemory remoteOf(Nic nic, int regionId) {
-        return port.keyOf(this, regionId) == null
+        return port().keyOf(this, regionId) == null
                 ? RemoteMemory.unknown(regionId)
                 : nic.regions().remoteOf(regionId);
     }
 
     @Override
-    public int poll(long nowNs) {
-        int work = 0;
-        boolean lookSoon = false;
-        for (int i = inbound.size() - 1; i >= 0; i--) {
-            VerbsInboundPaths paths = inbound.get(i);
-            work += paths.poll(nowNs);
-            if (paths.isFinished()) {
-                inbound.remove(paths);
-            } else {
-                lookSoon |= paths.waits();
-            }
-        }
-        return work == 0 && lookSoon ? LOOK_SOON : work;
-    }
-
-    @Override
-    public void close() {
-        inbound.clear();
+    protected void release() {
         // Nothing waits for its results any more; it may still have to close a queue pair that the driver gives back.
         connecting.close();
         nics.forEach(Nic::close);

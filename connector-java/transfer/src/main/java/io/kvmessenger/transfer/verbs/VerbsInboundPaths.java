@@ -1,55 +1,43 @@
 package io.kvmessenger.transfer.verbs;
 
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.device.DeviceFault;
 import io.kvmessenger.transfer.nic.RemoteMemory;
+import io.kvmessenger.transfer.path.OwedRecord;
+import io.kvmessenger.transfer.path.ReaderPaths;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
-import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BiFunction;
-import java.util.function.Consumer;
 
 /**
  * All verbs paths by which one admitted peer writes into this engine's memory: at most one for each network.
  *
  * <p>Worker only. The peer decides when to open one; the device at each end follows from its network.
  */
-final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
+final class VerbsInboundPaths extends ReaderPaths implements VerbsReceivePath.Owner {
     private final List<Nic> nics;
-    private final InboundPort port;
     /** By device and region id. */
     private final BiFunction<Nic, Integer, RemoteMemory> regions;
 
     /** Makes the devices' writes visible to kernels. */
     private final Runnable makeVisible;
 
-    private final InboundAdmission from;
-    private final Figures figures;
-    private final InboundChannel channel;
     private final long connectLimitNs;
-    private final long readyDeadlineNs;
     private final VerbsReceivePath[] paths = new VerbsReceivePath[Endpoint.NETWORKS_MAX];
     /** Closed, but not over while the driver has their queue pairs. */
     private final List<VerbsReceivePath> closing = new ArrayList<>();
     /** By network: number of paths that the peer has named so far. */
     private final int[] serialsSeen = new int[Endpoint.NETWORKS_MAX];
 
-    private boolean devicesReported;
-    private boolean ready;
+    private final OwedRecord deviceCount;
     private boolean stopped;
-    private boolean peerGone;
-    private boolean closed;
-    /** Whether to report the end once the last closing path is closed. */
-    private boolean owesEnd;
-
     private long nowNs;
 
     VerbsInboundPaths(
@@ -62,67 +50,48 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
             InboundChannel channel,
             long nowNs,
             long connectLimitNs) {
+        super(port, from, figures, channel, nowNs + connectLimitNs);
         this.nics = nics;
-        this.port = port;
         this.regions = regions;
         this.makeVisible = makeVisible;
-        this.from = from;
-        this.figures = figures;
-        this.channel = channel;
         this.nowNs = nowNs;
         this.connectLimitNs = connectLimitNs;
-        readyDeadlineNs = nowNs + connectLimitNs;
-        reportDevices();
+        deviceCount = new OwedRecord(() -> channel.report(VerbsRecord.DEVICES, Nic.encodeCount(nics)));
+        deviceCount.send();
     }
 
-    private void reportDevices() {
-        devicesReported = devicesReported || channel.report(VerbsRecord.DEVICES, Nic.encodeCount(nics));
-    }
-
-    /** Takes what has arrived; returns the number of immediates. */
-    int poll(long now) {
+    @Override
+    protected int advance(long now) {
         nowNs = now;
-        if (!closing.isEmpty()) {
-            closing.removeIf(VerbsReceivePath::isOver);
-        }
-        if (closed) {
-            return reportEnd();
-        }
-        try {
-            return advance();
-        } catch (DeviceFault e) {
-            channel.dismiss(TransferFault.COPY_FAILED, e.getMessage());
-            return 1;
-        } catch (RuntimeException | Error error) {
-            channel.onError(error);
-            return 1;
-        }
-    }
-
-    private int reportEnd() {
-        if (!owesEnd || !closing.isEmpty()) {
-            return 0;
-        }
-        owesEnd = false;
-        channel.onOver("its queue pairs are closed");
-        return 1;
-    }
-
-    private int advance() {
-        reportDevices();
+        forgetClosed();
+        deviceCount.send();
         int count = 0;
-        for (VerbsReceivePath path : paths) {
-            count += path == null || closed ? 0 : path.poll(nowNs);
-        }
-        if (!closed && !ready && nowNs - readyDeadlineNs > 0) {
-            end("no immediate of the peer came through in time");
+        try {
+            for (VerbsReceivePath path : paths) {
+                count += path == null || isClosed() ? 0 : path.poll(nowNs);
+            }
+        } catch (DeviceFault e) {
+            channel().dismiss(TransferFault.COPY_FAILED, e.getMessage());
+            return 1;
         }
         return count;
     }
 
+    private void forgetClosed() {
+        if (!closing.isEmpty()) {
+            closing.removeIf(VerbsReceivePath::isOver);
+        }
+    }
+
+    @Override
+    protected String overdue() {
+        return "no immediate of the peer came through in time";
+    }
+
     /** Whether arrivals of the peer or a time limit are pending: no event wakes the worker for either. */
-    boolean waits() {
-        boolean waits = !ready || !closing.isEmpty() || port.expectsWrites();
+    @Override
+    protected boolean waits() {
+        boolean waits = !isReady() || !closing.isEmpty() || port().expectsWrites();
         for (VerbsReceivePath path : paths) {
             waits |= path != null && path.waits();
         }
@@ -132,7 +101,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     @Override
     public boolean onRecord(int kind, MemorySegment payload, long now) {
         nowNs = now;
-        if (stopped || closed) {
+        if (stopped || isClosed()) {
             return true;
         }
         PathName about = PathName.parse(payload);
@@ -164,7 +133,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         Nic nic = Nic.ofNetwork(nics, about.network());
         try {
             paths[about.network()] =
-                    new VerbsReceivePath(port, from, about, this, nic, writer, nowNs, nowNs + connectLimitNs);
+                    new VerbsReceivePath(port(), from(), about, this, nic, writer, nowNs, nowNs + connectLimitNs);
         } catch (IllegalArgumentException | IllegalStateException e) {
             byte[] words = e.getMessage().getBytes(StandardCharsets.UTF_8);
             if (!report(VerbsRecord.PATH_REFUSED, about, MemorySegment.ofArray(words))) {
@@ -196,7 +165,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
 
     @Override
     public boolean report(int kind, PathName about, MemorySegment body) {
-        return channel.report(kind, about.with(body));
+        return channel().report(kind, about.with(body));
     }
 
     @Override
@@ -206,24 +175,22 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
 
     @Override
     public void onReady() {
-        figures.increment(TransferCounter.PATHS_OPENED);
-        if (!ready) {
-            ready = true;
-            channel.onReady();
-        }
+        countOpened();
+        becomeReady();
     }
 
     @Override
-    public void reject(TransferFault why, String detail) {
-        figures.increment(TransferCounter.PATHS_REJECTED);
-        channel.dismiss(why, detail);
+    public void dismiss(TransferFault why, String detail) {
+        reject(why, detail);
     }
 
     @Override
     public void onOver(VerbsReceivePath path, String detail) {
         remove(path);
-        countLost(path);
-        if (peerGone && isOver()) {
+        if (path.isReady()) {
+            countLost();
+        }
+        if (isPeerGone() && isOver()) {
             end(detail);
         }
     }
@@ -235,28 +202,20 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         }
     }
 
-    private void countLost(VerbsReceivePath path) {
-        if (path.isReady()) {
-            figures.increment(TransferCounter.PATHS_LOST);
-        }
-    }
-
-    private void end(String detail) {
-        close();
-        if (!isCopying()) {
-            channel.onOver(detail);
-        }
-    }
-
     @Override
     public void stop() {
         stopped = true;
-        closeAll(VerbsReceivePath::stop);
+        for (VerbsReceivePath path : paths) {
+            if (path != null) {
+                path.stop();
+            }
+        }
+        close();
     }
 
     @Override
     public void onPeerGone() {
-        peerGone = true;
+        super.onPeerGone();
         for (VerbsReceivePath path : paths) {
             if (path != null) {
                 path.onPeerGone();
@@ -274,37 +233,28 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
                 return false;
             }
         }
-        return closing.stream().allMatch(VerbsReceivePath::isOver);
+        forgetClosed();
+        return closing.isEmpty();
     }
 
     /** Whether the driver still has a queue pair by which the peer might write. */
     @Override
     public boolean isCopying() {
-        return closed && owesEnd;
-    }
-
-    /** Whether nothing is left to poll, now or later. */
-    boolean isFinished() {
-        return !owesEnd && (closed || ((stopped || peerGone) && isOver()));
-    }
-
-    @Override
-    public void close() {
-        closeAll(VerbsReceivePath::close);
+        forgetClosed();
+        return isClosed() && !closing.isEmpty();
     }
 
     /** Closes all paths. One whose device refuses stays, and the error is thrown after all others are closed. */
-    private void closeAll(Consumer<VerbsReceivePath> how) {
+    @Override
+    protected void endLanding() {
         RuntimeException refused = null;
-        for (int network = 0; network < paths.length; network++) {
-            VerbsReceivePath path = paths[network];
+        for (VerbsReceivePath path : paths) {
             if (path == null) {
                 continue;
             }
             try {
-                how.accept(path);
+                path.close();
                 remove(path);
-                countLost(path);
             } catch (IllegalStateException e) {
                 refused = e;
             }
@@ -313,8 +263,6 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
             throw refused;
         }
         forgetLanded();
-        closed = true;
-        owesEnd = !closing.isEmpty();
     }
 
     /** Ensures that uncounted writes do not appear later in pages that the engine has written meanwhile. */

@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.verbs;
 
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.path.Pause;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import java.lang.foreign.MemorySegment;
 
@@ -41,8 +42,7 @@ final class VerbsLane implements VerbsSendPath.Events {
     private final Owner owner;
     private PathName name;
     private VerbsSendPath path;
-    private long restNs = REST_MIN_NS;
-    private long restEndNs;
+    private final Pause pause = new Pause(REST_MIN_NS, REST_MAX_NS);
     private long nowNs;
     private boolean tried;
     /** The notice that the last path is not needed any more is still to be sent. */
@@ -62,7 +62,7 @@ final class VerbsLane implements VerbsSendPath.Events {
         try {
             path = new VerbsSendPath(nic, network, this, limitNs);
         } catch (IllegalStateException e) {
-            rest();
+            pause.begin(nowNs);
             owner.onUnopened(e.getMessage());
         }
     }
@@ -105,15 +105,10 @@ final class VerbsLane implements VerbsSendPath.Events {
             }
             nextName();
         }
-        if (path == null && now - restEndNs >= 0) {
+        if (path == null && pause.isOver(now)) {
             open(now, limitNs);
         }
         return path == null ? 0 : path.doWork(now);
-    }
-
-    private void rest() {
-        restEndNs = nowNs + restNs;
-        restNs = Math.min(2 * restNs, REST_MAX_NS);
     }
 
     private void nextName() {
@@ -132,7 +127,7 @@ final class VerbsLane implements VerbsSendPath.Events {
 
     @Override
     public void onOpened() {
-        restNs = REST_MIN_NS;
+        pause.onSuccess();
         owner.onOpened(path);
     }
 
@@ -152,7 +147,7 @@ final class VerbsLane implements VerbsSendPath.Events {
         if (!owesClose) {
             nextName();
         }
-        rest();
+        pause.begin(nowNs);
         owner.onUnopened(detail);
     }
 
@@ -161,7 +156,7 @@ final class VerbsLane implements VerbsSendPath.Events {
         VerbsSendPath gone = path;
         path = null;
         nextName();
-        rest();
+        pause.begin(nowNs);
         owner.onSettled(gone, fault);
     }
 
@@ -170,13 +165,9 @@ final class VerbsLane implements VerbsSendPath.Events {
         owner.onLost(why, detail);
     }
 
-    /** Returns whether a path was open. */
-    boolean close() {
-        if (path == null) {
-            return false;
+    void close() {
+        if (path != null) {
+            path.close();
         }
-        boolean wasOpen = path.isOpen();
-        path.close();
-        return wasOpen;
     }
 }

@@ -1,13 +1,10 @@
 package io.kvmessenger.transfer.verbs;
 
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.path.WriterPaths;
 import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.OutboundChannel;
-import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
-import io.kvmessenger.transfer.spi.PeerChannel;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
@@ -20,19 +17,13 @@ import java.util.List;
  * <p>Worker only. A path lost while others are open is opened again after a pause. With the last one, these paths have
  * failed.
  */
-final class VerbsOutboundPaths implements OutboundPaths, PeerChannel.Reader, VerbsLane.Owner {
+final class VerbsOutboundPaths extends WriterPaths implements VerbsLane.Owner {
     /** How soon an attempt by one of several networks is given up once another is open. */
     static final long PROBE_LIMIT_NS = 2_000_000_000L;
 
     private final List<Nic> nics;
-    private final OutboundChannel channel;
-    private final PathEvents events;
-    private final Figures figures;
     private final long connectLimitNs;
-    private final long connectDeadlineNs;
     private final List<VerbsLane> lanes = new ArrayList<>();
-    private boolean ready;
-    private boolean closed;
     private long nowNs;
 
     /** @throws IllegalStateException when the peer has been asked too often */
@@ -43,32 +34,23 @@ final class VerbsOutboundPaths implements OutboundPaths, PeerChannel.Reader, Ver
             Figures figures,
             long connectLimitNs,
             long nowNs) {
+        super(channel, events, figures, nowNs + connectLimitNs);
         this.nics = nics;
-        this.channel = channel;
-        this.events = events;
-        this.figures = figures;
         this.connectLimitNs = connectLimitNs;
         this.nowNs = nowNs;
-        connectDeadlineNs = nowNs + connectLimitNs;
-        if (!channel.open(Nic.encodeCount(nics), this)) {
-            throw new IllegalStateException("the peer was asked for too many paths");
-        }
+        request(Nic.encodeCount(nics));
     }
 
     @Override
-    public void onRecord(int kind, MemorySegment payload, long now) {
+    protected void onPeerRecord(int kind, MemorySegment payload, long now) {
         nowNs = now;
-        if (closed) {
-            return;
-        }
         if (kind == VerbsRecord.DEVICES) {
             onDevices(payload);
             return;
         }
         PathName about = PathName.parse(payload);
         if (about == null || about.network() >= lanes.size()) {
-            lose(TransferFault.PROTOCOL, "control record " + kind + " is about no path");
-            return;
+            throw new IllegalArgumentException("control record " + kind + " is about no path");
         }
         MemorySegment body = PathName.body(payload);
         String refusal = kind == VerbsRecord.PATH_REFUSED ? words(body) : "";
@@ -81,61 +63,50 @@ final class VerbsOutboundPaths implements OutboundPaths, PeerChannel.Reader, Ver
 
     private void onDevices(MemorySegment payload) {
         if (!lanes.isEmpty()) {
-            lose(TransferFault.PROTOCOL, "the peer said twice how many devices it has");
-            return;
+            throw new IllegalArgumentException("the peer said twice how many devices it has");
         }
-        int networkCount;
-        try {
-            networkCount = Nic.networkCount(nics.size(), Nic.parseCount(payload));
-        } catch (IllegalArgumentException e) {
-            lose(TransferFault.PROTOCOL, e.getMessage());
-            return;
-        }
+        int networkCount = Nic.networkCount(nics.size(), Nic.parseCount(payload));
         for (int network = 0; network < networkCount; network++) {
             lanes.add(new VerbsLane(Nic.ofNetwork(nics, network), network, this));
         }
-        for (int i = 0; i < lanes.size() && !closed; i++) {
-            lanes.get(i).open(nowNs, connectDeadlineNs);
+        for (int i = 0; i < lanes.size() && !isClosed(); i++) {
+            lanes.get(i).open(nowNs, connectDeadlineNs());
         }
     }
 
     @Override
     public boolean report(int kind, MemorySegment payload) {
-        return channel.report(kind, payload);
+        return channel().report(kind, payload);
     }
 
     @Override
     public void drain(long now) {
-        channel.drain(now);
+        channel().drain(now);
     }
 
     @Override
     public void onOpened(VerbsSendPath path) {
-        figures.increment(TransferCounter.PATHS_OPENED);
-        if (!ready) {
-            ready = true;
+        if (!isOpen()) {
             lanes.forEach(lane -> lane.limitOpening(nowNs + PROBE_LIMIT_NS));
-            events.onReady();
         }
-        events.onPathOpened(path);
+        open(path);
     }
 
     @Override
     public void onSent(long postId) {
-        events.onSent(postId);
+        sent(postId);
     }
 
     @Override
     public void onUnopened(String detail) {
-        if (!ready && lanes.stream().allMatch(VerbsLane::isResting)) {
+        if (!isOpen() && lanes.stream().allMatch(VerbsLane::isResting)) {
             lose(TransferFault.UNREACHABLE, detail);
         }
     }
 
     @Override
     public void onSettled(VerbsSendPath path, String fault) {
-        figures.increment(TransferCounter.PATHS_LOST);
-        events.onPathLost(path);
+        lost(path);
         if (lanes.stream().noneMatch(VerbsLane::isOpen)) {
             lose(TransferFault.DISCONNECTED, fault);
         }
@@ -147,53 +118,31 @@ final class VerbsOutboundPaths implements OutboundPaths, PeerChannel.Reader, Ver
     }
 
     @Override
-    public void onRefused(TransferFault why, String detail) {
-        lose(why, detail);
+    protected int connect(long now) {
+        return serve(now);
     }
 
     @Override
-    public void onError(Throwable error) {
-        lose(TransferFault.DISCONNECTED, LinkError.describe(error));
-    }
-
-    private void lose(TransferFault why, String detail) {
-        if (!closed) {
-            close();
-            events.onFailed(why, detail);
-        }
+    protected String overdue() {
+        return "no answer over verbs within connect_limit_seconds";
     }
 
     @Override
-    public int doWork(long now) {
+    protected int serve(long now) {
         nowNs = now;
         int work = 0;
         boolean lookSoon = lanes.isEmpty();
-        for (int i = 0; i < lanes.size() && !closed; i++) {
+        for (int i = 0; i < lanes.size() && !isClosed(); i++) {
             int done = lanes.get(i).doWork(nowNs, nowNs + Math.min(connectLimitNs, PROBE_LIMIT_NS));
             lookSoon |= done == LOOK_SOON;
             work += Math.max(0, done);
-        }
-        if (closed) {
-            return 0;
-        }
-        if (!ready && nowNs - connectDeadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "no answer over verbs within connect_limit_seconds");
-            return 0;
         }
         return lookSoon && work == 0 ? LOOK_SOON : work;
     }
 
     /** @throws IllegalStateException when a device refuses: then posted memory may still be read */
     @Override
-    public void close() {
-        if (closed) {
-            return;
-        }
-        closed = true;
-        for (VerbsLane lane : lanes) {
-            if (lane.close()) {
-                figures.increment(TransferCounter.PATHS_LOST);
-            }
-        }
+    protected void release() {
+        lanes.forEach(VerbsLane::close);
     }
 }

@@ -3,8 +3,8 @@ package io.kvmessenger.transfer.verbs;
 import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
 
 import io.kvmessenger.foreign.VerbsApi;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.nic.Intake;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
 import java.lang.foreign.MemorySegment;
@@ -23,14 +23,20 @@ final class VerbsReceivePath {
     /** The number of posts that arrived, little-endian. */
     static final ValueLayout.OfLong COUNT = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
-    /** Immediates that one duty cycle may take before other peers are served. */
-    private static final int TURN_IMMS = 4096;
-
     private static final int DEPTH_MAX = 1024;
-    /** Writes of a peer that has gone may be in flight: they count as complete after this time without an arrival. */
-    private static final long QUIET_NS = 20_000_000L;
     /** A writer detects a failure by itself within a few seconds, and reports it. */
     private static final long SETTLE_LIMIT_NS = 10_000_000_000L;
+
+    private enum State {
+        /** The driver connects the queue pair, or the peer has not been sent its name. */
+        CONNECTING,
+        /** The peer's first immediate is awaited. */
+        ACCEPTED,
+        READY,
+        /** The peer has lost the path: what arrived is still to be counted and reported. */
+        SETTLING,
+        CLOSED
+    }
 
     /** Receives the events of the path. */
     interface Owner {
@@ -47,34 +53,24 @@ final class VerbsReceivePath {
         void onReady();
 
         /** The peer has broken a rule, or has not reported a fault in time. */
-        void reject(TransferFault why, String detail);
+        void dismiss(TransferFault why, String detail);
 
         /** The path has closed by itself. */
         void onOver(VerbsReceivePath path, String detail);
     }
 
-    private final InboundPort port;
-    private final InboundAdmission from;
     private final PathName name;
     private final Owner owner;
     private final QueuePair pair;
+    private final Intake intake;
     private final ReceiveQueue receives;
     private final MemorySegment acceptance;
     private final long readyDeadlineNs;
-    private boolean accepted;
-    private boolean proven;
-    private boolean ready;
-    private boolean stopped;
+    private State state = State.CONNECTING;
+    private boolean wasReady;
     private boolean peerGone;
-    private boolean settling;
-    private boolean closed;
     private String fault;
     private long settleDeadlineNs;
-    /** Number of posts that arrived. */
-    private long arrivedCount;
-    /** When the peer's last arrival came, or when the peer went. */
-    private long lastHeardNs;
-
     private long nowNs;
 
     /**
@@ -93,8 +89,7 @@ final class VerbsReceivePath {
             PairName peer,
             long nowNs,
             long readyDeadlineNs) {
-        this.port = port;
-        this.from = from;
+        intake = new Intake(port, from);
         this.name = name;
         this.owner = owner;
         this.nowNs = nowNs;
@@ -122,23 +117,30 @@ final class VerbsReceivePath {
     /** Takes what has arrived; returns the number of immediates. */
     int poll(long now) {
         nowNs = now;
-        if (closed) {
+        if (isClosed()) {
             return 0;
         }
-        accepted = accepted || accept();
-        int count = closed ? 0 : take();
-        if (count > 0) {
-            lastHeardNs = nowNs;
+        if (state == State.CONNECTING && accept()) {
+            state = State.ACCEPTED;
         }
-        if (closed) {
+        int count = isClosed() ? 0 : take();
+        if (count > 0) {
+            intake.onHeard(nowNs);
+        }
+        if (isClosed()) {
             return count;
         }
-        if (proven && !ready && !peerGone && owner.report(VerbsRecord.READY, name, MemorySegment.NULL)) {
-            ready = true;
+        if (state == State.ACCEPTED && intake.isProven() && !peerGone && report(VerbsRecord.READY)) {
+            state = State.READY;
+            wasReady = true;
             owner.onReady();
         }
         watch(count);
         return count;
+    }
+
+    private boolean report(int kind) {
+        return owner.report(kind, name, MemorySegment.NULL);
     }
 
     /** Tells the writer once the queue pair is connected, or cannot be; returns whether the writer can continue. */
@@ -156,20 +158,21 @@ final class VerbsReceivePath {
 
     /** Ends the path by its own events or deadlines. */
     private void watch(int count) {
-        if (peerGone && count == 0 && nowNs - lastHeardNs > QUIET_NS) {
+        boolean settling = state == State.SETTLING;
+        if (peerGone && count == 0 && intake.isQuiet(nowNs)) {
             end("the peer has gone");
-        } else if (!ready && nowNs - readyDeadlineNs > 0) {
+        } else if (!wasReady && nowNs - readyDeadlineNs > 0) {
             end("no immediate of the peer came through in time");
         } else if (settling && receives.isEmpty()) {
             settle();
         } else if ((settling || fault != null) && !peerGone && nowNs - settleDeadlineNs > 0) {
-            owner.reject(TransferFault.DISCONNECTED, pair.device() + " reports of the peer's path: " + fault);
+            owner.dismiss(TransferFault.DISCONNECTED, pair.device() + " reports of the peer's path: " + fault);
         }
     }
 
     /** Whether arrivals of the peer or a time limit are pending: no event wakes the worker for either. */
     boolean waits() {
-        return !ready || peerGone || settling || fault != null;
+        return state != State.READY || peerGone || fault != null;
     }
 
     private int take() {
@@ -177,18 +180,18 @@ final class VerbsReceivePath {
         int found = pair.poll();
         while (found > 0) {
             owner.makeVisible();
-            for (int i = 0; i < found && !closed; i++) {
+            for (int i = 0; i < found && !isClosed(); i++) {
                 receives.take();
                 onCompletion(i);
             }
-            if (closed) {
+            if (isClosed()) {
                 return count + found;
             }
-            if (fault == null && !settling) {
+            if (fault == null && state != State.SETTLING) {
                 receives.refill();
             }
             count += found;
-            found = count < TURN_IMMS ? pair.poll() : 0;
+            found = count < Intake.TURN_IMMS ? pair.poll() : 0;
         }
         if (found < 0) {
             onFailure("its completions cannot be read");
@@ -200,28 +203,15 @@ final class VerbsReceivePath {
         if (pair.status(i) != VerbsApi.IBV_WC_SUCCESS) {
             onFailure(pair.describe(i));
         } else if (pair.opcode(i) != VerbsApi.IBV_WC_RECV_RDMA_WITH_IMM) {
-            owner.reject(TransferFault.PROTOCOL, "the peer sent what is no write");
-        } else {
-            onImmediate(pair.immediate(i));
-        }
-    }
-
-    private void onImmediate(int imm) {
-        if (imm == Imm.NONE) {
-            proven = true;
-        } else if (Imm.weight(imm) == 0) {
-            owner.reject(TransferFault.PROTOCOL, "an immediate has no weight");
-        } else {
-            arrivedCount++;
-            if (!stopped) {
-                port.onArrived(from, imm & ~Imm.WEIGHT_MAX, Imm.weight(imm));
-            }
+            owner.dismiss(TransferFault.PROTOCOL, "the peer sent what is no write");
+        } else if (!intake.take(pair.immediate(i))) {
+            owner.dismiss(TransferFault.PROTOCOL, "an immediate has no weight");
         }
     }
 
     /** The writer detects the failure too, and asks what arrived; if it does not, it uses another route. */
     private void onFailure(String detail) {
-        if (fault == null && !settling) {
+        if (fault == null && state != State.SETTLING) {
             fault = detail;
             settleDeadlineNs = nowNs + SETTLE_LIMIT_NS;
         }
@@ -229,10 +219,10 @@ final class VerbsReceivePath {
 
     /** The writer has lost the path; returns whether that is possible. */
     boolean onFailed(long now) {
-        if (!ready || settling) {
+        if (state != State.READY) {
             return false;
         }
-        settling = true;
+        state = State.SETTLING;
         settleDeadlineNs = now + SETTLE_LIMIT_NS;
         pair.stop();
         return true;
@@ -241,7 +231,7 @@ final class VerbsReceivePath {
     /** All receive requests have been returned: what arrived is counted, and nothing else can come. */
     private void settle() {
         MemorySegment count = MemorySegment.ofArray(new byte[Long.BYTES]);
-        count.set(COUNT, 0, arrivedCount);
+        count.set(COUNT, 0, intake.writeCount());
         if (owner.report(VerbsRecord.SETTLED, name, count)) {
             end("the peer has lost it");
         }
@@ -252,26 +242,27 @@ final class VerbsReceivePath {
         owner.onOver(this, detail);
     }
 
+    /** From now on nothing is counted. */
     void stop() {
-        stopped = true;
-        close();
+        intake.stop();
     }
 
     /** The peer's process may have ended: its writes may be in flight. */
     void onPeerGone() {
         peerGone = true;
-        lastHeardNs = nowNs;
-        if (!ready) {
+        intake.onHeard(nowNs);
+        if (!wasReady) {
             close();
         }
     }
 
     boolean isClosed() {
-        return closed;
+        return state == State.CLOSED;
     }
 
+    /** Whether the peer may write, or might have. */
     boolean isReady() {
-        return ready;
+        return wasReady;
     }
 
     /** Whether nothing of the peer can land or be counted through it any more. */
@@ -285,11 +276,11 @@ final class VerbsReceivePath {
      * @throws IllegalStateException when the device refuses: then the peer may still write
      */
     void close() {
-        if (closed) {
+        if (isClosed()) {
             return;
         }
         pair.close();
         receives.close();
-        closed = true;
+        state = State.CLOSED;
     }
 }

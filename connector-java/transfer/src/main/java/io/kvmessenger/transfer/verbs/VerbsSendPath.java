@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.nic.PeerRegions;
 import io.kvmessenger.transfer.nic.RegisteredSource;
 import io.kvmessenger.transfer.nic.RemoteMemory;
+import io.kvmessenger.transfer.path.OwedRecord;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.WriteBatch;
@@ -29,6 +30,20 @@ final class VerbsSendPath implements Endpoint {
     private static final long HELLO = -1;
     /** How long the target may take to report what arrived. */
     private static final long SETTLE_LIMIT_NS = 10_000_000_000L;
+
+    private enum State {
+        /** The peer has not sent the name of its queue pair. */
+        WANTED,
+        /** The driver connects the queue pair. */
+        CONNECTING,
+        CONNECTED,
+        /** The immediate that names no window is on its way. */
+        GREETED,
+        OPEN,
+        /** It has failed, and the target is asked what arrived. */
+        SETTLING,
+        CLOSED
+    }
 
     /** Receives the events of the path, which is closed already at each event that ends it, except {@link #onLost}. */
     interface Events {
@@ -59,19 +74,14 @@ final class VerbsSendPath implements Endpoint {
     private final SendQueue queue;
     private final long writeMaxBytes;
     private final PeerRegions regions;
-    private boolean asked;
-    private boolean accepted;
-    private boolean connected;
-    private boolean greeted;
-    private boolean opened;
+    private final OwedRecord request;
+    private final OwedRecord failure;
+    private State state = State.WANTED;
     private boolean hasPosted;
     private boolean full;
     private String fault;
-    private boolean stopped;
-    private boolean failureReported;
     private long deadlineNs;
     private long heldMaxBytes = Long.MAX_VALUE;
-    private boolean closed;
 
     /**
      * @param deadlineNs when it must be ready
@@ -87,30 +97,33 @@ final class VerbsSendPath implements Endpoint {
         writeMaxBytes = port.messageMaxBytes();
         pair = new QueuePair(nic.verbs(), true, depth(port));
         queue = new SendQueue(pair, depth(port));
+        request = new OwedRecord(
+                () -> events.report(VerbsRecord.PATH_WANTED, pair.name().encode()));
+        failure = new OwedRecord(() -> events.report(VerbsRecord.FAILED, MemorySegment.NULL));
     }
 
     static int depth(VerbsPort port) {
         return Math.min(DEPTH_MAX, Math.min(port.pairEntries(), port.queueEntries()));
     }
 
+    /** @throws IllegalArgumentException when the record breaks a rule */
     void onRecord(int kind, MemorySegment body) {
         switch (kind) {
             case VerbsRecord.ACCEPTED -> onAccepted(PairName.parse(body));
             case VerbsRecord.READY -> onReady();
             case VerbsRecord.REGION -> onRegion(RemoteMemory.parse(body));
             case VerbsRecord.SETTLED -> onSettled(body);
-            default -> events.onLost(TransferFault.PROTOCOL, "unexpected control record " + kind);
+            default -> throw new IllegalArgumentException("unexpected control record " + kind);
         }
     }
 
     private void onAccepted(PairName peer) {
-        if (peer == null || accepted) {
-            events.onLost(TransferFault.PROTOCOL, "the peer accepted twice, or without a name");
-            return;
+        if (peer == null || state != State.WANTED) {
+            throw new IllegalArgumentException("the peer accepted twice, or without a name");
         }
         try {
             pair.connect(peer);
-            accepted = true;
+            state = State.CONNECTING;
         } catch (IllegalArgumentException e) {
             endUnopened(e.getMessage());
         }
@@ -119,28 +132,23 @@ final class VerbsSendPath implements Endpoint {
     /** Checks whether the connection is made, for which the driver may have had to wait for the network. */
     private void lookWhetherConnected() {
         try {
-            connected = pair.isConnected();
+            state = pair.isConnected() ? State.CONNECTED : state;
         } catch (IllegalStateException e) {
             endUnopened(e.getMessage());
         }
     }
 
     private void onReady() {
-        if (!greeted || opened) {
-            events.onLost(TransferFault.PROTOCOL, "the peer is ready too early");
-            return;
+        if (state != State.GREETED) {
+            throw new IllegalArgumentException("the peer is ready too early");
         }
-        opened = true;
+        state = State.OPEN;
         events.onOpened();
     }
 
     private void onRegion(RemoteMemory region) {
-        try {
-            if (!regions.take(region)) {
-                events.onLost(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
-            }
-        } catch (IllegalArgumentException e) {
-            events.onLost(TransferFault.PROTOCOL, e.getMessage());
+        if (!regions.take(region)) {
+            events.onLost(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
         }
     }
 
@@ -149,10 +157,8 @@ final class VerbsSendPath implements Endpoint {
         long arrived = body.byteSize() == Long.BYTES ? body.get(VerbsReceivePath.COUNT, 0) : -1;
         // The first post was the greeting, which the target does not count.
         long through = arrived + 1;
-        if (!failureReported || arrived < 0 || through > queue.posted()) {
-            events.onLost(
-                    TransferFault.PROTOCOL, "the peer counts " + arrived + " posts on a path of " + queue.posted());
-            return;
+        if (!failure.isSent() || arrived < 0 || through > queue.posted()) {
+            throw new IllegalArgumentException("the peer counts " + arrived + " posts on a path of " + queue.posted());
         }
         if (through < queue.completed()) {
             events.onLost(TransferFault.DISCONNECTED, fault + "; of what was acknowledged the peer lacks a part");
@@ -167,33 +173,41 @@ final class VerbsSendPath implements Endpoint {
 
     /** Advances the path; returns the work done, or {@link OutboundPaths#LOOK_SOON}. */
     int doWork(long nowNs) {
-        if (closed) {
-            return 0;
+        if (state != State.CLOSED && !isOpen()) {
+            connect(nowNs);
         }
-        asked = asked || events.report(VerbsRecord.PATH_WANTED, pair.name().encode());
-        if (!opened && nowNs - deadlineNs > 0) {
-            endUnopened("no answer over " + pair.device() + " within connect_limit_seconds");
-            return 0;
-        }
-        if (accepted && !connected) {
-            lookWhetherConnected();
-        }
-        if (connected && !greeted && fault == null) {
-            greeted = take(queue.post(Imm.NONE, HELLO));
-        }
-        int work = fault == null && (queue.isInUse() || full) ? read() : 0;
-        if (fault != null && !closed) {
+        int work = isUsable() && (queue.isInUse() || full) ? read() : 0;
+        if (fault != null && state != State.CLOSED) {
             fail(nowNs);
         }
-        return work == 0 && !closed && (queue.isInUse() || full || !opened || fault != null)
+        boolean isIdle = work == 0 && state != State.CLOSED;
+        return isIdle && (queue.isInUse() || full || state != State.OPEN || fault != null)
                 ? OutboundPaths.LOOK_SOON
                 : work;
+    }
+
+    private boolean isUsable() {
+        return state != State.CLOSED && fault == null;
+    }
+
+    private void connect(long nowNs) {
+        request.send();
+        if (nowNs - deadlineNs > 0) {
+            endUnopened("no answer over " + pair.device() + " within connect_limit_seconds");
+            return;
+        }
+        if (state == State.CONNECTING) {
+            lookWhetherConnected();
+        }
+        if (state == State.CONNECTED && fault == null && take(queue.post(Imm.NONE, HELLO))) {
+            state = State.GREETED;
+        }
     }
 
     private int read() {
         full = false;
         int found = pair.poll();
-        for (int i = 0; i < found && !closed && fault == null; i++) {
+        for (int i = 0; i < found && isUsable(); i++) {
             if (pair.status(i) == VerbsApi.IBV_WC_SUCCESS) {
                 reportSent(queue.complete());
             } else {
@@ -214,18 +228,18 @@ final class VerbsSendPath implements Endpoint {
 
     /** Stops, and asks the target what arrived. If the peer has ended, its control socket reports that. */
     private void fail(long nowNs) {
-        if (!opened) {
+        if (!isOpen()) {
             endUnopened(fault);
             return;
         }
-        if (!stopped) {
-            stopped = true;
+        if (state == State.OPEN) {
+            state = State.SETTLING;
             deadlineNs = nowNs + SETTLE_LIMIT_NS;
             pair.stop();
         }
-        failureReported = failureReported || events.report(VerbsRecord.FAILED, MemorySegment.NULL);
+        failure.send();
         events.drain(nowNs);
-        if (!closed && nowNs - deadlineNs > 0) {
+        if (state != State.CLOSED && nowNs - deadlineNs > 0) {
             events.onLost(TransferFault.DISCONNECTED, fault + "; the peer has not said what came through");
         }
     }
@@ -237,13 +251,13 @@ final class VerbsSendPath implements Endpoint {
 
     /** Limits the time until it must be ready. */
     void limitOpening(long limitNs) {
-        if (!opened && limitNs - deadlineNs < 0) {
+        if (!isOpen() && limitNs - deadlineNs < 0) {
             deadlineNs = limitNs;
         }
     }
 
     boolean isOpen() {
-        return opened && !closed;
+        return state == State.OPEN || state == State.SETTLING;
     }
 
     @Override
@@ -254,7 +268,7 @@ final class VerbsSendPath implements Endpoint {
     /** Posted writes cannot be taken back, so all of them count. */
     @Override
     public long heldBytes() {
-        return closed ? 0 : queue.heldBytes();
+        return state == State.CLOSED ? 0 : queue.heldBytes();
     }
 
     @Override
@@ -264,7 +278,7 @@ final class VerbsSendPath implements Endpoint {
 
     @Override
     public int post(WriteBatch batch, long postId) {
-        if (closed || fault != null || regions.isWaiting() || queue.room() == 0 || queue.heldBytes() >= heldMaxBytes) {
+        if (!isUsable() || regions.isWaiting() || queue.room() == 0 || queue.heldBytes() >= heldMaxBytes) {
             return 0;
         }
         boolean taken = batch.pageCount() == 0 ? postImmediate(batch, postId) : postPages(batch, postId);
@@ -334,7 +348,7 @@ final class VerbsSendPath implements Endpoint {
 
     @Override
     public void giveUp() {
-        if (!closed && fault == null) {
+        if (isUsable()) {
             fault = pair.device() + " has had no acknowledgement for too long";
         }
     }
@@ -347,10 +361,10 @@ final class VerbsSendPath implements Endpoint {
 
     /** @throws IllegalStateException when the device refuses: then posted memory may still be read */
     void close() {
-        if (closed) {
+        if (state == State.CLOSED) {
             return;
         }
-        closed = true;
+        state = State.CLOSED;
         pair.close();
         queue.close();
         source.close();
