@@ -22,7 +22,7 @@ import java.lang.foreign.MemorySegment;
  * One peer that this engine sends to by one stream: the frame of a write, then its pages.
  *
  * <p>Worker only. A write is reported as sent when the target has taken its frame. What was not, may have arrived: so
- * the loss of the stream loses the peer.
+ * the loss of the stream loses the peer. It creates a slice for each page, which a transport of the product may not.
  */
 final class StreamOutboundPaths extends WriterPaths implements Endpoint, Dialer.Events {
     /** Frames begun and not reported as taken. */
