@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
@@ -26,11 +27,6 @@ record NextDomain(SimulatedTransport transport) implements Domain {
     }
 
     @Override
-    public boolean readsGathered() {
-        return transport.readsGathered();
-    }
-
-    @Override
     public RemoteKey register(Region region) {
         return transport.register(region);
     }
@@ -46,13 +42,10 @@ record NextDomain(SimulatedTransport transport) implements Domain {
     }
 
     @Override
-    public long repairLimitNs() {
-        return Fall.NONE.repairLimitNs();
-    }
-
-    @Override
-    public long silenceLimitNs() {
-        return transport.silenceLimitNs();
+    public Capabilities capabilities() {
+        Capabilities first = transport.capabilities();
+        return new Capabilities(
+                first.writeMaxBytes(), first.readsGathered(), Fall.NONE.repairLimitNs(), first.silenceLimitNs());
     }
 
     /** Does nothing: the first domain polls for both. */

@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
@@ -166,11 +167,6 @@ final class SimulatedTransport implements Domain {
     }
 
     @Override
-    public boolean readsGathered() {
-        return true;
-    }
-
-    @Override
     public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
         return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE);
@@ -202,13 +198,9 @@ final class SimulatedTransport implements Domain {
 
     /** A broken lane is reopened as long as its link exists; with a second domain, possibly too late. */
     @Override
-    public long repairLimitNs() {
-        return fabric.shape().fall().repairLimitNs();
-    }
-
-    @Override
-    public long silenceLimitNs() {
-        return fabric.shape().fall().silenceLimitNs();
+    public Capabilities capabilities() {
+        Fall fall = fabric.shape().fall();
+        return new Capabilities(Long.MAX_VALUE, true, fall.repairLimitNs(), fall.silenceLimitNs());
     }
 
     @Override

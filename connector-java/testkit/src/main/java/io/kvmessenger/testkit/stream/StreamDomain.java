@@ -4,6 +4,7 @@ import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.path.PathDomain;
 import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
@@ -20,7 +21,7 @@ final class StreamDomain extends PathDomain<StreamInboundPaths> {
     private final EventLoop loop;
 
     StreamDomain(EventLoop loop, String location, InboundPort port, Figures figures, long connectLimitNs) {
-        super(StreamTransport.NAME, location, port, figures, connectLimitNs);
+        super(StreamTransport.NAME, location, Capabilities.PLAIN, port, figures, connectLimitNs);
         this.loop = loop;
     }
 

@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.path.PathDomain;
 import io.kvmessenger.transfer.samehost.OfferedRegions;
 import io.kvmessenger.transfer.samehost.RingInboundPaths;
 import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
@@ -48,7 +49,7 @@ final class CudaDomain extends PathDomain<RingInboundPaths> {
             Figures figures,
             String location,
             DeviceDriver driver) {
-        super(TransferOptions.CUDA, location, port, figures, connectLimitNs);
+        super(TransferOptions.CUDA, location, Capabilities.PLAIN, port, figures, connectLimitNs);
         this.loop = loop;
         this.driver = driver;
         pinned = new PinnedSources(driver, this::copier);

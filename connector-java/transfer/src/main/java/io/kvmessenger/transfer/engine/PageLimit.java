@@ -34,9 +34,10 @@ final class PageLimit {
         long pageBytes = WriteBatch.pageBytesOf(request);
         for (int i = 0; source != null && i < domains.size(); i++) {
             Domain domain = domains.get(i);
-            if (pageBytes > domain.writeMaxBytes()) {
+            long writeMaxBytes = domain.capabilities().writeMaxBytes();
+            if (pageBytes > writeMaxBytes) {
                 return "a page of " + pageBytes + " bytes is longer than one write over " + domain.name() + " may be, "
-                        + domain.writeMaxBytes() + " bytes; write it in parts";
+                        + writeMaxBytes + " bytes; write it in parts";
             }
             if (pageBytes > gatheredMaxBytes && isGathered(source.memory(), domain)) {
                 return "a page of " + pageBytes + " bytes of " + source.memory()

@@ -61,7 +61,7 @@ final class PeerDomain implements PathEvents {
         this.figures = figures;
         this.location = location;
         this.owner = owner;
-        watch = new PathWatch(domain.silenceLimitNs());
+        watch = new PathWatch(domain.capabilities().silenceLimitNs());
     }
 
     String name() {
@@ -77,7 +77,7 @@ final class PeerDomain implements PathEvents {
     }
 
     long repairLimitNs() {
-        return domain.repairLimitNs();
+        return domain.capabilities().repairLimitNs();
     }
 
     /** Whether its paths read such memory directly; other memory is gathered for them. */

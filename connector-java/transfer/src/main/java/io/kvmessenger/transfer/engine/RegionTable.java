@@ -109,7 +109,7 @@ final class RegionTable {
     private boolean canSend(Domain domain, Memory memory) {
         return domain.canRead(memory)
                 || (memory instanceof Memory.Device device
-                        && domain.readsGathered()
+                        && domain.capabilities().readsGathered()
                         && devices.refusal(device.ordinal()) == null);
     }
 

@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.nic.RemoteMemory;
 import io.kvmessenger.transfer.path.PathDomain;
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
@@ -33,7 +34,13 @@ final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
             InboundPort port,
             Figures figures,
             String location) {
-        super(TransferOptions.LIBFABRIC, location, port, figures, connectLimitNs);
+        super(
+                TransferOptions.LIBFABRIC,
+                location,
+                Capabilities.PLAIN.gathering(fabric.info().messageMaxBytes()),
+                port,
+                figures,
+                connectLimitNs);
         this.fabric = fabric;
         this.regions = regions;
     }
@@ -46,16 +53,6 @@ final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
         }
         regions.add(descriptor.regionId(), host.bytes());
         return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE);
-    }
-
-    @Override
-    public long writeMaxBytes() {
-        return fabric.info().messageMaxBytes();
-    }
-
-    @Override
-    public boolean readsGathered() {
-        return true;
     }
 
     @Override

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.path;
 
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
@@ -19,15 +20,23 @@ import java.util.function.Consumer;
 public abstract class PathDomain<T extends ReaderPaths> implements Domain {
     private final String name;
     private final String location;
+    private final Capabilities capabilities;
     private final InboundPort port;
     private final Figures figures;
     private final long connectLimitNs;
     private final List<T> inbound = new ArrayList<>();
 
     /** @param connectLimitNs how long paths may take to open */
-    protected PathDomain(String name, String location, InboundPort port, Figures figures, long connectLimitNs) {
+    protected PathDomain(
+            String name,
+            String location,
+            Capabilities capabilities,
+            InboundPort port,
+            Figures figures,
+            long connectLimitNs) {
         this.name = name;
         this.location = location;
+        this.capabilities = capabilities;
         this.port = port;
         this.figures = figures;
         this.connectLimitNs = connectLimitNs;
@@ -63,6 +72,11 @@ public abstract class PathDomain<T extends ReaderPaths> implements Domain {
     @Override
     public final String location() {
         return location;
+    }
+
+    @Override
+    public final Capabilities capabilities() {
+        return capabilities;
     }
 
     @Override

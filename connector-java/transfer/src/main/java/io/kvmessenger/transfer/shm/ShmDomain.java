@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.path.PathDomain;
 import io.kvmessenger.transfer.samehost.OfferedRegions;
 import io.kvmessenger.transfer.samehost.RingInboundPaths;
 import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
@@ -29,13 +30,8 @@ final class ShmDomain extends PathDomain<RingInboundPaths> {
     private final OfferedRegions offered = new OfferedRegions();
 
     ShmDomain(EventLoop loop, long connectLimitNs, InboundPort port, Figures figures, String location) {
-        super(TransferOptions.SHM, location, port, figures, connectLimitNs);
+        super(TransferOptions.SHM, location, Capabilities.GATHERING, port, figures, connectLimitNs);
         this.loop = loop;
-    }
-
-    @Override
-    public boolean readsGathered() {
-        return true;
     }
 
     @Override

@@ -46,17 +46,9 @@ public interface Domain {
         return memory instanceof Memory.Host;
     }
 
-    /** Longest page that its paths can write. Fixed once open; any thread. */
-    default long writeMaxBytes() {
-        return Long.MAX_VALUE;
-    }
-
-    /**
-     * Whether its paths accept {@link WriteBatch#isGathered gathered} batches, so that memory it cannot read is
-     * gathered for it. Any thread.
-     */
-    default boolean readsGathered() {
-        return false;
+    /** What its paths can do. Fixed once open; any thread. */
+    default Capabilities capabilities() {
+        return Capabilities.PLAIN;
     }
 
     /** Withdraws the key; the caller ensures that nothing writes to its region any more. Messenger's thread. */
@@ -80,16 +72,6 @@ public interface Domain {
      * @throws IllegalStateException when the operating system refuses
      */
     InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs);
-
-    /** How long a peer may be without any of its paths, which may come back, before another route is tried. */
-    default long repairLimitNs() {
-        return 0;
-    }
-
-    /** How long a path may report nothing about its posts and move none of their bytes before it is given up; 0 = it detects each loss itself. */
-    default long silenceLimitNs() {
-        return 0;
-    }
 
     /** Does the work without descriptors; returns the amount done, 0 when idle, or {@link #LOOK_SOON}. */
     int poll(long nowNs);

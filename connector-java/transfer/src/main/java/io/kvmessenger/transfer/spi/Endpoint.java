@@ -45,7 +45,7 @@ public interface Endpoint {
     int post(WriteBatch batch, long postId);
 
     /**
-     * It has reported nothing about its posts, and moved none of their bytes, for {@link Domain#silenceLimitNs}: it
+     * It has reported nothing about its posts, and moved none of their bytes, for {@link Capabilities#silenceLimitNs}: it
      * accepts no more. Its loss is
      * reported once it is known what has arrived, or its paths fail. Idempotent.
      */

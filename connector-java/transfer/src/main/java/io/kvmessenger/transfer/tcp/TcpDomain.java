@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.path.PathDomain;
 import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
@@ -49,16 +50,15 @@ final class TcpDomain extends PathDomain<TcpInboundPaths> {
             InboundPort port,
             Figures figures,
             String location) {
-        super(TransferOptions.TCP, location, port, figures, connectLimitNs);
+        super(TransferOptions.TCP, location, capabilities(connectLimitNs), port, figures, connectLimitNs);
         this.loop = loop;
         this.networks = networks;
         this.streamsPerPeer = streamsPerPeer;
         this.idleLimitNs = idleLimitNs;
     }
 
-    @Override
-    public boolean readsGathered() {
-        return true;
+    private static Capabilities capabilities(long connectLimitNs) {
+        return new Capabilities(Long.MAX_VALUE, true, connectLimitNs, Math.min(connectLimitNs, SILENCE_LIMIT_MAX_NS));
     }
 
     /** Any host memory, which the worker writes itself; device memory if landed bytes can be copied to it. */
@@ -101,16 +101,6 @@ final class TcpDomain extends PathDomain<TcpInboundPaths> {
         }
         return new TcpInboundPaths(
                 loop, port(), from, figures(), channel, networks, count, scrap, nowNs + connectLimitNs());
-    }
-
-    @Override
-    public long repairLimitNs() {
-        return connectLimitNs();
-    }
-
-    @Override
-    public long silenceLimitNs() {
-        return Math.min(connectLimitNs(), SILENCE_LIMIT_MAX_NS);
     }
 
     @Override

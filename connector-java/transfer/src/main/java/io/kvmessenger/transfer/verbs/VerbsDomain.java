@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.nic.RemoteMemory;
 import io.kvmessenger.transfer.path.PathDomain;
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
@@ -27,7 +28,6 @@ final class VerbsDomain extends PathDomain<VerbsInboundPaths> {
     private final DeviceRegions devices;
     private final ExecutorService connecting;
     private final List<String> leftOut;
-    private final long writeMaxBytes;
 
     /**
      * Takes over the devices.
@@ -45,12 +45,21 @@ final class VerbsDomain extends PathDomain<VerbsInboundPaths> {
             InboundPort port,
             Figures figures,
             String location) {
-        super(TransferOptions.VERBS, location, port, figures, connectLimitNs);
+        super(
+                TransferOptions.VERBS,
+                location,
+                Capabilities.PLAIN.gathering(writeMaxBytes(nics)),
+                port,
+                figures,
+                connectLimitNs);
         this.nics = nics;
         this.devices = devices;
         this.connecting = connecting;
         this.leftOut = leftOut;
-        writeMaxBytes = nics.stream()
+    }
+
+    private static long writeMaxBytes(List<Nic> nics) {
+        return nics.stream()
                 .mapToLong(nic -> nic.verbs().port().messageMaxBytes())
                 .min()
                 .orElseThrow();
@@ -97,16 +106,6 @@ final class VerbsDomain extends PathDomain<VerbsInboundPaths> {
             case Memory.Host host -> true;
             case Memory.Device device -> devices.has(device);
         };
-    }
-
-    @Override
-    public long writeMaxBytes() {
-        return writeMaxBytes;
-    }
-
-    @Override
-    public boolean readsGathered() {
-        return true;
     }
 
     @Override

@@ -20,6 +20,7 @@ import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.device.CopyStream;
 import io.kvmessenger.transfer.device.DeviceAccess;
+import io.kvmessenger.transfer.spi.Capabilities;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.FakeDomain;
 import io.kvmessenger.transfer.spi.FakeLinks;
@@ -164,13 +165,8 @@ final class PageLengthTest {
         }
 
         @Override
-        public boolean readsGathered() {
-            return true;
-        }
-
-        @Override
-        public long writeMaxBytes() {
-            return carrier == Carrier.GATHERS ? Long.MAX_VALUE : WRITE_MAX_BYTES;
+        public Capabilities capabilities() {
+            return Capabilities.PLAIN.gathering(carrier == Carrier.GATHERS ? Long.MAX_VALUE : WRITE_MAX_BYTES);
         }
     }
 

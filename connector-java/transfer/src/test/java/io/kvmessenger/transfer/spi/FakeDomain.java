@@ -81,13 +81,8 @@ public class FakeDomain implements Domain {
     }
 
     @Override
-    public long repairLimitNs() {
-        return repairLimitNs;
-    }
-
-    @Override
-    public long silenceLimitNs() {
-        return silenceLimitNs;
+    public Capabilities capabilities() {
+        return new Capabilities(Long.MAX_VALUE, false, repairLimitNs, silenceLimitNs);
     }
 
     @Override
