@@ -26,6 +26,7 @@ USED_ELSEWHERE: Final = {
     "LastTokenRule.*": "the rule itself, as Python has it: one file of cases is tried with both",
     "KvPerfOptions.G": "a unit, read by its name",
     "WritePair.formGroup": "tests of the benchmark",
+    "KvOpener.KvOpener": "a ServiceLoader finds it",
     "KvCache.fetchEntryCount": "the simulation's checker of what is held",
     "ReportedChecksums.shapeCount": "a test bounds what is remembered",
 }

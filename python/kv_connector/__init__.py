@@ -31,6 +31,7 @@ from kv_connector.runtime.facade import (
     Released,
     Stats,
     Stopped,
+    SubjectMessenger,
     Timeline,
 )
 
@@ -66,6 +67,7 @@ __all__ = [
     "Released",
     "Stats",
     "Stopped",
+    "SubjectMessenger",
     "Timeline",
     "__version__",
     "parse_options",

@@ -176,6 +176,7 @@ class Opened:
     metrics_host: str
     metrics_port: int
     layer_counter_address: int
+    """0 if its subject counts no layers."""
 
     def __str__(self) -> str:
         pages = {
@@ -219,8 +220,8 @@ OUT_CAPACITY_BYTES = 1 << 20
 """The size of the buffer for one answer; events that do not fit come with the next poll."""
 
 
-class Messenger:
-    """The messenger in Java. Any thread may call it, but not a forked child of the process.
+class SubjectMessenger:
+    """A messenger in Java, whatever it moves. Any thread may call it, but not a forked child of the process.
 
     It starts no threads in Python, and Java never calls into Python.
     """
@@ -242,26 +243,15 @@ class Messenger:
             self._page_key_file = page_key.keep(key, self._opened.metrics_port)
 
     @classmethod
-    def open(
-        cls,
-        options: Options,
-        geometry: Geometry,
-        context_rows: Sequence[ContextRow] = (),
-        *,
-        layer_counter_lag: int = LAG_NONE,
-    ) -> Self:
+    def open_subject(cls, options: Options, subject: Mapping[str, object], gpus: Sequence[int] = ()) -> Self:
         """Starts the JVM if this process has none, and opens a messenger, which listens when this returns.
 
-        Raises KvConnectorError. ``layer_counter_lag`` is LAG_NONE or LAG_LEAD_ONLY.
+        Raises KvConnectorError. ``subject`` names its ``kind``, with what a messenger of that kind needs; ``gpus`` are
+        the devices whose memory it moves, for the choice of RDMA devices near them.
         """
-        options, near = _with_devices(options, geometry)
+        options, near = _with_devices(options, gpus)
         key = page_key.made(options.shared_secret)
-        asked = {
-            "options": options.for_java() | {"pageKey": key},
-            "geometry": geometry,
-            "contextRows": list(context_rows),
-            "layerCounterLag": layer_counter_lag,
-        }
+        asked = {"options": options.for_java() | {"pageKey": key}, "subject": subject}
         with parents_cores(near):
             table = boot(options)
             answer = json.loads(table.wait(Function.OPEN, 0, _encode(asked)))
@@ -289,10 +279,10 @@ class Messenger:
         if commands:
             self._call(Function.SUBMIT, _encode({"commands": commands}))
 
-    def poll(self) -> list[Event]:
-        """Takes the events since the last poll; never blocks."""
+    def poll_raw(self) -> list[Mapping[str, Any]]:
+        """Takes the events since the last poll, as the subject writes them; never blocks."""
         answer = self._call(Function.POLL)
-        return decode_events(json.loads(answer)["events"]) if answer else []
+        return json.loads(answer)["events"] if answer else []
 
     def wait(self, limit_seconds: float) -> None:
         """Blocks until there are events to poll, or until the limit; releases the GIL."""
@@ -304,15 +294,6 @@ class Messenger:
         """The current statistics."""
         answer = json.loads(self._call(Function.STATS))
         return Stats(answer["counters"], answer["gauges"], answer["reasons"], answer["histograms"])
-
-    def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
-        """Waits until no write reads the pages of these prefills; returns the requests for which that is certain."""
-        if not requests:
-            return []
-        asked = {"requests": list(requests), "limitMillis": max(1, round(limit_seconds * 1000))}
-        self._check_usable()
-        answer = self._table.wait(Function.FENCE, self._opened.handle, _encode(asked))
-        return [str(request) for request in json.loads(answer)["fenced"]]
 
     def leak_check(self) -> LeakCheck:
         """The resources that are held for unfinished work."""
@@ -350,10 +331,47 @@ class Messenger:
             )
 
 
-def _with_devices(options: Options, geometry: Geometry) -> tuple[Options, Callable[[frozenset[int]], frozenset[int]]]:
+class Messenger(SubjectMessenger):
+    """The messenger of a KV cache."""
+
+    @classmethod
+    def open(
+        cls,
+        options: Options,
+        geometry: Geometry,
+        context_rows: Sequence[ContextRow] = (),
+        *,
+        layer_counter_lag: int = LAG_NONE,
+    ) -> Self:
+        """Opens a messenger of this KV cache: see ``open_subject``.
+
+        ``layer_counter_lag`` is LAG_NONE or LAG_LEAD_ONLY.
+        """
+        memories = [memory for rank in geometry["ranks"] for memory in rank["memories"]]
+        subject = {
+            "kind": "kv_cache",
+            "geometry": geometry,
+            "contextRows": list(context_rows),
+            "layerCounterLag": layer_counter_lag,
+        }
+        return cls.open_subject(options, subject, [memory["device"] for memory in memories if memory["kind"] == "cuda"])
+
+    def poll(self) -> list[Event]:
+        """Takes the events since the last poll; never blocks."""
+        return decode_events(self.poll_raw())
+
+    def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
+        """Waits until no write reads the pages of these prefills; returns the requests for which that is certain."""
+        if not requests:
+            return []
+        asked = {"requests": list(requests), "limitMillis": max(1, round(limit_seconds * 1000))}
+        self._check_usable()
+        answer = self._table.wait(Function.FENCE, self._opened.handle, _encode(asked))
+        return [str(request) for request in json.loads(answer)["fenced"]]
+
+
+def _with_devices(options: Options, gpus: Sequence[int]) -> tuple[Options, Callable[[frozenset[int]], frozenset[int]]]:
     """The options, with RDMA devices selected by topology if none are named, and the cores near these."""
-    memories = [memory for rank in geometry["ranks"] for memory in rank["memories"]]
-    gpus = [memory["device"] for memory in memories if memory["kind"] == "cuda"]
     choice = rdma_topology.for_options(options, allowed_cores(), gpus=gpus)
     if choice is None or not choice.devices:
         return options, all_of_them

@@ -68,12 +68,12 @@ public final class AotTraining {
             "metricsHost":"127.0.0.1","metricsPort":0,"sharedSecret":"training","transports":["%s"],"streamsPerPeer":1,
             "grantWaitMillis":60000,"fetchLimitMillis":60000,"connectLimitMillis":60000,"heartbeatMillis":1000,
             "silenceLimitMillis":60000,"pageChecksum":"full","engineApiUrl":"","timelines":"full"},
-            "geometry":{"model":"training","tpSize":1,"ppSize":1,
+            "subject":{"kind":"kv_cache","geometry":{"model":"training","tpSize":1,"ppSize":1,
             "groups":[{"kind":"full","windowTokens":0,"dtype":"float32","elementBytes":4,"pageTokens":16,"layout":"HND",
             "kvHeadCount":1,"pageCount":2}],"ranks":[{"tpRank":0,"ppRank":0,
             "memories":[{"address":%d,"lengthBytes":4096,"memfd":-1}],
             "layers":[{"name":"0","groupIndex":0,"memoryIndex":0,"offsetBytes":0,"pageStrideBytes":2048,"pageBytes":2048}]}]},
-            "layerCounterLag":0}
+            "layerCounterLag":0}}
             """.formatted(role, transport, address));
     }
 

@@ -1,6 +1,5 @@
 package io.kvmessenger.connector;
 
-import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.port.ComparisonOutcome;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
@@ -8,14 +7,14 @@ import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.EngineCommand.Prompt;
+import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextSlots;
-import java.io.IOException;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.TimeUnit;
 
-/** Parses the engine's JSON commands (docs/boundary.md) into values. Pure. */
+/** Reads the commands of a KV cache (docs/boundary.md) as values. Pure. */
 final class CommandReader {
     /**
      * Longest name of a request, which every event about it repeats. Python gives each request a short number: text of a
@@ -28,28 +27,16 @@ final class CommandReader {
 
     private CommandReader() {}
 
-    static List<EngineCommand> read(byte[] json) {
-        return parse("submit", json).objects("commands").stream()
-                .map(CommandReader::command)
-                .toList();
+    static List<EngineCommand> read(List<Fields> commands) {
+        return commands.stream().map(CommandReader::command).toList();
     }
 
-    static Fields parse(String what, byte[] json) {
-        try {
-            return Fields.of(what, JSON.std.anyFrom(json));
-        } catch (IOException e) {
-            throw new IllegalArgumentException(what + " is not JSON: " + e.getMessage(), e);
-        }
-    }
-
-    /** The requests that a fence names; its answer, with all of them, has to fit into a poll's buffer. */
-    static List<String> fenced(Fields fields) {
-        List<String> requests = fields.texts("requests");
+    /** The answer to a fence, with all requests that it names, has to fit into a poll's buffer. */
+    static void requireFenceable(List<String> requests) {
         if (requests.stream().anyMatch(request -> request.length() > REQUEST_LENGTH_MAX)) {
             throw new IllegalArgumentException("fence.requests has a string of more than " + REQUEST_LENGTH_MAX
                     + " characters where shorter ones are expected");
         }
-        return requests;
     }
 
     private static EngineCommand command(Fields fields) {

@@ -1,6 +1,5 @@
 package io.kvmessenger.connector;
 
-import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.NanoClock;
 import java.io.PrintWriter;
@@ -22,7 +21,7 @@ final class FaultLog {
     private static final String OTHERS = "other faults";
 
     private final Map<String, Kind> kinds = new HashMap<>();
-    private final EngineEvents events;
+    private final EngineLog log;
     private final NanoClock clock;
 
     /** One kind of fault. */
@@ -32,8 +31,8 @@ final class FaultLog {
         long reportedNs;
     }
 
-    FaultLog(EngineEvents events, NanoClock clock) {
-        this.events = events;
+    FaultLog(EngineLog log, NanoClock clock) {
+        this.log = log;
         this.clock = clock;
     }
 
@@ -58,7 +57,7 @@ final class FaultLog {
     private void report(Kind kind, long nowNs, String message) {
         kind.reportedCount = kind.count;
         kind.reportedNs = nowNs;
-        events.log(EngineLog.Level.ERROR, message);
+        log.log(EngineLog.Level.ERROR, message);
     }
 
     private static String nameOf(Throwable fault) {

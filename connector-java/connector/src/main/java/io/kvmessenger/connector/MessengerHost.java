@@ -45,7 +45,11 @@ public final class MessengerHost implements Messengers {
 
     @Override
     public byte[] fence(long handle, byte[] request) {
-        return at(handle).fence(request);
+        try {
+            return at(handle).fence(request);
+        } catch (IllegalArgumentException e) {
+            throw new RefusedException(e.getMessage(), e);
+        }
     }
 
     @Override

@@ -1,37 +1,27 @@
 package io.kvmessenger.connector;
 
 import com.fasterxml.jackson.jr.ob.JSON;
-import io.kvmessenger.connector.OpenRequest.ContextMemory;
 import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.connector.metrics.MessengerMetrics;
 import io.kvmessenger.foreign.FfmLibC;
-import io.kvmessenger.hooks.LayerCounter;
-import io.kvmessenger.messenger.KvCache;
+import io.kvmessenger.messenger.EngineSubject;
 import io.kvmessenger.messenger.Messenger;
-import io.kvmessenger.messenger.decode.Decoder;
-import io.kvmessenger.messenger.port.ContextRow;
-import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.SubjectPorts;
 import io.kvmessenger.messenger.port.EngineLog;
-import io.kvmessenger.messenger.port.HeldCounts;
+import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.NanoClock;
-import io.kvmessenger.messenger.port.RankMemory;
-import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Sessions;
-import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferEngine;
 import java.io.IOException;
-import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayDeque;
 import java.util.Deque;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -41,7 +31,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
 /**
- * One engine's messenger with all its dependencies: the composition root.
+ * One engine's messenger with all its dependencies, whatever it moves: the composition root.
  *
  * <p>Called by the engine's thread; the messenger itself lives on its {@link MessengerAgent}'s thread. It contains no
  * protocol and no policy, only wiring and the order of start and stop.
@@ -54,8 +44,6 @@ final class OpenMessenger {
     private static final long LEAVE_LIMIT_MILLIS = 2_000;
     /** Limit for the end of the last duty cycle, which never blocks but may be slow on a busy machine. */
     private static final long STOP_LIMIT_MILLIS = 5_000;
-    /** Keeps the counter alone in its cache lines: the engine writes it while the watcher reads. */
-    private static final long COUNTER_ALIGNMENT_BYTES = 128;
 
     private static final int NOT_LISTENING = -1;
     /** Rows of each list on the state page. */
@@ -63,109 +51,91 @@ final class OpenMessenger {
 
     private static final NanoClock CLOCK = System::nanoTime;
 
-    private final OpenRequest request;
+    private final RuntimeOptions options;
     private final long incarnation;
     private final CloseOnExec closeOnExec;
     private final EventQueue events;
     private final MessengerMetrics metrics;
-    private final MemorySegment counterWord;
     private final MessengerAgent agent;
     private final Inbox inbox;
     private final TransferEngine transfer;
     private final NettyControlNetwork network;
-    private final HttpIntake intake;
-    private final KvCache cache;
+    private final EngineSubject subject;
     private final Messenger messenger;
     private final int controlPort;
 
     private OpenMessenger(OpenRequest request, Deque<AutoCloseable> started) {
         SecureRandom random = new SecureRandom();
-        this.request = request;
+        this.options = request.runtime();
         this.incarnation = random.nextLong();
         this.closeOnExec = new CloseOnExec(new FfmLibC());
         started.push(closeOnExec);
-        this.metrics = metrics(request, closeOnExec);
+        this.metrics = metrics(options, closeOnExec);
         started.push(metrics);
-        this.events = new EventQueue(metrics, request.timelines(), CLOCK);
+        this.events = new EventQueue(metrics, CLOCK);
         metrics.notes().forEach(note -> events.log(EngineLog.Level.INFO, note));
-        this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
-        this.transfer = TransferWiring.open(request);
+        this.transfer = TransferWiring.open(options, request.subject().contextAddresses());
         started.push(transfer);
         transfer.unavailable().forEach(why -> events.log(EngineLog.Level.WARNING, "a transport is left out: " + why));
         this.inbox = new Inbox(CLOCK, transfer::wake);
         metrics.follow(transfer::counters);
-        this.network = new NettyControlNetwork(
-                inbox,
-                TimeUnit.NANOSECONDS.toMillis(request.limits().connectLimitNs()),
-                NettyControlNetwork.LINKS_MAX,
-                closeOnExec,
-                request.tls().isGiven() ? request.tls().read(Instant.now()) : null);
+        this.network = network(options, inbox, closeOnExec);
         started.push(network);
-        this.intake = intake(request);
-        started.push(intake);
         PeerWarnings warnings = new PeerWarnings(events, CLOCK);
-        Sessions sessions = new Sessions(
+        Sessions sessions = sessions(warnings, random);
+        this.subject = request.subject().open(ports(sessions, random));
+        started.push(subject);
+        this.messenger =
+                new Messenger(sessions, subject.served(), new Messenger.Ports(transfer, metrics, warnings, CLOCK));
+        transfer.notes().forEach(note -> events.log(EngineLog.Level.WARNING, note));
+        this.controlPort = request.subject().listens()
+                ? network.listen(options.listenHost(), options.listenPort())
+                : NOT_LISTENING;
+        this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);
+        agent.start();
+        metrics.watch(() -> agent.healthProblem(options.limits().heartbeatNs()));
+        metrics.show(asked -> inbox.add(m -> asked.complete(subject.describe(STATE_ROWS_MAX))));
+    }
+
+    private Sessions sessions(PeerWarnings warnings, SecureRandom random) {
+        return new Sessions(
                 new MessengerIdentity(
-                        request.engineId(), incarnation, request.sharedSecret().getBytes(StandardCharsets.UTF_8)),
+                        options.engineId(), incarnation, options.sharedSecret().getBytes(StandardCharsets.UTF_8)),
                 network,
-                request.limits(),
+                options.limits(),
                 metrics,
                 random,
                 warnings);
-        this.cache = cache(sessions, random);
-        this.messenger = new Messenger(sessions, cache, new Messenger.Ports(transfer, metrics, warnings, CLOCK));
-        transfer.notes().forEach(note -> events.log(EngineLog.Level.WARNING, note));
-        this.controlPort =
-                request.role().listens() ? network.listen(request.listenHost(), request.listenPort()) : NOT_LISTENING;
-        this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);
-        agent.start();
-        metrics.watch(() -> agent.healthProblem(request.limits().heartbeatNs()));
-        metrics.show(asked -> inbox.add(m -> asked.complete(cache.describe(STATE_ROWS_MAX))));
     }
 
-    private KvCache cache(Sessions sessions, SecureRandom random) {
-        return new KvCache(
-                new Decoder.Cache(
-                        request.geometry(),
-                        register(request.memories(), transfer),
-                        registerContext(request.context(), transfer),
-                        request.checksumMode()),
+    private SubjectPorts ports(Sessions sessions, SecureRandom random) {
+        return new SubjectPorts(
                 sessions,
-                request.limits(),
-                new KvCache.Ports(
-                        transfer,
-                        events,
-                        intake,
-                        new HookedLayerProgress(
-                                new LayerCounter(counterWord.asSlice(0, LayerCounter.LENGTH_BYTES)),
-                                request.layerCounterLag(),
-                                request.geometry().ranks().getFirst().layers().size()),
-                        metrics,
-                        CLOCK,
-                        random));
+                transfer,
+                events,
+                options.limits(),
+                metrics,
+                CLOCK,
+                random,
+                task -> inbox.add(m -> task.run()));
     }
 
-    private static MessengerMetrics metrics(OpenRequest request, CloseOnExec closeOnExec) {
+    private static NettyControlNetwork network(RuntimeOptions options, Inbox inbox, CloseOnExec closeOnExec) {
+        return new NettyControlNetwork(
+                inbox,
+                TimeUnit.NANOSECONDS.toMillis(options.limits().connectLimitNs()),
+                NettyControlNetwork.LINKS_MAX,
+                closeOnExec,
+                options.tls().isGiven() ? options.tls().read(Instant.now()) : null);
+    }
+
+    private static MessengerMetrics metrics(RuntimeOptions options, CloseOnExec closeOnExec) {
         return MessengerMetrics.open(
-                request.metricsHost(),
-                request.metricsPort(),
-                request.metricsPeers(),
-                request.pageKey(),
+                options.metricsHost(),
+                options.metricsPort(),
+                options.metricsPeers(),
+                options.pageKey(),
                 closeOnExec::opened);
-    }
-
-    private HttpIntake intake(OpenRequest request) {
-        return new HttpIntake(
-                request.engineApiUrl(),
-                request.engineApiKey(),
-                Duration.ofNanos(request.limits().connectLimitNs()),
-                Duration.ofNanos(request.limits().fetchLimitNs()),
-                this::enqueueFailed);
-    }
-
-    /** Any thread. */
-    private void enqueueFailed(TransferKey prompt, String reason) {
-        inbox.add(m -> cache.onEnqueueFailed(prompt, reason));
     }
 
     /** Starts everything; on failure closes what had started. */
@@ -185,35 +155,22 @@ final class OpenMessenger {
         }
     }
 
-    private static List<RankMemory> register(List<List<Memory>> memories, TransferEngine transfer) {
-        return memories.stream()
-                .map(rank ->
-                        new RankMemory(rank.stream().map(transfer::register).toList()))
-                .toList();
-    }
-
-    private static List<ContextRow> registerContext(List<ContextMemory> context, TransferEngine transfer) {
-        return context.stream()
-                .map(kind -> new ContextRow(kind.slots(), transfer.register(kind.memory())))
-                .toList();
-    }
-
     OpenResult result(long handle) {
         return new OpenResult(
                 handle,
-                request.engineId(),
+                options.engineId(),
                 Long.toHexString(incarnation),
-                request.reachableHost(),
-                controlPort > 0 && request.advertisePort() > 0 ? request.advertisePort() : controlPort,
-                request.metricsHost(),
+                options.reachableHost(),
+                controlPort > 0 && options.advertisePort() > 0 ? options.advertisePort() : controlPort,
+                options.metricsHost(),
                 metrics.port(),
-                counterWord.address());
+                subject.layerCounterAddress());
     }
 
     void submit(byte[] json) {
-        List<EngineCommand> commands = CommandReader.read(json);
-        for (EngineCommand command : commands) {
-            inbox.add(m -> cache.onCommand(command));
+        List<Fields> commands = RequestJson.parse("submit", json).objects("commands");
+        for (Runnable command : subject.commands(commands)) {
+            inbox.add(m -> command.run());
         }
     }
 
@@ -222,14 +179,14 @@ final class OpenMessenger {
         Optional<String> death = agent.death(); // before the events are read: those that precede it are all there
         byte[] reported = events.drain(capacityBytes);
         if (reported.length == 0 && death.isPresent()) {
-            throw new RefusedException("the messenger of " + request.engineId() + " is dead: " + death.get());
+            throw new RefusedException("the messenger of " + options.engineId() + " is dead: " + death.get());
         }
         return reported;
     }
 
     /** Blocks until a poll would return something, or the limit has passed. */
     void await(byte[] json) {
-        long limitMicros = CommandReader.parse("await", json).integer("limitMicros");
+        long limitMicros = RequestJson.parse("await", json).integer("limitMicros");
         if (agent.death().isEmpty()) {
             events.await(TimeUnit.MICROSECONDS.toNanos(limitMicros));
         }
@@ -240,31 +197,26 @@ final class OpenMessenger {
     }
 
     byte[] fence(byte[] json) {
-        Fields fields = CommandReader.parse("fence", json);
-        List<String> requests = CommandReader.fenced(fields);
+        Fields fields = RequestJson.parse("fence", json);
+        List<String> requests = fields.texts("requests");
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        inbox.add(m -> cache.onCommand(new EngineCommand.Preempt(requests, fenced)));
+        Runnable command = subject.fence(requests, fenced);
+        inbox.add(m -> command.run());
         boolean reached = awaitReached(fenced, fields.integer("limitMillis"));
         return encode(Map.of("fenced", reached ? requests : List.of()));
     }
 
     byte[] leakCheck() {
-        CompletableFuture<HeldCounts> answer = new CompletableFuture<>();
-        inbox.add(m -> cache.onCommand(new EngineCommand.CountHeld(answer)));
-        HeldCounts held = await(answer, ANSWER_LIMIT_MILLIS, "the messenger's answer");
-        Map<String, Object> counts = new LinkedHashMap<>();
-        counts.put("fetches", held.fetches());
-        counts.put("prefills", held.prefills());
-        counts.put("grantsWaiting", held.grantsWaiting());
-        counts.put("writesInFlight", held.writesInFlight());
-        counts.put("windowsOpen", held.windowsOpen());
-        counts.put("quarantinedPages", held.quarantinedPages());
-        return encode(Map.of("clean", held.clean(), "held", counts));
+        CompletableFuture<Map<String, Integer>> answer = new CompletableFuture<>();
+        inbox.add(m -> answer.complete(subject.held()));
+        Map<String, Integer> held = await(answer, ANSWER_LIMIT_MILLIS, "the messenger's answer");
+        boolean clean = held.values().stream().allMatch(count -> count == 0);
+        return encode(Map.of("clean", clean, "held", held));
     }
 
     /** Drains, says goodbye, stops the threads, closes the paths; each step bounded in time. */
     void close() {
-        String reason = request.engineId() + " is shutting down";
+        String reason = options.engineId() + " is shutting down";
         CompletableFuture<Void> drained = new CompletableFuture<>();
         inbox.add(m -> m.drain(reason, drained));
         awaitOrWarn(drained, DRAIN_LIMIT_MILLIS, "the transfers under way");
@@ -272,7 +224,7 @@ final class OpenMessenger {
         inbox.add(m -> m.leave(reason, left));
         awaitOrWarn(left, LEAVE_LIMIT_MILLIS, "the goodbyes of peers");
         boolean stopped = agent.stop(Duration.ofMillis(STOP_LIMIT_MILLIS));
-        intake.close();
+        subject.close();
         network.close();
         metrics.close();
         closeOnExec.close();

@@ -1,5 +1,6 @@
 package io.kvmessenger.connector;
 
+import io.kvmessenger.messenger.SubjectRequest;
 import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferDecorator;
 import io.kvmessenger.transfer.TransferEngine;
@@ -10,7 +11,6 @@ import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.file.Path;
 import java.util.Set;
-import java.util.stream.Collectors;
 
 /** Selects and opens the transfer engine of a messenger. */
 final class TransferWiring {
@@ -24,38 +24,39 @@ final class TransferWiring {
 
     private TransferWiring() {}
 
-    static TransferEngine open(OpenRequest request) {
+    /** @param contextAddresses {@link SubjectRequest#contextAddresses} */
+    static TransferEngine open(RuntimeOptions options, Set<Long> contextAddresses) {
         int coreCount = Runtime.getRuntime().availableProcessors();
-        int workers = request.transferWorkers();
+        int workers = options.transferWorkers();
         TransferEngine engine = TransferEngines.open(new TransferOptions(
-                request.listenHost(),
-                request.advertiseHost(),
-                request.dataHosts(),
-                request.dataPort(),
-                request.advertiseDataPorts(),
-                request.transports(),
-                request.streamsPerPeer(),
+                options.listenHost(),
+                options.advertiseHost(),
+                options.dataHosts(),
+                options.dataPort(),
+                options.advertiseDataPorts(),
+                options.transports(),
+                options.streamsPerPeer(),
                 REQUESTS_PER_PEER_MAX,
-                request.limits().connectLimitNs(),
+                options.limits().connectLimitNs(),
                 // Not before the session would have ended for silence.
-                Math.max(TransferOptions.IDLE_LIMIT_NS, request.limits().silenceLimitNs()),
-                request.sealsTcp(),
+                Math.max(TransferOptions.IDLE_LIMIT_NS, options.limits().silenceLimitNs()),
+                options.sealsTcp(),
                 ThreadingMode.forCores(coreCount),
                 workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,
-                request.fabric(),
-                request.verbsDevices(),
-                request.dmaBuf(),
+                options.fabric(),
+                options.verbsDevices(),
+                options.dmaBuf(),
                 TransferOptions.CUDA_LIBRARY));
-        return decorated(engine, request);
+        return decorated(engine, contextAddresses);
     }
 
-    private static TransferEngine decorated(TransferEngine engine, OpenRequest request) {
+    private static TransferEngine decorated(TransferEngine engine, Set<Long> contextAddresses) {
         String name = System.getProperty(DECORATOR_PROPERTY);
         if (name == null) {
             return engine;
         }
         try {
-            return decorator(name).decorate(engine, contextAddresses(request));
+            return decorator(name).decorate(engine, contextAddresses);
         } catch (ReflectiveOperationException | MalformedURLException | RuntimeException e) {
             engine.close();
             throw new IllegalArgumentException(
@@ -77,9 +78,5 @@ final class TransferWiring {
                 .asSubclass(TransferDecorator.class)
                 .getDeclaredConstructor()
                 .newInstance();
-    }
-
-    private static Set<Long> contextAddresses(OpenRequest request) {
-        return request.context().stream().map(kind -> kind.memory().address()).collect(Collectors.toSet());
     }
 }

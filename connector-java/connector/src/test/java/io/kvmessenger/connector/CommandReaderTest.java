@@ -83,9 +83,7 @@ class CommandReaderTest {
                 ? "{\"do\":\"step\",\"step\":1,\"counterStart\":0,\"chunks\":[{" + named + "}]}"
                 : "{\"do\":\"" + kind + "\"," + named + "}";
         assertRefused("{\"commands\":[" + command + "]}", "a string of at most 64 characters is expected");
-        assertThatThrownBy(() -> CommandReader.fenced(CommandReader.parse(
-                        "fence",
-                        ("{\"requests\":[\"r\",\"" + "x".repeat(65) + "\"]}").getBytes(StandardCharsets.UTF_8))))
+        assertThatThrownBy(() -> CommandReader.requireFenceable(List.of("r", "x".repeat(65))))
                 .hasMessageContaining("more than 64 characters");
     }
 
@@ -130,6 +128,7 @@ class CommandReaderTest {
     }
 
     private static List<EngineCommand> read(String json) {
-        return CommandReader.read(json.getBytes(StandardCharsets.UTF_8));
+        return CommandReader.read(RequestJson.parse("submit", json.getBytes(StandardCharsets.UTF_8))
+                .objects("commands"));
     }
 }

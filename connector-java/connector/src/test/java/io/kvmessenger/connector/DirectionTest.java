@@ -147,6 +147,29 @@ class DirectionTest {
                 .check(PRODUCTION);
     }
 
+    /** What opens and runs a messenger is the same for every subject; a loader finds those that there are. */
+    @Test
+    void shouldLetOnlyItsOwnHalfOfTheConnectorKnowTheKvCache() {
+        noClasses()
+                .that()
+                .resideInAPackage(ROOT + "connector")
+                .and()
+                .haveNameNotMatching(".*\\.(Kv|CommandReader|HookedLayerProgress|HttpIntake).*")
+                .should()
+                .dependOnClassesThat()
+                .resideInAnyPackage(
+                        ROOT + "kvlayout..",
+                        ROOT + "specdecode..",
+                        MESSENGER + "kv",
+                        MESSENGER + "prefill",
+                        MESSENGER + "decode",
+                        MESSENGER + "pages")
+                .orShould()
+                .dependOnClassesThat()
+                .haveNameMatching(".*\\.(Kv\\w*|EngineCommand|EngineEvents|EngineIntake|LayerProgress)(\\$.*)?")
+                .check(PRODUCTION);
+    }
+
     /** Weights, or a store, are other subjects of the same sessions. */
     @Test
     void shouldLetSessionsKnowNothingOfKvAndOfTransfers() {

@@ -55,9 +55,18 @@ final class EngineDouble implements AutoCloseable {
         memory = shared == null ? arena.allocate(lengthBytes, 4096) : shared.memory();
         Map<String, Object> geometry = geometry();
         geometry.putAll(geometryChanges);
-        opened =
-                host.open(encode(Map.of("options", options, "geometry", geometry, "layerCounterLag", layerCounterLag)));
+        opened = host.open(encode(kvRequest(options, geometry, layerCounterLag)));
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
+    }
+
+    /** A request to open a messenger of a KV cache. */
+    static Map<String, Object> kvRequest(
+            Map<String, Object> options, Map<String, Object> geometry, int layerCounterLag) {
+        return Map.of(
+                "options",
+                options,
+                "subject",
+                Map.of("kind", "kv_cache", "geometry", geometry, "layerCounterLag", layerCounterLag));
     }
 
     static EngineDouble of(String role) {

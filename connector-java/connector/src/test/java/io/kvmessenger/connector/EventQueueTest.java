@@ -31,8 +31,9 @@ class EventQueueTest {
     private static final int POLL_BYTES = 64 << 10;
 
     private final List<MessengerMetric> counted = new ArrayList<>();
-    private final EventQueue queue =
-            new EventQueue(new CountingTally(counted), OpenRequest.Timelines.FULL, System::nanoTime);
+    private final EventQueue queue = new EventQueue(new CountingTally(counted), System::nanoTime);
+    private final KvEvents engine =
+            new KvEvents(queue, new CountingTally(counted), KvEvents.Timelines.FULL, System::nanoTime);
 
     @Test
     void shouldSayNothingInNoBytes() {
@@ -42,7 +43,7 @@ class EventQueueTest {
     @Test
     void shouldKeepWhatDoesNotFitForTheNextPoll() throws Exception {
         for (int i = 0; i < 100; i++) {
-            queue.released("request-" + i);
+            engine.released("request-" + i);
         }
         int seen = 0;
         for (byte[] json = queue.drain(512); json.length > 0; json = queue.drain(512)) {
@@ -67,7 +68,7 @@ class EventQueueTest {
             }
         }
         queue.log(EngineLog.Level.INFO, "a note is in no hurry");
-        queue.released("r");
+        engine.released("r");
         for (Thread thread : waiting) {
             thread.join();
         }
@@ -84,7 +85,7 @@ class EventQueueTest {
                 while (queue.hasEvents()) {
                     Thread.onSpinWait();
                 }
-                queue.released("r");
+                engine.released("r");
             }
         });
         int seen = 0;
@@ -106,7 +107,7 @@ class EventQueueTest {
 
     @Test
     void shouldRefuseAPollTooSmallForTheNextEventAndKeepIt() {
-        queue.failed("r", "x".repeat(300));
+        engine.failed("r", "x".repeat(300));
         assertThatThrownBy(() -> queue.drain(100)).hasMessageContaining("poll was given 100 bytes");
         assertThat(queue.drain(1000)).isNotEmpty();
     }
@@ -115,13 +116,13 @@ class EventQueueTest {
     @ParameterizedTest
     @MethodSource("freeTexts")
     void shouldLeaveInTheSmallestPollWhateverItsSentence(String sentence) throws Exception {
-        queue.stopped("r", sentence);
-        queue.failed("r", sentence);
-        queue.quarantined("r", sentence);
+        engine.stopped("r", sentence);
+        engine.failed("r", sentence);
+        engine.quarantined("r", sentence);
         for (EngineLog.Level level : EngineLog.Level.values()) {
             queue.log(level, sentence);
         }
-        queue.arrived("r", 1);
+        engine.arrived("r", 1);
 
         List<Object> kinds = new ArrayList<>();
         for (byte[] json = queue.drain(POLL_BYTES); json.length > 0; json = queue.drain(POLL_BYTES)) {
@@ -151,9 +152,9 @@ class EventQueueTest {
                         ? new TransferKey("t", "")
                         : argument(event.getParameterTypes()[i], i == 0);
             }
-            event.invoke(queue, arguments);
+            event.invoke(engine, arguments);
         }
-        queue.released("behind all");
+        engine.released("behind all");
 
         String reported = "";
         for (byte[] json = queue.drain(POLL_BYTES); json.length > 0; json = queue.drain(POLL_BYTES)) {
@@ -186,8 +187,8 @@ class EventQueueTest {
 
     @Test
     void shouldDropATimelineThatNoPollCanCarry() {
-        queue.timeline(new FetchTimeline("r", "t".repeat(1 << 20), 1, 1, 1, 1, 1, "prefiller"));
-        queue.released("r");
+        engine.timeline(new FetchTimeline("r", "t".repeat(1 << 20), 1, 1, 1, 1, 1, "prefiller"));
+        engine.released("r");
 
         assertThat(new String(queue.drain(POLL_BYTES), StandardCharsets.UTF_8)).contains("released");
         assertThat(counted).containsExactly(MessengerMetric.EVENTS_DROPPED);
@@ -202,16 +203,16 @@ class EventQueueTest {
         return new PrefillTimeline("r", "t", 1_000_000, 1, 2, 3, 4, "shm", "decoder", sums, chunks);
     }
 
-    private String reported(OpenRequest.Timelines timelines, PrefillTimeline timeline) {
-        EventQueue events = new EventQueue(new CountingTally(counted), timelines, System::nanoTime);
-        events.timeline(timeline);
+    private String reported(KvEvents.Timelines timelines, PrefillTimeline timeline) {
+        EventQueue events = new EventQueue(new CountingTally(counted), System::nanoTime);
+        new KvEvents(events, new CountingTally(counted), timelines, System::nanoTime).timeline(timeline);
         return new String(events.drain(POLL_BYTES), StandardCharsets.UTF_8);
     }
 
     @Test
     void shouldTellASumOfALongPromptWhateverIsAskedFor() {
         PrefillTimeline million = timeline(1954, 126);
-        for (OpenRequest.Timelines asked : List.of(OpenRequest.Timelines.SUMMARY, OpenRequest.Timelines.FULL)) {
+        for (KvEvents.Timelines asked : List.of(KvEvents.Timelines.SUMMARY, KvEvents.Timelines.FULL)) {
             assertThat(reported(asked, million))
                     .hasSizeLessThan(1024)
                     .contains("\"chunkCount\":1954", "\"layersSent\":0")
@@ -222,11 +223,11 @@ class EventQueueTest {
 
     @Test
     void shouldTellChunksOnlyWhereTheyAreAskedFor() {
-        assertThat(reported(OpenRequest.Timelines.FULL, timeline(2, 2))).contains("\"chunks\"");
-        assertThat(reported(OpenRequest.Timelines.SUMMARY, timeline(2, 2)))
+        assertThat(reported(KvEvents.Timelines.FULL, timeline(2, 2))).contains("\"chunks\"");
+        assertThat(reported(KvEvents.Timelines.SUMMARY, timeline(2, 2)))
                 .contains("\"forwardEndNs\":0")
                 .doesNotContain("\"chunks\"");
-        assertThat(reported(OpenRequest.Timelines.OFF, timeline(2, 2))).isEmpty();
+        assertThat(reported(KvEvents.Timelines.OFF, timeline(2, 2))).isEmpty();
     }
 
     /** A request's end that is dropped leaks its pages for good. Commands with such names are refused. */
@@ -234,13 +235,13 @@ class EventQueueTest {
     void shouldNotTakeAnEndThatFitsIntoNoPoll() {
         String name = "x".repeat(1 << 20);
         for (Runnable end : List.<Runnable>of(
-                () -> queue.released(name),
-                () -> queue.arrived(name, 1),
-                () -> queue.failed(name, ""),
-                () -> queue.quarantined(name, ""),
-                () -> queue.stopped(name, ""),
-                () -> queue.granted(name, 1, 0, List.of()),
-                () -> queue.prefilled(new TransferKey(name, "")))) {
+                () -> engine.released(name),
+                () -> engine.arrived(name, 1),
+                () -> engine.failed(name, ""),
+                () -> engine.quarantined(name, ""),
+                () -> engine.stopped(name, ""),
+                () -> engine.granted(name, 1, 0, List.of()),
+                () -> engine.prefilled(new TransferKey(name, "")))) {
             assertThatThrownBy(end::run).isInstanceOf(AssertionError.class).hasMessageContaining("fits into no poll");
         }
         assertThat(counted).isEmpty();
@@ -252,9 +253,9 @@ class EventQueueTest {
     void shouldLeaveWholeWithTheLongestNamesAndSentences() {
         String request = "\uD83D".repeat(CommandReader.REQUEST_LENGTH_MAX);
         String transfer = "\uD83D".repeat(CommandReader.TRANSFER_LENGTH_MAX);
-        queue.failed(request, "\uD83D".repeat(1 << 20));
-        queue.prefilled(new TransferKey(transfer, transfer));
-        queue.granted(request, 1, 0, Collections.nCopies(16, "\uD83D".repeat(64)));
+        engine.failed(request, "\uD83D".repeat(1 << 20));
+        engine.prefilled(new TransferKey(transfer, transfer));
+        engine.granted(request, 1, 0, Collections.nCopies(16, "\uD83D".repeat(64)));
 
         int polls = 0;
         while (queue.drain(POLL_BYTES).length > 0) {
@@ -267,7 +268,7 @@ class EventQueueTest {
     /** Half of a surrogate pair comes in by JSON's escapes, and has to go out as it came. */
     @Test
     void shouldEchoAnIdThatHoldsHalfAPair() throws Exception {
-        queue.released("half \uD83D of a pair");
+        engine.released("half \uD83D of a pair");
 
         assertThat(JSON.std.mapFrom(queue.drain(POLL_BYTES)).toString()).contains("half \uD83D of a pair");
     }
@@ -289,7 +290,7 @@ class EventQueueTest {
         for (int i = 0; i < EventQueue.NOTES_MAX + 10; i++) {
             queue.log(EngineLog.Level.INFO, "line");
         }
-        queue.arrived("r", 1);
+        engine.arrived("r", 1);
         List<?> events =
                 (List<?>) JSON.std.mapFrom(queue.drain(Integer.MAX_VALUE - 8)).get("events");
         assertThat(events).hasSize(EventQueue.NOTES_MAX + 1);

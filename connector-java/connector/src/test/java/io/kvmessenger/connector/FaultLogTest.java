@@ -13,7 +13,7 @@ import java.util.Map;
 import org.junit.jupiter.api.Test;
 
 class FaultLogTest {
-    private final EventQueue events = new EventQueue(new NoTally(), OpenRequest.Timelines.SUMMARY, System::nanoTime);
+    private final EventQueue events = new EventQueue(new NoTally(), System::nanoTime);
     private long nowNs = 5;
     private final FaultLog log = new FaultLog(events, () -> nowNs);
 

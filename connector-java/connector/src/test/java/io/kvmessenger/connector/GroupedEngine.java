@@ -69,8 +69,7 @@ final class GroupedEngine implements AutoCloseable {
         this.memory = HostMemory.allocate("grouped", offset(LAYER_COUNT));
         Map<String, Object> options = EngineDouble.options(role);
         options.putAll(optionChanges);
-        opened = host.open(
-                EngineDouble.encode(Map.of("options", options, "geometry", geometry(), "layerCounterLag", 0)));
+        opened = host.open(EngineDouble.encode(EngineDouble.kvRequest(options, geometry(), 0)));
         polled = new PolledEvents(host, opened.handle(), POLL_CAPACITY_BYTES, AWAIT_LIMIT_NS);
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }

@@ -48,8 +48,7 @@ final class LongPromptEngine implements AutoCloseable {
         options.put("fetchLimitMillis", 200_000);
         options.put("grantWaitMillis", 200_000);
         options.putAll(optionChanges);
-        opened = host.open(
-                EngineDouble.encode(Map.of("options", options, "geometry", geometry(), "layerCounterLag", 0)));
+        opened = host.open(EngineDouble.encode(EngineDouble.kvRequest(options, geometry(), 0)));
         polled = new PolledEvents(host, opened.handle(), POLL_CAPACITY_BYTES, AWAIT_LIMIT_NS);
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }

@@ -15,7 +15,7 @@ import java.util.List;
 final class ProductionBoundary implements Boundary {
     @Override
     public List<EngineCommand> read(byte[] json) {
-        return CommandReader.read(json);
+        return CommandReader.read(RequestJson.parse("submit", json).objects("commands"));
     }
 
     @Override
@@ -24,8 +24,9 @@ final class ProductionBoundary implements Boundary {
     }
 
     private static final class OpenChannel implements Channel {
-        private final EventQueue events =
-                new EventQueue(new SilentTally(), OpenRequest.Timelines.SUMMARY, System::nanoTime);
+        private final EventQueue queue = new EventQueue(new SilentTally(), System::nanoTime);
+        private final EngineEvents events =
+                new KvEvents(queue, new SilentTally(), KvEvents.Timelines.SUMMARY, System::nanoTime);
         /** Python writes it by its address; it lives as long as this object. */
         private final MemorySegment counterWord =
                 Arena.ofAuto().allocate(LayerCounter.LENGTH_BYTES, LayerCounter.LENGTH_BYTES);
@@ -43,7 +44,7 @@ final class ProductionBoundary implements Boundary {
 
         @Override
         public byte[] poll(int capacityBytes) {
-            return events.drain(capacityBytes);
+            return queue.drain(capacityBytes);
         }
 
         @Override

@@ -72,8 +72,7 @@ final class ShardedEngine implements AutoCloseable {
         options.put("pageChecksum", "off");
         options.put("timelines", "off");
         options.put("connectLimitMillis", 20_000);
-        opened = host.open(EngineDouble.encode(
-                Map.of("options", options, "geometry", shape.geometry(described), "layerCounterLag", 0)));
+        opened = host.open(EngineDouble.encode(EngineDouble.kvRequest(options, shape.geometry(described), 0)));
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }
 

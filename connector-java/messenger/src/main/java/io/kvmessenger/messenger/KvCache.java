@@ -132,7 +132,6 @@ public final class KvCache implements ServedSubject {
             case EngineCommand.Abandon abandon -> decoder.abandon(abandon.request());
             case EngineCommand.Compared compared -> decoder.compared(compared);
             case EngineCommand.Refuted refuted -> decoder.refuted(refuted);
-            case EngineCommand.CountHeld count -> count.answer().complete(held());
         }
     }
 
@@ -156,9 +155,6 @@ public final class KvCache implements ServedSubject {
                 return false;
             }
             case EngineCommand.Abandon abandon -> {
-                return false;
-            }
-            case EngineCommand.CountHeld count -> {
                 return false;
             }
             case EngineCommand.Fetch fetch -> engine.failed(fetch.request(), death);

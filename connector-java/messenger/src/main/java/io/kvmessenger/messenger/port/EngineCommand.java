@@ -220,7 +220,4 @@ public sealed interface EngineCommand {
 
     /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
     record Abandon(String request) implements EngineCommand {}
-
-    /** Completes {@code answer} with what is still held; for leak checks at rest. */
-    record CountHeld(CompletableFuture<HeldCounts> answer) implements EngineCommand {}
 }

@@ -1,31 +1,35 @@
-package io.kvmessenger.connector;
+package io.kvmessenger.messenger.port;
 
 import java.math.BigInteger;
 import java.util.List;
 import java.util.Map;
 
-/** Reads one JSON object from the engine, and names what is missing or of another type. Not for peers' data. */
-record Fields(String what, Map<String, Object> values) {
+/**
+ * One JSON object from the engine: reads a field, and names what is missing or of another type. Not for peers' data.
+ *
+ * <p>A value; any thread. Every reader throws IllegalArgumentException with one sentence.
+ */
+public record Fields(String what, Map<String, Object> values) {
     /** How much of an unexpected value an error shows. */
     private static final int EXCERPT_LENGTH = 200;
 
     @SuppressWarnings("unchecked") // jackson-jr gives Map<String, Object> for every object
-    static Fields of(String what, Object value) {
+    public static Fields of(String what, Object value) {
         if (value instanceof Map<?, ?> map) {
             return new Fields(what, (Map<String, Object>) map);
         }
         throw new IllegalArgumentException(what + " is " + describe(value) + " where an object is expected");
     }
 
-    boolean has(String name) {
+    public boolean has(String name) {
         return values.get(name) != null;
     }
 
-    Fields object(String name) {
+    public Fields object(String name) {
         return of(what + "." + name, values.get(name));
     }
 
-    String text(String name) {
+    public String text(String name) {
         if (values.get(name) instanceof String text) {
             return text;
         }
@@ -33,7 +37,7 @@ record Fields(String what, Map<String, Object> values) {
     }
 
     /** A string that goes into an event, which has to fit into a poll. */
-    String text(String name, int lengthMax) {
+    public String text(String name, int lengthMax) {
         String text = text(name);
         if (text.length() > lengthMax) {
             throw unexpected(name, "a string of at most " + lengthMax + " characters");
@@ -42,12 +46,12 @@ record Fields(String what, Map<String, Object> values) {
     }
 
     /** "" if absent. */
-    String textIfGiven(String name) {
+    public String textIfGiven(String name) {
         return has(name) ? text(name) : "";
     }
 
     /** False if absent. */
-    boolean flagIfGiven(String name) {
+    public boolean flagIfGiven(String name) {
         if (!has(name)) {
             return false;
         }
@@ -57,7 +61,7 @@ record Fields(String what, Map<String, Object> values) {
         throw unexpected(name, "true or false");
     }
 
-    long integer(String name) {
+    public long integer(String name) {
         Object value = values.get(name);
         if (value instanceof Integer || value instanceof Long) {
             return ((Number) value).longValue();
@@ -66,14 +70,14 @@ record Fields(String what, Map<String, Object> values) {
     }
 
     /** A position of a 64-bit unsigned counter, which as a long may be negative. */
-    long position(String name) {
+    public long position(String name) {
         if (values.get(name) instanceof BigInteger value && value.signum() > 0 && value.bitLength() <= Long.SIZE) {
             return value.longValue();
         }
         return integer(name);
     }
 
-    int count(String name) {
+    public int count(String name) {
         long value = integer(name);
         if (value < 0 || value > Integer.MAX_VALUE) {
             throw unexpected(name, "an integer from 0 to " + Integer.MAX_VALUE);
@@ -81,22 +85,22 @@ record Fields(String what, Map<String, Object> values) {
         return (int) value;
     }
 
-    List<?> list(String name) {
+    public List<?> list(String name) {
         if (values.get(name) instanceof List<?> list) {
             return list;
         }
         throw unexpected(name, "a list");
     }
 
-    List<Fields> objects(String name) {
+    public List<Fields> objects(String name) {
         return list(name).stream().map(o -> of(what + "." + name, o)).toList();
     }
 
-    List<String> texts(String name) {
+    public List<String> texts(String name) {
         return list(name).stream().map(String::valueOf).toList();
     }
 
-    int[] counts(String name) {
+    public int[] counts(String name) {
         List<?> list = list(name);
         int[] counts = new int[list.size()];
         for (int i = 0; i < counts.length; i++) {
