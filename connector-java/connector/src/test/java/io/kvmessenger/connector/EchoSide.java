@@ -1,89 +1,113 @@
 package io.kvmessenger.connector;
 
-import io.kvmessenger.foreign.FfmLibC;
-import io.kvmessenger.messenger.Messenger;
-import io.kvmessenger.messenger.port.EngineLog;
-import io.kvmessenger.messenger.port.NanoClock;
-import io.kvmessenger.messenger.port.ProtocolLimits;
-import io.kvmessenger.messenger.port.Tally;
-import io.kvmessenger.messenger.session.MessengerIdentity;
-import io.kvmessenger.messenger.session.PeerWarnings;
-import io.kvmessenger.messenger.session.Sessions;
-import io.kvmessenger.testkit.echo.EchoSubject;
-import io.kvmessenger.testkit.sim.SilentTally;
+import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.transfer.HostMemory;
-import io.kvmessenger.transfer.Memory;
-import io.kvmessenger.transfer.TransferEngine;
-import io.kvmessenger.transfer.TransferOptions;
-import io.kvmessenger.transfer.engine.TransferEngines;
 import java.lang.foreign.MemorySegment;
-import java.nio.charset.StandardCharsets;
-import java.time.Duration;
-import java.util.SplittableRandom;
-import java.util.concurrent.BlockingQueue;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
+import java.util.ArrayDeque;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Queue;
+import java.util.concurrent.locks.LockSupport;
 
-/** A messenger without any KV, on production's network and transfer engine. */
+/** A messenger without any KV, opened as an engine opens one. For one thread. */
 final class EchoSide implements AutoCloseable {
     static final int REGION_LENGTH_BYTES = 1 << 20;
 
-    private static final NanoClock CLOCK = System::nanoTime;
-    private static final long SECOND_NS = 1_000_000_000L;
-    private static final ProtocolLimits LIMITS =
-            new ProtocolLimits(30 * SECOND_NS, 30 * SECOND_NS, 30 * SECOND_NS, SECOND_NS, 10 * SECOND_NS);
+    private static final int POLL_CAPACITY_BYTES = 1 << 16;
+    private static final long POLL_PERIOD_NS = 50_000;
+    private static final long AWAIT_LIMIT_NS = 60_000_000_000L;
 
-    private final HostMemory memory = HostMemory.allocate("echo", REGION_LENGTH_BYTES);
-    final MemorySegment bytes = memory.memory();
-    final BlockingQueue<String> events = new LinkedBlockingQueue<>();
-    final ConcurrentLinkedQueue<Throwable> faults = new ConcurrentLinkedQueue<>();
-    final int port;
-    private final CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
-    private final TransferEngine transfer;
-    private final Inbox inbox;
-    private final NettyControlNetwork network;
-    private final EchoSubject subject;
-    private final MessengerAgent agent;
+    private final HostMemory memory;
+    final MemorySegment bytes;
+    final OpenResult opened;
+    private final MessengerHost host;
+    private final Queue<Map<?, ?>> events = new ArrayDeque<>();
 
-    EchoSide(String name, String word, String secret, String transport) {
-        transfer = TransferEngines.open(TransferOptions.defaults().withTransports(transport));
-        inbox = new Inbox(CLOCK, transfer::wake);
-        network = new NettyControlNetwork(inbox, 5_000, NettyControlNetwork.LINKS_MAX, closeOnExec, null);
-        Tally tally = new SilentTally();
-        EngineLog log = (level, message) -> {};
-        PeerWarnings warnings = new PeerWarnings(log, CLOCK);
-        Sessions sessions = new Sessions(
-                new MessengerIdentity(name, name.hashCode(), secret.getBytes(StandardCharsets.UTF_8)),
-                network,
-                LIMITS,
-                tally,
-                new SplittableRandom(name.hashCode()),
-                warnings);
-        subject = new EchoSubject(
-                word, transfer.register(new Memory.Host(bytes, memory.memfd())), sessions, transfer, events::add);
-        Messenger messenger = new Messenger(sessions, subject, new Messenger.Ports(transfer, tally, warnings, CLOCK));
-        port = network.listen("127.0.0.1", 0);
-        agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, faults::add);
-        agent.start();
+    /** @param host may have other messengers, of whatever subject */
+    EchoSide(MessengerHost host, String name, String word, String secret, String transport) {
+        this(host, name, word, secret, transport, REGION_LENGTH_BYTES);
+    }
+
+    EchoSide(MessengerHost host, String name, String word, String secret, String transport, long regionLengthBytes) {
+        this.host = host;
+        memory = HostMemory.allocate("echo", regionLengthBytes);
+        bytes = memory.memory();
+        Map<String, Object> options = EngineDouble.options("both");
+        options.put("engineId", name);
+        options.put("sharedSecret", secret);
+        options.put("transports", List.of(transport));
+        Map<String, Object> subject = new LinkedHashMap<>();
+        subject.put("kind", "echo");
+        subject.put("word", word);
+        subject.put("address", bytes.address());
+        subject.put("lengthBytes", bytes.byteSize());
+        subject.put("memfd", memory.memfd());
+        opened = host.open(EngineDouble.encode(Map.of("options", options, "subject", subject)));
     }
 
     /** Asks the messenger at this port for the first bytes of its region. */
     void ask(long id, int ofPort, int lengthBytes) {
-        inbox.add(messenger -> subject.ask(id, "127.0.0.1", ofPort, lengthBytes, CLOCK.nowNs()));
+        Map<String, Object> ask =
+                Map.of("do", "ask", "id", id, "host", "127.0.0.1", "port", ofPort, "lengthBytes", lengthBytes);
+        host.submit(opened.handle(), EngineDouble.encode(Map.of("commands", List.of(ask))));
+    }
+
+    /** The next end of an ask: {@code arrived ID}, or {@code failed ID: REASON}. */
+    String end() {
+        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
+        while (System.nanoTime() < limitNs) {
+            poll();
+            Map<?, ?> event = events.poll();
+            if (event != null) {
+                Object reason = event.get("reason");
+                return event.get("event") + " " + event.get("id") + (reason == null ? "" : ": " + reason);
+            }
+            LockSupport.parkNanos(POLL_PERIOD_NS);
+        }
+        throw new AssertionError("no ask has ended: " + held());
+    }
+
+    /** Whether no further end waits. */
+    boolean quiet() {
+        poll();
+        return events.isEmpty();
+    }
+
+    Map<?, ?> held() {
+        return EngineDouble.decode(host.leakCheck(opened.handle()));
+    }
+
+    /** Waits until nothing is held for asks, of either side. */
+    void awaitClean() {
+        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
+        while (!Boolean.TRUE.equals(held().get("clean"))) {
+            if (System.nanoTime() > limitNs) {
+                throw new AssertionError(held());
+            }
+            LockSupport.parkNanos(POLL_PERIOD_NS);
+        }
+    }
+
+    /** Bugs are logged as errors, and are none of the events that an ask may cause. */
+    private void poll() {
+        byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
+        if (json.length == 0) {
+            return;
+        }
+        for (Object event : (List<?>) EngineDouble.decode(json).get("events")) {
+            Map<?, ?> fields = (Map<?, ?>) event;
+            if (!"log".equals(fields.get("event"))) {
+                events.add(fields);
+            } else if ("error".equals(fields.get("level"))) {
+                throw new AssertionError(fields.get("message"));
+            }
+        }
     }
 
     @Override
     public void close() {
-        CompletableFuture<Void> left = new CompletableFuture<>();
-        inbox.add(messenger -> messenger.leave("the echo is over", left));
-        left.orTimeout(30, TimeUnit.SECONDS).join();
-        if (!agent.stop(Duration.ofSeconds(30))) {
-            throw new AssertionError("the messenger's thread has not ended");
-        }
-        network.close();
-        closeOnExec.close();
+        host.close(opened.handle());
         memory.close();
     }
 }

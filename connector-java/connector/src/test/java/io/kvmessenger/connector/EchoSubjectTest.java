@@ -1,7 +1,9 @@
 package io.kvmessenger.connector;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import io.kvmessenger.connector.boot.RefusedException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Map;
@@ -17,63 +19,110 @@ class EchoSubjectTest {
     private static final int LENGTH_BYTES = 300_000;
     private static final String WORD = "marco";
 
+    private final MessengerHost host = new MessengerHost();
+
     @ParameterizedTest
     @CsvSource({"tcp,''", "shm,''", "tcp,a secret"})
-    void shouldMoveBytesBesideAKvCache(String transport, String secret) throws InterruptedException {
+    void shouldMoveBytesBothWaysBesideAKvCache(String transport, String secret) {
         try (SteadyPair kv = new SteadyPair(Map.of(), Map.of());
-                EchoSide echoer = new EchoSide("echoer", WORD, secret, transport);
-                EchoSide asker = new EchoSide("asker", WORD, secret, transport)) {
+                EchoSide one = new EchoSide(kv.prefiller.host, "one", WORD, secret, transport);
+                EchoSide other = new EchoSide(kv.prefiller.host, "other", WORD, secret, transport)) {
             for (long id = 1; id <= 3; id++) {
-                fill(echoer.bytes, id);
-                asker.ask(id, echoer.port, LENGTH_BYTES);
-                assertThat(asker.events.take()).isEqualTo("arrived " + id);
-                assertThat(asker.bytes.asSlice(0, LENGTH_BYTES).mismatch(echoer.bytes.asSlice(0, LENGTH_BYTES)))
-                        .isEqualTo(-1);
-                assertThat(asker.bytes.get(ValueLayout.JAVA_BYTE, LENGTH_BYTES)).isZero();
+                move(id, one, other);
+                move(id, other, one);
             }
             kv.awaitTransfer();
             kv.stop();
-            assertThat(echoer.faults).isEmpty();
-            assertThat(asker.faults).isEmpty();
+            one.awaitClean();
+            other.awaitClean();
         }
     }
 
+    private static void move(long id, EchoSide from, EchoSide to) {
+        fill(from.bytes, id + from.opened.handle());
+        to.ask(id, from.opened.controlPort(), LENGTH_BYTES);
+        assertThat(to.end()).isEqualTo("arrived " + id);
+        MemorySegment answer = to.bytes.asSlice(EchoSide.REGION_LENGTH_BYTES / 2);
+        assertThat(answer.asSlice(0, LENGTH_BYTES).mismatch(from.bytes.asSlice(0, LENGTH_BYTES)))
+                .isEqualTo(-1);
+        assertThat(answer.get(ValueLayout.JAVA_BYTE, LENGTH_BYTES)).isZero();
+    }
+
     @Test
-    void shouldRefuseAPeerThatMovesAnotherThing() throws InterruptedException {
+    void shouldRefuseAPeerThatMovesAnotherThing() {
         try (SteadyPair kv = new SteadyPair(Map.of(), Map.of());
-                EchoSide asker = new EchoSide("asker", WORD, "", "tcp")) {
+                EchoSide asker = side("asker", WORD)) {
             asker.ask(1, kv.prefiller.opened.controlPort(), LENGTH_BYTES);
-            assertThat(asker.events.take())
+            assertThat(asker.end())
                     .startsWith("failed 1: ")
                     .contains("subject is", "'echo'", "'kv_cache'", "connect messengers that move the same");
+            asker.awaitClean();
             kv.awaitTransfer();
             kv.stop();
         }
     }
 
     @Test
-    void shouldRefuseAPeerWhoseDescriptionDoesNotFit() throws InterruptedException {
-        try (EchoSide echoer = new EchoSide("echoer", "polo", "", "tcp");
-                EchoSide asker = new EchoSide("asker", WORD, "", "tcp")) {
-            asker.ask(1, echoer.port, LENGTH_BYTES);
-            assertThat(asker.events.take()).startsWith("failed 1: ").contains("word is 'marco'");
+    void shouldRefuseAPeerWhoseDescriptionDoesNotFit() {
+        try (EchoSide echoer = side("echoer", "polo");
+                EchoSide asker = side("asker", WORD)) {
+            asker.ask(1, echoer.opened.controlPort(), LENGTH_BYTES);
+            assertThat(asker.end()).startsWith("failed 1: ").contains("word is 'marco'");
         }
     }
 
     @Test
-    void shouldEndWithOneEventWhenThePeerIsGone() throws InterruptedException {
+    void shouldEndAnAskForMoreThanThereIs() {
+        try (EchoSide echoer = new EchoSide(host, "echoer", WORD, "", "tcp", 4096);
+                EchoSide asker = side("asker", WORD)) {
+            asker.ask(1, echoer.opened.controlPort(), EchoSide.REGION_LENGTH_BYTES / 2 + 1);
+            assertThat(asker.end())
+                    .isEqualTo("failed 1: lengthBytes is 524289, expected 1 to the 524288 of half this"
+                            + " side's region: ask for less");
+            asker.ask(2, echoer.opened.controlPort(), 2049);
+            assertThat(asker.end())
+                    .startsWith("failed 2: ")
+                    .contains("asked for 2049 bytes, expected at most the 2048");
+            asker.ask(3, echoer.opened.controlPort(), 2048);
+            assertThat(asker.end()).isEqualTo("arrived 3");
+            asker.awaitClean();
+            echoer.awaitClean();
+        }
+    }
+
+    @Test
+    void shouldEndWithOneEventWhenThePeerIsGone() {
         int port;
-        try (EchoSide asker = new EchoSide("asker", WORD, "", "tcp")) {
-            try (EchoSide echoer = new EchoSide("echoer", WORD, "", "tcp")) {
-                port = echoer.port;
+        try (EchoSide asker = side("asker", WORD)) {
+            try (EchoSide echoer = side("echoer", WORD)) {
+                port = echoer.opened.controlPort();
                 asker.ask(1, port, LENGTH_BYTES);
-                assertThat(asker.events.take()).isEqualTo("arrived 1");
+                assertThat(asker.end()).isEqualTo("arrived 1");
             }
             asker.ask(2, port, LENGTH_BYTES);
-            assertThat(asker.events.take()).startsWith("failed 2: ");
-            assertThat(asker.events).isEmpty();
-            assertThat(asker.faults).isEmpty();
+            assertThat(asker.end()).startsWith("failed 2: ");
+            assertThat(asker.quiet()).isTrue();
+            asker.awaitClean();
         }
+    }
+
+    @Test
+    void shouldSayWhatASubjectCannotDo() {
+        try (EchoSide side = side("asker", WORD)) {
+            assertThat(side.opened.layerCounterAddress()).isZero();
+            assertThatThrownBy(() -> host.fence(
+                            side.opened.handle(), EngineDouble.encode(Map.of("requests", new String[] {"r"}))))
+                    .isInstanceOf(RefusedException.class)
+                    .hasMessageContaining("subject 'echo' was asked for a fence");
+            assertThatThrownBy(() -> host.open(EngineDouble.encode(
+                            Map.of("options", EngineDouble.options("both"), "subject", Map.of("kind", "weights")))))
+                    .isInstanceOf(RefusedException.class)
+                    .hasMessageContaining("open.subject.kind is 'weights', expected one of echo, kv_cache");
+        }
+    }
+
+    private EchoSide side(String name, String word) {
+        return new EchoSide(host, name, word, "", "tcp");
     }
 
     private static void fill(MemorySegment bytes, long seed) {

@@ -11,7 +11,7 @@ final class EchoFrames {
     static final int ASK_LENGTH_BYTES = Long.BYTES + 2 * Integer.BYTES;
     static final int REGION_LENGTH_BYTES = 2 * Integer.BYTES + Long.BYTES + 1;
 
-    /** Dialler to listener: write your first bytes to the beginning of my region. */
+    /** Dialler to listener: write the first bytes of your region to the second half of mine. */
     record Ask(long id, int imm, int lengthBytes) {}
 
     private EchoFrames() {}

@@ -16,16 +16,17 @@ import java.util.Queue;
 /** A session that echoes. State only, owned by the messenger's thread; {@link EchoSubject} drives it. */
 final class EchoSession extends Session {
     private final EchoSubject subject;
-    /** Dialler: the listener's right to write here. */
+    /** Dialler: the listener's right to write here; null before it is ready. */
     Admission admission;
-    /** Dialler: what was asked before the session was ready. */
-    final Queue<EchoSubject.Asked> waiting = new ArrayDeque<>();
+    /** Dialler: why the session has ended, until nothing lands any more. */
+    String endedReason = "";
     /** Listener: the dialler as a target of writes; null before it attached and after its paths ended. */
     Peer peer;
 
     boolean peerReady;
+    /** Listener: the dialler's region. */
     RegionDescriptor target;
-    /** Listener: what cannot be written yet. */
+    /** Listener: what is not being written yet. */
     final Queue<EchoFrames.Ask> asked = new ArrayDeque<>();
 
     EchoSession(EchoSubject subject, long link, boolean inbound, String peerAddress) {
@@ -46,26 +47,27 @@ final class EchoSession extends Session {
 
     @Override
     protected void admit(Attach.Builder attach) {
-        subject.admit(this, attach);
+        subject.asks().admit(this, attach);
     }
 
     @Override
     protected void attached(Attach attach) {
-        subject.attached(this, attach);
+        subject.answers().attached(this, attach);
     }
 
     @Override
     protected void onReady() {
-        subject.onReady(this);
+        subject.asks().onReady(this);
     }
 
     @Override
     protected void onFrame(ControlFrame frame) {
-        subject.onFrame(this, frame);
+        subject.answers().onFrame(this, frame);
     }
 
     @Override
     protected void onEnded(String reason) {
-        subject.onEnded(this, reason);
+        subject.answers().onEnded(this);
+        subject.asks().onEnded(this, reason);
     }
 }

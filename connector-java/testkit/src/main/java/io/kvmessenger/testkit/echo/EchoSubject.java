@@ -4,195 +4,93 @@ import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.ServedSubject;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
-import io.kvmessenger.messenger.wire.Attach;
-import io.kvmessenger.messenger.wire.AttachWire;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
-import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
-import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
-import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.function.Consumer;
 
 /**
- * The smallest subject that moves bytes: a dialler asks, the listener writes the beginning of its region to the
- * beginning of the dialler's, and each ask ends with one event. It has no KV, and no part of the KV halves.
+ * The smallest subject that moves bytes. A region has two halves: what others may ask for, and where answers land. A
+ * dialler asks, the listener writes the beginning of its first half to the beginning of the dialler's second half, and
+ * each ask ends with one event. It has no KV, and no part of the KV halves.
  *
- * <p>Owned by the messenger's thread. Events are {@code arrived ID} and {@code failed ID: REASON}; after either nothing
- * writes to the region for that ask.
+ * <p>Owned by the messenger's thread.
  */
 public final class EchoSubject implements ServedSubject {
     public static final String KIND = "echo";
 
     private static final Roles ROLES = new Roles("echoer", "asker");
+    /** When a window or a write that the engine had no room for is tried again. */
+    private static final long RETRY_NS = 1_000_000;
+
+    private static final long REST_NS = 1_000_000_000;
 
     private final String word;
-    private final Region region;
     private final Sessions sessions;
-    private final TransferEngine transfer;
-    private final Consumer<String> events;
-    private final Map<Long, Asked> open = new HashMap<>();
-    private final Map<Integer, EchoSession> byAdmission = new HashMap<>();
-    private final Map<Peer, EchoSession> byPeer = new HashMap<>();
-    /** Windows of writes in flight, by cookie. */
-    private final Map<Long, Written> writing = new HashMap<>();
+    private final EchoAsks asks;
+    private final EchoAnswers answers;
 
-    private long lastCookie;
-    private String closedReason = "";
-
-    /** An ask that has not ended. */
-    static final class Asked {
-        final long id;
-        final int lengthBytes;
-        final EchoSession session;
-        /** Null before the session is ready. */
-        ImmWindow window;
-
-        Asked(long id, int lengthBytes, EchoSession session) {
-            this.id = id;
-            this.lengthBytes = lengthBytes;
-            this.session = session;
-        }
+    /** Opens a session with a listener. */
+    interface Dial {
+        EchoSession session();
     }
-
-    private record Written(Peer peer, RemoteWindow window) {}
 
     /** @param word that both sides must have: the description of the subject */
-    public EchoSubject(
-            String word, Region region, Sessions sessions, TransferEngine transfer, Consumer<String> events) {
+    public EchoSubject(String word, Region region, Sessions sessions, TransferEngine transfer, EchoEvents events) {
         this.word = word;
-        this.region = region;
         this.sessions = sessions;
-        this.transfer = transfer;
-        this.events = events;
+        this.asks = new EchoAsks(region, sessions, transfer, events);
+        this.answers = new EchoAnswers(region, sessions, transfer);
     }
 
-    /** Asks the messenger at an address, over a session of its own. */
+    /** Asks the messenger at an address for the first bytes of its region. */
     public void ask(long id, String host, int port, int lengthBytes, long nowNs) {
-        if (!closedReason.isEmpty()) {
-            events.accept("failed " + id + ": " + closedReason);
-            return;
-        }
-        EchoSession session = sessions.dial(
-                host, port, (link, peerAddress) -> new EchoSession(this, link, false, peerAddress), nowNs);
-        Asked asked = new Asked(id, lengthBytes, session);
-        open.put(id, asked);
-        session.waiting.add(asked);
+        asks.ask(
+                id,
+                lengthBytes,
+                host + ":" + port,
+                () -> sessions.dial(
+                        host, port, (link, peerAddress) -> new EchoSession(this, link, false, peerAddress), nowNs));
     }
 
-    // ---- dialler
-
-    void admit(EchoSession session, Attach.Builder attach) {
-        session.admission = transfer.admit(session.peerName());
-        byAdmission.put(session.admission.id(), session);
-        ByteString key = session.concealed(ByteString.copyFrom(session.admission.key()));
-        AttachWire.encode(attach, transfer.address(), key, List.of());
-        attach.setSubject(EchoFrames.encode(region.descriptor()));
+    EchoAsks asks() {
+        return asks;
     }
 
-    void onReady(EchoSession session) {
-        for (Asked asked : session.waiting) {
-            asked.window = transfer.openWindow(
-                    session.admission, beginning(region.descriptor(), asked.lengthBytes), 1, asked.id);
-            sessions.send(
-                    session, EchoFrames.encode(new EchoFrames.Ask(asked.id, asked.window.imm(), asked.lengthBytes)));
-        }
-        session.waiting.clear();
+    EchoAnswers answers() {
+        return answers;
     }
 
-    void onEnded(EchoSession session, String reason) {
-        if (session.peer != null) {
-            byPeer.remove(session.peer);
-            transfer.disconnect(session.peer);
-            session.peer = null;
-        }
-        if (session.admission == null) {
-            failAll(session, reason);
-        } else if (byAdmission.containsKey(session.admission.id())) {
-            transfer.revoke(session.admission); // what was written may still land: the end of that is the proof
-        }
+    /** Length of each half of a region. */
+    static long halfBytes(RegionDescriptor region) {
+        return region.lengthBytes() / 2;
     }
 
-    private void failAll(EchoSession session, String reason) {
-        for (Asked asked : new ArrayList<>(open.values())) {
-            if (asked.session == session) {
-                open.remove(asked.id);
-                if (asked.window != null) {
-                    asked.window.close(true);
-                }
-                events.accept("failed " + asked.id + ": " + reason);
-            }
-        }
-    }
-
-    // ---- listener
-
-    void attached(EchoSession session, Attach attach) {
-        session.target = EchoFrames.region(attach.getSubject());
-        session.peer = transfer.connect(
-                AttachWire.address(attach),
-                session.concealed(attach.getAdmissionKey()).toByteArray(),
-                session.peerName());
-        byPeer.put(session.peer, session);
-    }
-
-    void onFrame(EchoSession session, ControlFrame frame) {
-        if (!frame.hasSubject() || !session.inbound) {
-            sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + ", expected an ask");
-            return;
-        }
-        session.asked.add(EchoFrames.ask(frame));
-        writeAsked(session);
-    }
-
-    private int writeAsked(EchoSession session) {
-        int written = 0;
-        while (session.peerReady && !session.asked.isEmpty() && write(session, session.asked.peek())) {
-            session.asked.remove();
-            written++;
-        }
-        return written;
-    }
-
-    /** Returns false if it must be tried again. */
-    private boolean write(EchoSession session, EchoFrames.Ask ask) {
-        RemoteWindow window = transfer.allow(session.peer, ask.imm(), beginning(session.target, ask.lengthBytes()));
-        long cookie = ++lastCookie;
-        int result = transfer.submit(
-                session.peer, new SingleWrite(region, 0, session.target, 0, ask.lengthBytes(), window, 1), cookie);
-        if (result == TransferEngine.ACCEPTED) {
-            writing.put(cookie, new Written(session.peer, window));
-        } else {
-            transfer.disallow(session.peer, window);
-        }
-        return result != TransferEngine.BACK_PRESSURE;
-    }
-
-    private static WindowArea beginning(RegionDescriptor of, long lengthBytes) {
+    /** The first bytes of a region's second half, as one page. */
+    static WindowArea answerArea(RegionDescriptor region, long lengthBytes) {
         long[] length = {lengthBytes};
-        return WindowArea.of(of, WindowRanges.ofPages(new int[] {0}, new long[] {0}, length, length));
+        return WindowArea.of(
+                region, WindowRanges.ofPages(new int[] {0}, new long[] {halfBytes(region)}, length, length));
     }
 
-    private void written(long cookie) {
-        Written done = writing.remove(cookie);
-        if (byPeer.containsKey(done.peer())) {
-            transfer.disallow(done.peer(), done.window());
-        }
+    /** What is held for unfinished asks, by name. */
+    public Map<String, Integer> held() {
+        Map<String, Integer> held = new LinkedHashMap<>();
+        held.put("asks", asks.openCount());
+        held.put("asksToAnswer", answers.waitingCount());
+        held.put("writesInFlight", answers.inFlightCount());
+        return held;
     }
-
-    // ---- as a subject
 
     @Override
     public String kind() {
@@ -223,15 +121,17 @@ public final class EchoSubject implements ServedSubject {
                         ? ""
                         : "an attachment of another length";
             case SUBJECT ->
-                frame.getSubject().getPayload().size() == EchoFrames.ASK_LENGTH_BYTES ? "" : "an ask of another length";
+                frame.getSubject().getPayload().size() == EchoFrames.ASK_LENGTH_BYTES
+                                && EchoFrames.ask(frame).lengthBytes() > 0
+                        ? ""
+                        : "an ask of another length, or for nothing";
             default -> "";
         };
     }
 
     @Override
     public List<Duty> duties() {
-        return List.of(
-                nowNs -> byPeer.values().stream().mapToInt(this::writeAsked).sum());
+        return List.of(nowNs -> asks.request(), nowNs -> answers.writeAll());
     }
 
     @Override
@@ -241,22 +141,22 @@ public final class EchoSubject implements ServedSubject {
 
     @Override
     public long nextDeadlineNs(long nowNs) {
-        return nowNs + 1_000_000_000L;
+        return nowNs + (asks.waits() || answers.waits() ? RETRY_NS : REST_NS);
     }
 
     @Override
     public void shutDown(String reason) {
-        closedReason = reason;
+        asks.shutDown(reason);
     }
 
     @Override
     public boolean finished() {
-        return open.isEmpty() && writing.isEmpty();
+        return held().values().stream().allMatch(count -> count == 0);
     }
 
     @Override
     public void onTransferEnded(String reason) {
-        closedReason = reason;
+        asks.onTransferEnded(reason);
     }
 
     @Override
@@ -267,59 +167,46 @@ public final class EchoSubject implements ServedSubject {
     @Override
     public void publishGauges() {}
 
+    /** Forwards completions to the side that they belong to. */
     private final class Completions implements CompletionHandler {
         @Override
         public void onWriteCompleted(long cookie) {
-            written(cookie);
+            answers.onWriteCompleted(cookie);
         }
 
         @Override
         public void onWriteFailed(long cookie, TransferFault fault, String detail) {
-            written(cookie);
+            answers.onWriteFailed(cookie, fault, detail);
         }
 
         @Override
         public void onWindowFilled(long cookie) {
-            Asked asked = open.remove(cookie);
-            asked.window.close(true);
-            events.accept("arrived " + cookie);
+            asks.onWindowFilled(cookie);
         }
 
         @Override
         public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
-            throw new AssertionError("more arrived than was asked for");
+            asks.onWindowOvershot(cookie);
         }
 
         @Override
         public void onPeerReady(Peer peer) {
-            EchoSession session = byPeer.get(peer);
-            if (session != null) {
-                session.peerReady = true;
-                writeAsked(session);
-            }
+            answers.onPeerReady(peer);
         }
 
         @Override
         public void onPeerLost(Peer peer, TransferFault fault, String detail) {
-            EchoSession session = byPeer.remove(peer);
-            if (session != null) {
-                session.peer = null;
-                session.peerReady = false;
-                sessions.end(session, "the data paths to " + session.peerName() + " ended: " + detail);
-            }
+            answers.onPeerLost(peer, fault, detail);
         }
 
         @Override
         public void onAdmissionClosed(Admission admission, String detail) {
-            EchoSession session = byAdmission.remove(admission.id());
-            sessions.end(session, detail);
-            failAll(session, detail);
+            asks.onAdmissionClosed(admission, detail);
         }
 
+        /** Its data path is closed already, and the writer's session ends with it. */
         @Override
-        public void onWriteRefused(Admission admission, String detail) {
-            throw new AssertionError(detail);
-        }
+        public void onWriteRefused(Admission admission, String detail) {}
 
         @Override
         public void onMessage(Admission from, MemorySegment message) {}
