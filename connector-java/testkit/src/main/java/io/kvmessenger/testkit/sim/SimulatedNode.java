@@ -54,8 +54,13 @@ final class SimulatedNode {
     }
 
     void start(Messenger messenger, KvCache cache) {
-        this.messenger = messenger;
         this.cache = cache;
+        start(messenger);
+    }
+
+    /** Of a messenger without a KV cache, which takes no commands of an engine. */
+    void start(Messenger messenger) {
+        this.messenger = messenger;
         wake();
     }
 

@@ -14,7 +14,8 @@ import java.util.stream.LongStream;
  * faults, so that everything has to arrive, {@code --weather sound} with faults of engines, clients and routers only,
  * {@code --mutation M} with a bug injected, {@code --fabric F} over this fabric instead of the one that the seed draws
  * (with the Java engine), {@code --sources device|host} with prefillers' pages there,
- * {@code --beside ports|clocks} with {@link Hardships}. Exit status 1 if a seed fails.
+ * {@code --beside ports|clocks} with {@link Hardships}, {@code --subject echo} with messengers that move no KV
+ * ({@link EchoSimulation}), of which only seeds, weather and {@code --beside ports} can be asked for. Exit status 1 if a seed fails.
  */
 public final class SimulationMain {
     /** Seeds 1 to this run by default, here and in the tests: about 10 s on two cores, with Python a minute on one. */
@@ -22,11 +23,18 @@ public final class SimulationMain {
 
     /** The command line's request. */
     private record Asked(
-            long from, long to, Weather weather, String mutation, String fabric, String sources, String beside) {
+            long from,
+            long to,
+            Weather weather,
+            String mutation,
+            String fabric,
+            String sources,
+            String beside,
+            String subject) {
         private static final String DRAWN = "";
 
         static Asked read(String[] args) {
-            Asked asked = new Asked(1, SEEDS, Weather.FAULTY, "NONE", DRAWN, DRAWN, "NONE");
+            Asked asked = new Asked(1, SEEDS, Weather.FAULTY, "NONE", DRAWN, DRAWN, "NONE", "kv_cache");
             for (int i = 0; i + 1 < args.length; i += 2) {
                 asked = asked.with(args[i], args[i + 1]);
             }
@@ -44,7 +52,8 @@ public final class SimulationMain {
                             mutation,
                             fabric,
                             sources,
-                            beside);
+                            beside,
+                            subject);
                 case "--weather" ->
                     new Asked(
                             from,
@@ -53,18 +62,20 @@ public final class SimulationMain {
                             mutation,
                             fabric,
                             sources,
-                            beside);
-                case "--mutation" -> new Asked(from, to, weather, value, fabric, sources, beside);
+                            beside,
+                            subject);
+                case "--mutation" -> new Asked(from, to, weather, value, fabric, sources, beside, subject);
                 case "--fabric" ->
-                    new Asked(from, to, weather, mutation, value.toUpperCase(Locale.ROOT), sources, beside);
-                case "--sources" -> new Asked(from, to, weather, mutation, fabric, value, beside);
+                    new Asked(from, to, weather, mutation, value.toUpperCase(Locale.ROOT), sources, beside, subject);
+                case "--sources" -> new Asked(from, to, weather, mutation, fabric, value, beside, subject);
                 case "--beside" ->
-                    new Asked(from, to, weather, mutation, fabric, sources, value.toUpperCase(Locale.ROOT));
+                    new Asked(from, to, weather, mutation, fabric, sources, value.toUpperCase(Locale.ROOT), subject);
+                case "--subject" -> new Asked(from, to, weather, mutation, fabric, sources, beside, value);
                 default ->
-                    throw new IllegalArgumentException(
-                            option
-                                    + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
-                                    + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host, --beside ports|clocks");
+                    throw new IllegalArgumentException(option
+                            + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
+                            + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host, --beside ports|clocks,"
+                            + " --subject kv_cache|echo");
             };
         }
 
@@ -85,6 +96,10 @@ public final class SimulationMain {
     /** With the Java model of an engine, on all cores; returns the exit status. */
     public static int run(String[] args) {
         Asked asked = Asked.read(args);
+        if (asked.subject.equals("echo")) {
+            Hardships.Kind beside = Hardships.Kind.valueOf(asked.beside);
+            return run(asked, true, seed -> EchoSimulation.run(seed, asked.weather, beside));
+        }
         Mutation mutation = Mutation.valueOf(asked.mutation);
         return run(
                 asked,
@@ -109,6 +124,9 @@ public final class SimulationMain {
     /** With the real connector in Python, in this thread; returns the exit status. */
     public static int run(String[] args, PythonEngines engines) {
         Asked asked = Asked.read(args);
+        if (asked.subject.equals("echo")) {
+            return 0; // an echo has no engine
+        }
         PythonEngines mutated = engines.with(PythonMutation.valueOf(asked.mutation));
         return run(
                 asked,
