@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.echo;
 
 import com.google.protobuf.ByteString;
+import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.AttachWire;
@@ -38,13 +39,15 @@ final class EchoAsks {
         final long id;
         final int lengthBytes;
         final EchoSession session;
+        final long deadlineNs;
         /** Null before the listener has been asked. */
         ImmWindow window;
 
-        Asked(long id, int lengthBytes, EchoSession session) {
+        Asked(long id, int lengthBytes, EchoSession session, long deadlineNs) {
             this.id = id;
             this.lengthBytes = lengthBytes;
             this.session = session;
+            this.deadlineNs = deadlineNs;
         }
 
         boolean hasAll() {
@@ -60,7 +63,7 @@ final class EchoAsks {
     }
 
     /** @throws IllegalStateException if an ask with this id has not ended */
-    void ask(long id, int lengthBytes, String address, EchoSubject.Dial dial) {
+    void ask(long id, int lengthBytes, String address, EchoSubject.Dial dial, long deadlineNs) {
         if (open.containsKey(id)) {
             throw new IllegalStateException("ask " + id + " is open already: give each ask an id of its own");
         }
@@ -81,7 +84,7 @@ final class EchoAsks {
             session = dial.session();
             byAddress.put(address, session);
         }
-        open.put(id, new Asked(id, lengthBytes, session));
+        open.put(id, new Asked(id, lengthBytes, session, deadlineNs));
         request();
     }
 
@@ -119,6 +122,21 @@ final class EchoAsks {
             }
         }
         return requested;
+    }
+
+    /**
+     * Ends the sessions of asks whose limit has passed: a path may be lost after the listener's write was complete there
+     * and before it was counted here, and nothing else would end such an ask.
+     */
+    int endOverdue(long nowNs) {
+        int ended = 0;
+        for (Asked asked : new ArrayList<>(open.values())) {
+            if (nowNs - asked.deadlineNs >= 0 && asked.session.state() != Session.State.ENDED) {
+                sessions.end(asked.session, "ask " + asked.id + " was not answered within its limit");
+                ended++;
+            }
+        }
+        return ended;
     }
 
     void onWindowFilled(long id) {

@@ -18,7 +18,13 @@ final class EchoEngine implements EngineSubject {
 
     EchoEngine(String word, Region region, SubjectPorts ports) {
         this.ports = ports;
-        this.subject = new EchoSubject(word, region, ports.sessions(), ports.transfer(), new Reported(ports.events()));
+        this.subject = new EchoSubject(
+                word,
+                ports.limits().fetchLimitNs(),
+                region,
+                ports.sessions(),
+                ports.transfer(),
+                new Reported(ports.events()));
     }
 
     /** Events as JSON. */

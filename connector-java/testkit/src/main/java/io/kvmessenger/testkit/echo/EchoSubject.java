@@ -33,10 +33,12 @@ public final class EchoSubject implements ServedSubject {
     /** When a window or a write that the engine had no room for is tried again. */
     private static final long RETRY_NS = 1_000_000;
 
+    /** Largest delay of the end of an ask whose limit has passed. */
     private static final long REST_NS = 1_000_000_000;
 
     private final String word;
     private final Sessions sessions;
+    private final long askLimitNs;
     private final EchoAsks asks;
     private final EchoAnswers answers;
 
@@ -45,8 +47,18 @@ public final class EchoSubject implements ServedSubject {
         EchoSession session();
     }
 
-    /** @param word that both sides must have: the description of the subject */
-    public EchoSubject(String word, Region region, Sessions sessions, TransferEngine transfer, EchoEvents events) {
+    /**
+     * @param word that both sides must have: the description of the subject
+     * @param askLimitNs after which an ask fails that was not answered
+     */
+    public EchoSubject(
+            String word,
+            long askLimitNs,
+            Region region,
+            Sessions sessions,
+            TransferEngine transfer,
+            EchoEvents events) {
+        this.askLimitNs = askLimitNs;
         this.word = word;
         this.sessions = sessions;
         this.asks = new EchoAsks(region, sessions, transfer, events);
@@ -60,7 +72,8 @@ public final class EchoSubject implements ServedSubject {
                 lengthBytes,
                 host + ":" + port,
                 () -> sessions.dial(
-                        host, port, (link, peerAddress) -> new EchoSession(this, link, false, peerAddress), nowNs));
+                        host, port, (link, peerAddress) -> new EchoSession(this, link, false, peerAddress), nowNs),
+                nowNs + askLimitNs);
     }
 
     EchoAsks asks() {
@@ -131,7 +144,7 @@ public final class EchoSubject implements ServedSubject {
 
     @Override
     public List<Duty> duties() {
-        return List.of(nowNs -> asks.request(), nowNs -> answers.writeAll());
+        return List.of(asks::endOverdue, nowNs -> asks.request(), nowNs -> answers.writeAll());
     }
 
     @Override

@@ -80,7 +80,7 @@ final class EchoProcess {
                 tally,
                 random.split(),
                 warnings);
-        subject = new EchoSubject("sim", region, sessions, transfer, new Ends());
+        subject = new EchoSubject("sim", world.limits().fetchLimitNs(), region, sessions, transfer, new Ends());
         messenger = new Messenger(sessions, subject, new Messenger.Ports(transfer, tally, warnings, node::nowNs));
         half(0).fill(content(node.name()));
         world.fabric().started(transport);
