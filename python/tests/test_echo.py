@@ -11,7 +11,9 @@ from test_messenger import PAIR
 
 ECHO = """
 import ctypes, dataclasses, os, pathlib, signal, subprocess, sys, time
-from kv_connector import Command, SubjectMessenger, _jvm, memfd, parse_options
+from kv_connector import Command, SubjectMessenger, parse_options
+from kv_connector.memory import memfd
+from kv_connector.runtime import jvm
 
 HALF_BYTES = 1 << 16
 
@@ -29,8 +31,8 @@ class Echo:
         options = parse_options(
             {"listen_port": 0, "transports": [transport], "aot_cache": False, "metrics_port": -1},
             role="both", engine_id=name)
-        setup, kit = _jvm.set_up(options), pathlib.Path(os.environ["TEST_KIT_JAR"])
-        _jvm.boot_setup(dataclasses.replace(setup, class_path=(*setup.class_path, kit)))
+        setup, kit = jvm.set_up(options), pathlib.Path(os.environ["TEST_KIT_JAR"])
+        jvm.boot_setup(dataclasses.replace(setup, class_path=(*setup.class_path, kit)))
         self.memfd, self.bytes = memfd.map_memfd(2 * HALF_BYTES)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
         self.messenger = SubjectMessenger.open_subject(options, {
