@@ -27,8 +27,8 @@ ESTABLISHED = "01"
 """As /proc/net/tcp has it."""
 ASK_TWICE = """
 import json, sys
-from kv_connector.cli import ping, said_options
-options = ping.fitting(said_options.of_vllm(sys.argv[1]), answers=False)
+from kv_connector.cli import given_options, ping
+options = ping.fitting(given_options.of_vllm(sys.argv[1]), answers=False)
 host, port = ping.address(sys.argv[2])
 pages = ping.HostPages(ping.MODEL, ping.PAGE_BYTES, ping.PAGE_COUNT)
 messenger = ping.Messenger.open(options, pages.geometry(ping.PAGE_TOKENS))
