@@ -29,7 +29,7 @@ public final class Geometries {
     }
 
     /** Of one messenger of an engine that has two: each serves one of two heads. */
-    static KvGeometry oneOfTwo(String model, int tpRank, Sharding sharding) {
+    public static KvGeometry oneOfTwo(String model, int tpRank, Sharding sharding) {
         List<LayerGeometry> layers = List.of(
                 new LayerGeometry("layers.0", 0, PAGE_TOKENS, PAGE_TOKENS),
                 new LayerGeometry("layers.1", (long) PAGE_TOKENS * PAGE_COUNT, PAGE_TOKENS, PAGE_TOKENS));

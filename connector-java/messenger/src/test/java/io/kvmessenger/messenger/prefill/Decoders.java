@@ -14,8 +14,12 @@ final class Decoders {
     private Decoders() {}
 
     static DecoderSession attached(KvGeometry own, KvGeometry decoder) {
+        return attached(own, decoder, Wire.DIALLED_LINK);
+    }
+
+    static DecoderSession attached(KvGeometry own, KvGeometry decoder, long link) {
         DecoderSession session = new DecoderSession(
-                new KvSession.Side(own, new SilentEngine(), new SilentTally()), Wire.DIALLED_LINK, "there:1", null);
+                new KvSession.Side(own, new SilentEngine(), new SilentTally()), link, "there:1", null);
         FittingPeers.introduce(session, decoder);
         session.agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
         ReadySessions.ready(session);

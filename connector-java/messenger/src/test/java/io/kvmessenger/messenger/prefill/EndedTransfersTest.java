@@ -2,7 +2,9 @@ package io.kvmessenger.messenger.prefill;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.Geometries;
+import io.kvmessenger.messenger.Wire;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
@@ -29,6 +31,35 @@ class EndedTransfersTest {
         assertThat(ended.answerTo(grant(), PROMPT, FETCH_LIMIT_NS - 1))
                 .as("each rank answers once")
                 .isInstanceOf(EndedTransfers.Answer.None.class);
+    }
+
+    @Test
+    void shouldTakeOneLateAnswerOfEachRank() {
+        ended.remember(new Prefill("r", TRANSFER, Geometries.of("m").groups(), 0), 0);
+        DecoderSession first = rank(0);
+        DecoderSession second = rank(1);
+
+        assertThat(ended.takeOwed(first, TRANSFER, 1)).isTrue();
+        assertThat(ended.takeOwed(second, TRANSFER, 1)).isTrue();
+        assertThat(ended.takeOwed(second, TRANSFER, 1))
+                .as("its next answer is for another attempt")
+                .isFalse();
+    }
+
+    @Test
+    void shouldTellOnlyItsDecoderHowATransferEnded() {
+        Prefill prefill = new Prefill("r", TRANSFER, Geometries.of("m").groups(), 0);
+        DecoderSession stranger = Decoders.attached(Geometries.of("m"), Geometries.of("m"), Wire.DIALLED_LINK + 1);
+        PageGrant grant = grant();
+        prefill.deliveries.add(new Delivery(prefill, grant, List.of()));
+        ended.remember(prefill, 0);
+
+        assertThat(ended.endFor(grant.session(), TRANSFER)).isPresent();
+        assertThat(ended.endFor(stranger, TRANSFER)).isEmpty();
+    }
+
+    private static DecoderSession rank(int tpRank) {
+        return Decoders.attached(Geometries.of("m"), Geometries.oneOfTwo("m", tpRank, new Sharding(2, 1, 1)));
     }
 
     private static PageGrant grant() {

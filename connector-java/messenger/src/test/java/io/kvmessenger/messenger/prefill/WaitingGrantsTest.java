@@ -2,6 +2,7 @@ package io.kvmessenger.messenger.prefill;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.SilentEngine;
 import io.kvmessenger.messenger.SilentTally;
@@ -111,6 +112,43 @@ class WaitingGrantsTest {
                 .contains("came to the decoder only")
                 .endsWith("set engine_api_url on the prefiller");
         assertThat(waiting.count()).isZero();
+    }
+
+    @Test
+    void shouldNotCountARankAsDeclinedThatHasGrantedSince() {
+        DecoderSession session = session();
+        TransferKey transfer = new TransferKey("t1", "");
+        waiting.dismiss(transfer, session, WaitingGrants.CANCELLED, 0);
+
+        assertThat(taken(session, 1)).isTrue();
+        assertThat(waiting.takeDismissed(transfer, 0)).isEmpty();
+    }
+
+    @Test
+    void shouldNotCountWhatWasDeclinedForAnEarlierRequestOfThatId() {
+        TransferKey transfer = new TransferKey("t1", "");
+        DecoderSession first = rank(0);
+        DecoderSession second = rank(1);
+        waiting.dismiss(transfer, first, WaitingGrants.DECLINED, 0);
+        long later = LIMITS.grantWaitNs() + 1;
+        waiting.dismiss(transfer, second, WaitingGrants.DECLINED, later);
+
+        assertThat(waiting.takeDismissed(transfer, later))
+                .hasValueSatisfying(dismissal -> assertThat(
+                                dismissal.ranks().intersects(first.peerCache().ranks()))
+                        .isFalse());
+    }
+
+    @Test
+    void shouldDeclineAtOnceTheGrantOfASecondDecoderOfAnotherShape() {
+        assertThat(taken(session(), 1)).isTrue();
+        named--;
+
+        assertThat(taken(rank(1), 1)).as("one prompt, one decoder").isFalse();
+    }
+
+    private static DecoderSession rank(int tpRank) {
+        return Decoders.attached(Geometries.of("m"), Geometries.oneOfTwo("m", tpRank, new Sharding(2, 1, 1)));
     }
 
     private static DecoderSession session() {
