@@ -49,13 +49,13 @@ class EndedTransfersTest {
     @Test
     void shouldTellOnlyItsDecoderHowATransferEnded() {
         Prefill prefill = new Prefill("r", TRANSFER, Geometries.of("m").groups(), 0);
-        DecoderSession stranger = Decoders.attached(Geometries.of("m"), Geometries.of("m"), Wire.DIALLED_LINK + 1);
+        DecoderSession other = Decoders.attached(Geometries.of("m"), Geometries.of("m"), Wire.DIALLED_LINK + 1);
         PageGrant grant = grant();
         prefill.deliveries.add(new Delivery(prefill, grant, List.of()));
         ended.remember(prefill, 0);
 
         assertThat(ended.endFor(grant.session(), TRANSFER)).isPresent();
-        assertThat(ended.endFor(stranger, TRANSFER)).isEmpty();
+        assertThat(ended.endFor(other, TRANSFER)).isEmpty();
     }
 
     private static DecoderSession rank(int tpRank) {
