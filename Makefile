@@ -28,7 +28,7 @@ demo-sglang: wheel ## the same with SGLang: a prefiller, a decoder and SGLang's 
 test: ## all tests, Java, Python and real engines
 	@$(ENVIRONMENT) run tools -- .ci/suites.py all
 
-check: ## the quick part of the tests, no engine, under 5 minutes
+check: ## the quick part of the tests, no engine, about 13 minutes on two cores
 	@$(ENVIRONMENT) run tools -- .ci/suites.py quick
 
 GPU_CHECK := build/gpu-check/gpu-check.sh
