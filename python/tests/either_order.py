@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,3 +41,29 @@ def pairs(unplayed: Container[str] = (), never_together: Container[frozenset[str
         for one, other in free
         if one not in unplayed and other not in unplayed and frozenset({one, other}) not in never_together
     ]
+
+
+@dataclass(frozen=True)
+class Legs:
+    """A request's two legs in an engine's events, and which of them have to come before or behind others."""
+
+    prefill: Sequence[str]
+    decode: Sequence[str]
+    before: Mapping[str, Sequence[str]]
+    after: Mapping[str, Sequence[str]]
+
+    def story(self, rest: str, first: str, second: str, *, seconds_leg_first: bool) -> list[str]:
+        """The events before and behind the two, as ``EitherOrderTest.play`` orders them.
+
+        ``rest``: when a leg that neither belongs to happens: before, after or never.
+        """
+        ahead, behind = (second, first) if seconds_leg_first else (first, second)
+        untouched: list[str] = []
+        if not {first, second} & set(self.prefill):
+            untouched += ["ANNOUNCED", "BEGUN", "ENDED"]
+        if not {first, second} & set(self.decode):
+            untouched += ["GRANTED"]
+        events = list(untouched) if rest == "before" else []
+        events += [*self.before.get(ahead, ()), *self.before.get(behind, ()), first, second]
+        events += [*self.after.get(ahead, ()), *self.after.get(behind, ())]
+        return events + (untouched if rest == "after" else [])

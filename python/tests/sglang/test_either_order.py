@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from either_order import Pair, pairs, table
+from either_order import Legs, Pair, pairs, table
 
 if TYPE_CHECKING:
     from two_ranks import DecoderRank, PrefillerRank, Wire
@@ -39,6 +39,7 @@ BEFORE = {
     **{event: ["GRANTED"] for event in ("CANCELLED", "UNHEARD", "FETCH_EXPIRED")},
 }
 AFTER = {"ANNOUNCED": ["BEGUN", "ENDED"], "BEGUN": ["ENDED"], "EXPECTED": ["GRANTED"]}
+LEGS = Legs(PREFILL_LEG, DECODE_LEG, BEFORE, AFTER)
 RESTS = ("never", "before", "after")
 
 
@@ -168,20 +169,6 @@ class Story:
         return {kind: count for kind, count in left.items() if count}
 
 
-def story(setting: Setting, first: str, second: str, seconds_leg_first: bool) -> list[str]:
-    """The events before and behind the two; each once."""
-    ahead, behind = (second, first) if seconds_leg_first else (first, second)
-    rest: list[str] = []
-    if not {first, second} & set(PREFILL_LEG):
-        rest += ["ANNOUNCED", "BEGUN", "ENDED"]
-    if not {first, second} & set(DECODE_LEG):
-        rest += ["GRANTED"]
-    events = list(rest) if setting.rest == "before" else []
-    events += [*BEFORE.get(ahead, []), *BEFORE.get(behind, []), first, second]
-    events += [*AFTER.get(ahead, []), *AFTER.get(behind, [])]
-    return once(events + (rest if setting.rest == "after" else []), first, second)
-
-
 def once(events: list[str], first: str, second: str) -> list[str]:
     """Each event at its first place, but the pair's where the pair is."""
     at = events.index(second, events.index(first)) if first in events else 0
@@ -197,7 +184,8 @@ def test_should_end_the_same_whichever_of_two_events_comes_first(pair: Pair) -> 
     for setting in settings():
         ends = []
         for first, second, turned in ((pair.one, pair.other, False), (pair.other, pair.one, True)):
-            events = story(setting, first, second, setting.other_first != turned)
+            whole = LEGS.story(setting.rest, first, second, seconds_leg_first=setting.other_first != turned)
+            events = once(whole, first, second)
             played = Story(setting)
             ends.append(played.play(events, first))
             assert played.wire.broken == [], (setting, events)

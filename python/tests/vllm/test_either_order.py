@@ -15,7 +15,7 @@ import pytest
 import release
 import vllm_sources
 from conftest import EngineMaker
-from either_order import Pair, pairs, table
+from either_order import Legs, Pair, pairs, table
 from release import Status
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
@@ -35,6 +35,7 @@ BEFORE = {
     **{event: ["GRANTED"] for event in ("CANCELLED", "UNHEARD", "FETCH_EXPIRED")},
 }
 AFTER = {"ANNOUNCED": ["BEGUN", "ENDED"], "BEGUN": ["ENDED"], "PREEMPTED": ["BEGUN", "ENDED"], "EXPECTED": ["GRANTED"]}
+LEGS = Legs(PREFILL_LEG, DECODE_LEG, BEFORE, AFTER)
 RESTS = ("never", "before", "after")
 
 
@@ -205,20 +206,6 @@ class Story:
         engine.chunk_tokens = before
 
 
-def story(setting: Setting, first: str, second: str, seconds_leg_first: bool) -> list[str]:
-    """The events before and behind the two, as ``EitherOrderTest.play`` orders them."""
-    ahead, behind = (second, first) if seconds_leg_first else (first, second)
-    rest: list[str] = []
-    if not {first, second} & set(PREFILL_LEG):
-        rest += ["ANNOUNCED", "BEGUN", "ENDED"]
-    if not {first, second} & set(DECODE_LEG):
-        rest += ["GRANTED"]
-    events = list(rest) if setting.rest == "before" else []
-    events += [*BEFORE.get(ahead, []), *BEFORE.get(behind, []), first, second]
-    events += [*AFTER.get(ahead, []), *AFTER.get(behind, [])]
-    return events + (rest if setting.rest == "after" else [])
-
-
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[release.Release]:
     try:
@@ -238,7 +225,7 @@ def test_should_end_the_same_whichever_of_two_events_comes_first(engine: EngineM
     for setting in settings():
         ends = []
         for first, second, turned in ((pair.one, pair.other, False), (pair.other, pair.one, True)):
-            events = story(setting, first, second, setting.other_first != turned)
+            events = LEGS.story(setting.rest, first, second, seconds_leg_first=setting.other_first != turned)
             played = Story(engine, setting)
             ends.append(played.play(events))
             assert played.prefiller.at_rest(), (setting, events)
