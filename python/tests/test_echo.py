@@ -124,7 +124,7 @@ own.fill(9)
 print(own.messenger.opened.control_port, flush=True)
 own.fetch(int(sys.stdin.readline()), 4)
 print("fetched", flush=True)
-time.sleep(600)
+sys.stdin.read()  # until it is killed
 """
     )
     run_python(
@@ -141,7 +141,7 @@ try:
     os.kill(peer.pid, signal.SIGSTOP)
     os.waitpid(peer.pid, os.WUNTRACED)  # returns when all of its threads have stopped
     own.ask(port)
-    time.sleep(0.2)
+    assert not own.messenger.leak_check().clean, "it waits for its answer"
 finally:
     peer.kill()
     peer.wait()
