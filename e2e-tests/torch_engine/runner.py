@@ -163,4 +163,20 @@ class Runner:
     def _sampled(rows: Sequence[tuple[Request, int]], queued: Tensor | None) -> dict[str, int]:
         if queued is None:
             return {}
-        return {request.request_id: int(token) for (request, _), token in zip(rows, queued.tolist(), strict=False)}
+        return {request.request_id: token for (request, _), token in zip(rows, on_host(queued), strict=False)}
+
+
+def on_host(tokens: Tensor) -> list[int]:
+    """Waits for an event, as vLLM does.
+
+    While a copy into pageable memory waits for its pass, CUDA lets no other thread copy (vllm-project/vllm#22754): no
+    page of device memory would leave before the pass has ended.
+    """
+    if tokens.device.type == "cpu":
+        return [int(token) for token in tokens.tolist()]
+    copied = torch.cuda.Event()
+    pinned = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+    pinned.copy_(tokens, non_blocking=True)
+    copied.record()
+    copied.synchronize()
+    return [int(token) for token in pinned.tolist()]
