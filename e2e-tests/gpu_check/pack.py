@@ -45,6 +45,7 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 python="${PYTHON:-python3}"
 tail -n +%d "$0" | "$python" -c "%s" "$folder"
+export GPU_CHECK_CALLED_IN="$PWD"
 cd "$folder"
 unset PYTHONHOME JAVA_TOOL_OPTIONS
 status=0

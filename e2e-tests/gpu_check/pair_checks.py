@@ -8,14 +8,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch_engine.everyday import Asked, everyday, run
-from torch_engine.model import Model, plain_answer
 from torch_engine.pair import ANSWER_LIMIT_SECONDS, EngineEnded, EngineProcess, Pair, started
 from torch_engine.plan import EnginePlan, ModelShape
 
 from gpu_check.report import Skipped
+
+if TYPE_CHECKING:
+    from torch_engine.model import Model
 
 REQUESTS = 24
 CAPTURES = 500
@@ -68,7 +70,7 @@ def capturing(logs: Path, transport: str) -> str:
     folder = logs / f"capture-{transport}"
     made = replace(plan, device="cuda", graphs=True, held=True, shape=ON_GPU)
     with started(made, folder) as pair:
-        seen = compared(pair, ON_GPU, "cuda", early=True)
+        seen = compared(pair, ON_GPU, "cuda", early=False)
         with_traffic = [int(side.rest()["figures"]["captured"]) for side in (pair.prefiller, pair.decoder)]
         captured = pair.prefiller.capture(CAPTURES)
         guest = replace(pair.decoder.plan, name="check-capture-guest", captures_between_steps=False)
@@ -92,6 +94,8 @@ def killed_prefillers(
     folder = logs / f"killed-{transport}"
     given = {**options(transport), "silence_limit_seconds": 2}
     plan = EnginePlan("check-killed", "none", device=device, graphs=device == "cuda", shape=shape, options=given)
+    from torch_engine.model import Model
+
     model = Model(shape, device)
     right = failed = 0
     with EngineProcess(replace(plan, name="check-killed-decoder", kv_role="kv_consumer"), folder / "d.log") as decoder:
@@ -119,6 +123,7 @@ def killed_prefillers(
 
 def plain(model: Model, prompt: Sequence[int], count: int, device: str) -> list[int]:
     import torch
+    from torch_engine.model import plain_answer
 
     with torch.inference_mode():
         return plain_answer(model, list(prompt), count, device)
@@ -161,6 +166,8 @@ def options(*transports: str) -> dict[str, object]:
 
 
 def compared(pair: Pair, shape: ModelShape, device: str, *, early: bool) -> str:
+    from torch_engine.model import Model
+
     model = Model(shape, device)
 
     @functools.cache

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import json
 import signal
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 
 LIMIT_SECONDS = 90
+_MARK = "outcome of the check: "
 PASSED, FAILED, SKIPPED, NOT_SHOWN = "passed", "failed", "skipped", "not shown"
 
 
@@ -38,32 +40,49 @@ def limited(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How a check ended, and what was seen or what was wrong."""
+
+    kind: str
+    detail: str
+    seconds: float
+
+    def as_line(self) -> str:
+        return _MARK + json.dumps(asdict(self))
+
+    @staticmethod
+    def from_line(line: str) -> Outcome | None:
+        """None: the line is not one of an outcome."""
+        return Outcome(**json.loads(line.removeprefix(_MARK))) if line.startswith(_MARK) else None
+
+
+def outcome_of(run: Callable[[], str], limit_seconds: int = LIMIT_SECONDS) -> Outcome:
+    """`run` returns what was seen, and raises where that is wrong; it ends when its time is over."""
+    begun = time.monotonic()
+    try:
+        with limited(limit_seconds):
+            kind, detail = PASSED, run()
+    except NotShown as reason:
+        kind, detail = NOT_SHOWN, str(reason)
+    except Skipped as reason:
+        kind, detail = SKIPPED, str(reason)
+    except Exception as fault:  # a check that breaks is one that failed
+        frames = traceback.extract_tb(fault.__traceback__)
+        kind, detail = FAILED, f"{type(fault).__name__}: {fault} ({frames[-1].filename}:{frames[-1].lineno})"
+    return Outcome(kind, detail, time.monotonic() - begun)
+
+
 class Report:
     """Prints as it goes. One thread."""
 
-    def __init__(self, say: Callable[[str], None] = print, only: str = "") -> None:
-        """`only`: a regular expression; checks in whose names it is not found are left out."""
+    def __init__(self, say: Callable[[str], None] = print) -> None:
         self.counts: Counter[str] = Counter()
         self._say = say
-        self._only = re.compile(only)
 
-    def check(self, name: str, run: Callable[[], str], limit_seconds: int = LIMIT_SECONDS) -> None:
-        """`run` returns what was seen, and raises where that is wrong; it ends when its time is over."""
-        if not self._only.search(name):
-            return
-        begun = time.monotonic()
-        try:
-            with limited(limit_seconds):
-                outcome, detail = PASSED, run()
-        except NotShown as reason:
-            outcome, detail = NOT_SHOWN, str(reason)
-        except Skipped as reason:
-            outcome, detail = SKIPPED, str(reason)
-        except Exception as fault:  # a check that breaks is one that failed
-            frames = traceback.extract_tb(fault.__traceback__)
-            outcome, detail = FAILED, f"{type(fault).__name__}: {fault} ({frames[-1].filename}:{frames[-1].lineno})"
-        self.counts[outcome] += 1
-        self._say(f"{outcome:9} {name}: {' '.join(detail.split())} [{time.monotonic() - begun:.1f} s]")
+    def add(self, name: str, outcome: Outcome) -> None:
+        self.counts[outcome.kind] += 1
+        self._say(f"{outcome.kind:9} {name}: {' '.join(outcome.detail.split())} [{outcome.seconds:.1f} s]")
 
     def end(self, *, needs_gpu: bool) -> int:
         """The exit status: 1 when a check failed, or could not be made although it has to be."""

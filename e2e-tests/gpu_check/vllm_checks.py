@@ -7,6 +7,7 @@ two tokens are nearly equally likely. It then counts as a near tie; anywhere els
 from __future__ import annotations
 
 import importlib.util
+import json
 import random
 import re
 import subprocess
@@ -28,7 +29,8 @@ from gpu_check.vllm_on_torch.plan import ALONE, DECODER, EAGER, NO_VLLM, PREFILL
 
 NEAR_TIE = 0.25
 """In nats: less than this is within what rounding moves."""
-ANSWER = 24
+ANSWERS = {"bfloat16": 24, "float32": 96}
+"""Tokens of an answer; in bfloat16 longer ones meet near ties."""
 START_LIMIT_SECONDS = 120.0
 ANSWER_LIMIT_SECONDS = 60.0
 END_LIMIT_SECONDS = 30.0
@@ -101,6 +103,9 @@ BEGINNING = tokens(320, 3)
 SHARED = [BEGINNING + tokens(length, 4) for length in (30, 90, 200)]
 PAGE_TOKENS, LAYERS = 16, 4
 PROMPTS = [*ONE_BY_ONE, *AT_ONCE, *SHARED]
+FEW_BLOCKS = 200
+"""Room for all of AT_ONCE when they begin, and not when their answers of 96 tokens end."""
+FEW_BLOCKS_BYTES = FEW_BLOCKS * LAYERS * 2 * 4 * 64 * PAGE_TOKENS * 4
 PAGES = LAYERS * sum(-(-len(prompt) // PAGE_TOKENS) for prompt in PROMPTS)
 
 
@@ -139,15 +144,21 @@ def started(plan: VllmPlan, logs: Path, prefiller: VllmPlan | None = None) -> It
         yield Pair(sides[0], sides[1])
 
 
+def forget_answers(logs: Path) -> None:
+    """What vLLM alone answered in an earlier run."""
+    for file in logs.glob("alone-*.json"):
+        file.unlink()
+
+
 class Checks:
-    """Each method is a check; what vLLM alone answers is asked once for each kind of number."""
+    """Each method is a check; what vLLM alone answers is asked once for each kind of number, and kept in a file."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._models = TemporaryDirectory(prefix="gpu-check-models-")
-        self._alone: dict[str, list[dict[str, Any]]] = {}
 
-    def all(self) -> dict[str, Callable[[], str]]:
+    def all(self) -> dict[str, tuple[Callable[[], str], str]]:
+        """With the name of the check whose answers one reads, or ""."""
         full, prefixes = {"graphs": "FULL"}, {"prefix_caching": True}
         pairs: dict[str, tuple[str, dict[str, Any]]] = {
             "pair, FULL graphs, cuda": ("cuda", full),
@@ -157,16 +168,24 @@ class Checks:
             "pair, PIECEWISE graphs of torch.compile, cuda": ("cuda", {"graphs": "PIECEWISE", "compile": "eager"}),
             "pair, FULL graphs, model runner V1, cuda": ("cuda", full | {"runner": 1}),
             "pair, float32, shared beginnings, staged tcp": ("tcp", full | prefixes | {"dtype": "float32"}),
+            "pair, float32, too few blocks for all answers, cuda": (
+                "cuda",
+                full | {"dtype": "float32", "kv_bytes": FEW_BLOCKS_BYTES},
+            ),
         }
         named = {
-            name: partial(self.pair, re.sub(r"\W+", "-", name), transport, **settings)
+            name: (
+                partial(self.pair, re.sub(r"\W+", "-", name), transport, **settings),
+                f"alone, {settings.get('dtype', 'bfloat16')}",
+            )
             for name, (transport, settings) in pairs.items()
         }
+        wrong_weights = partial(self.wrong_weights, "other-weights", "cuda")
         return {
-            "alone, bfloat16": self.alone,
-            "alone, float32": partial(self.alone, "float32"),
+            "alone, bfloat16": (self.alone, ""),
+            "alone, float32": (partial(self.alone, "float32"), ""),
             **named,
-            "pair whose prefiller has other weights": partial(self.wrong_weights, "other-weights", "cuda"),
+            "pair whose prefiller has other weights": (wrong_weights, "alone, bfloat16"),
         }
 
     def alone(self, dtype: str = "bfloat16") -> str:
@@ -174,12 +193,12 @@ class Checks:
         plan = VllmPlan(f"alone-{dtype}", self._model(), ALONE, dtype=dtype)
         with VllmProcess(plan, self._logs / f"{plan.name}.log") as engine:
             versions = engine.ready()["versions"]
-            asked = [(prompt, engine.add(f"a{at}", prompt, ANSWER)) for at, prompt in enumerate(PROMPTS)]
+            asked = [(prompt, engine.add(f"a{at}", prompt, ANSWERS[dtype])) for at, prompt in enumerate(PROMPTS)]
             together = [future.result(ANSWER_LIMIT_SECONDS) for _, future in asked]
             again = Compared()
             answers = []
             for at, (prompt, beside) in enumerate(zip(PROMPTS, together, strict=True)):
-                answer = engine.add(f"b{at}", prompt, ANSWER).result(ANSWER_LIMIT_SECONDS)
+                answer = engine.add(f"b{at}", prompt, ANSWERS[dtype]).result(ANSWER_LIMIT_SECONDS)
                 answers.append(answer)
                 again.add(f"prompt {at} beside others", beside["tokens"], answer)
             if again.wrong:
@@ -187,7 +206,7 @@ class Checks:
             kinds = len({tuple(answer["tokens"]) for answer in answers})
             if kinds != len(PROMPTS):
                 raise AssertionError(f"{len(PROMPTS)} prompts have {kinds} different answers: they show no wrong page")
-            self._alone[dtype] = answers
+            self._answers_file(dtype).write_text(json.dumps(answers), "utf-8")
             return f"{versions}: one by one and all at once, {again}"
 
     def pair(self, name: str, transport: str, **settings: Any) -> str:
@@ -197,7 +216,7 @@ class Checks:
         plan = VllmPlan(name, self._model(), options=options(transport), **settings)
         with started(plan, self._logs) as pair:
             seen = Compared()
-            cached = self._asked(pair, seen, alone)
+            cached = self._asked(pair, seen, alone, ANSWERS[plan.dtype])
             sent, received = pair.prefiller.rest(), pair.decoder.rest()
         return judged(plan, seen, sent, received, cached)
 
@@ -207,7 +226,7 @@ class Checks:
         alone = self._of_alone("bfloat16")
         right = VllmPlan(name, self._model(), options=options(transport, model_id="the same"))
         with started(right, self._logs, replace(right, model=self._model(21))) as pair:
-            ended = [pair.ask(prompt, ANSWER).decode.result(ANSWER_LIMIT_SECONDS) for prompt in PROMPTS]
+            ended = [pair.ask(prompt, ANSWERS["bfloat16"]).decode.result(ANSWER_LIMIT_SECONDS) for prompt in PROMPTS]
             figures = pair.decoder.rest()["figures"]
         kept = Compared()
         for at, (each, right_one) in enumerate(zip(ended, alone, strict=True)):
@@ -225,11 +244,14 @@ class Checks:
         return model(Path(self._models.name), seed)
 
     def _of_alone(self, dtype: str) -> list[dict[str, Any]]:
-        if dtype not in self._alone:
+        if not (file := self._answers_file(dtype)).exists():
             raise NotShown("vLLM alone has given no answers to compare with")
-        return self._alone[dtype]
+        return list(json.loads(file.read_text("utf-8")))
 
-    def _asked(self, pair: Pair, seen: Compared, alone: list[dict[str, Any]]) -> int:
+    def _answers_file(self, dtype: str) -> Path:
+        return self._logs / f"alone-{dtype}.json"
+
+    def _asked(self, pair: Pair, seen: Compared, alone: list[dict[str, Any]], answer: int) -> int:
         """How many tokens of shared beginnings the prefiller had in its cache."""
         answers = iter(alone)
         cached = 0
@@ -242,11 +264,11 @@ class Checks:
             seen.add(f"{legs.name} of {len(prompt)} tokens", tokens, next(answers))
 
         for prompt in ONE_BY_ONE:
-            judge(prompt, pair.ask(prompt, ANSWER))
-        for prompt, legs in [(prompt, pair.ask(prompt, ANSWER)) for prompt in AT_ONCE]:
+            judge(prompt, pair.ask(prompt, answer))
+        for prompt, legs in [(prompt, pair.ask(prompt, answer)) for prompt in AT_ONCE]:
             judge(prompt, legs)
         for prompt in SHARED:
-            judge(prompt, pair.ask(prompt, ANSWER))
+            judge(prompt, pair.ask(prompt, answer))
         return cached
 
 
@@ -273,9 +295,12 @@ def judged(plan: VllmPlan, seen: Compared, sent: dict[str, Any], received: dict[
         raise AssertionError(f"{cached} tokens of the prefiller and {pages:.0f} pages of the decoder were cached")
     if not plan.prefix_caching:
         expect(pages, 0, "the number of pages that did not come")
+    if plan.kv_bytes == FEW_BLOCKS_BYTES and not arrived["preemptions"]:
+        raise AssertionError("the decoder preempted no request")
+    preempted = f", {arrived['preemptions']} preemptions by the decoder" if arrived["preemptions"] else ""
     prefixes = f", {cached} tokens of the prefiller and {pages:.0f} pages of the decoder cached" if cached else ""
     return (
         f"{seen}, {len(PROMPTS)} last tokens judged equal, {arrived['pages_received']:.0f} pages,"
         f" {left['layers_sent_early']:.0f} of {left['layers_sent']:.0f} layers left before their pass ended,"
-        f" {replays[0]} and {replays[1]} graphs replayed{prefixes}"
+        f" {replays[0]} and {replays[1]} graphs replayed{prefixes}{preempted}"
     )

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 from gpu_check import pack
-from gpu_check.report import NotShown, Report, Skipped
+from gpu_check.report import NotShown, Report, Skipped, outcome_of
 
 
 def outcome(run: Callable[[], str], needs_gpu: bool = False, beside: bool = True) -> tuple[str, int]:
     """(the check's line, the status), beside a check that passes."""
     lines: list[str] = []
     report = Report(lines.append)
-    report.check("it", run)
+    report.add("it", outcome_of(run))
     if beside:
-        report.check("another", lambda: "seen")
+        report.add("another", outcome_of(lambda: "seen"))
     return lines[0], report.end(needs_gpu=needs_gpu)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gpu_check import pack, vllm_checks
 from gpu_check.report import NotShown
-from gpu_check.vllm_checks import PAGES, PROMPTS, Checks, Compared, judged
+from gpu_check.vllm_checks import FEW_BLOCKS_BYTES, PAGES, PROMPTS, Checks, Compared, judged
 from gpu_check.vllm_on_torch import extensions
 from gpu_check.vllm_on_torch.gather import NotGathered, gather
 from gpu_check.vllm_on_torch.plan import NO_VLLM, VLLM, VllmPlan
@@ -36,6 +36,7 @@ def at_rest(**changed: Any) -> dict[str, Any]:
         "pages_received": float(PAGES),
         "layers_sent": 8.0,
         "layers_sent_early": 2.0,
+        "preemptions": 0,
     }
     return {"held": changed.pop("held", {}), "figures": figures | changed}
 
@@ -64,6 +65,13 @@ def test_pair_fails_for_what_its_figures_show(changed: dict[str, Any], why: str)
         judged(plan(), Compared(), at_rest(), at_rest(**changed), 0)
 
 
+def test_pair_fails_where_blocks_were_enough() -> None:
+    few = plan(kv_bytes=FEW_BLOCKS_BYTES)
+    assert "3 preemptions" in judged(few, Compared(), at_rest(), at_rest(preemptions=3), 0)
+    with pytest.raises(AssertionError, match="preempted no request"):
+        judged(few, Compared(), at_rest(), at_rest(), 0)
+
+
 def test_pair_fails_where_shared_beginnings_were_not_found() -> None:
     with pytest.raises(AssertionError, match="were cached"):
         judged(plan(prefix_caching=True), Compared(), at_rest(), at_rest(), 0)
@@ -72,8 +80,9 @@ def test_pair_fails_where_shared_beginnings_were_not_found() -> None:
 def test_every_pair_needs_the_answers_of_vllm_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_checks, "packed", lambda: None)
     checks = Checks(tmp_path).all()
-    for name, check in checks.items():
+    for name, (check, after) in checks.items():
         if not name.startswith("alone"):
+            assert after in checks
             with pytest.raises(NotShown, match="to compare with"):
                 check()
 

@@ -86,7 +86,7 @@ class Engine:
             kv_transfer_config=None if plan.role == ALONE else connector,
             disable_log_stats=True,
         )
-        self._replays = Replays()
+        self._replays, self._preemptions = Replays(), Preemptions()
         self._engine = LLMEngine.from_engine_args(made, enable_multiprocessing=False)
 
     def described(self) -> dict[str, Any]:
@@ -139,7 +139,8 @@ class Engine:
         stats = worker._messenger.stats()
         named = {name: stats.counters.get(f"kv_messenger_{name}", 0.0) for name in FIGURES}
         compared = dict(stats.reasons.get("kv_messenger_last_tokens_compared", {}))
-        return named | {"compared": compared, "replays": self._replays.count}
+        counts = {"replays": self._replays.count, "preemptions": self._preemptions.count}
+        return named | {"compared": compared, **counts}
 
     @property
     def _core(self) -> Any:
@@ -171,6 +172,22 @@ class Replays:
             replay(graph)
 
         torch.cuda.CUDAGraph.replay = counted
+
+
+class Preemptions:
+    """Counts those of this process's scheduler, from now on."""
+
+    def __init__(self) -> None:
+        from vllm.v1.core.sched.scheduler import Scheduler
+
+        self.count = 0
+        preempt = Scheduler._preempt_request
+
+        def counted(scheduler: Any, *given: Any, **named: Any) -> Any:
+            self.count += 1
+            return preempt(scheduler, *given, **named)
+
+        Scheduler._preempt_request = counted
 
 
 def _ended(output: Any) -> dict[str, Any]:

@@ -1,0 +1,101 @@
+"""All checks, in the order in which they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gpu_check import (
+    capture_checks,
+    copy_checks,
+    counter_checks,
+    driver_checks,
+    killed_writer_checks,
+    page_checks,
+    pair_checks,
+)
+from gpu_check.report import LIMIT_SECONDS
+from gpu_check.right_pairs import RightPairs
+from gpu_check.vllm_checks import LIMIT_SECONDS as VLLM_LIMIT_SECONDS
+from gpu_check.vllm_checks import Checks
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check; `run` is called in a process of its own."""
+
+    name: str
+    run: Callable[[], str]
+    limit_seconds: int = LIMIT_SECONDS
+    measures: bool = False
+    """Its figures are worth something only while nothing else runs."""
+    after: str = ""
+    """The check whose answers it reads."""
+
+    @property
+    def needs_gpu(self) -> bool:
+        return self.name.startswith("gpu: ")
+
+
+def catalogue(logs: Path, stand_in: str, requests: int) -> list[Check]:
+    """`requests`: so many of each equal pair, which the comparison of last tokens must all find equal; 0: none."""
+    checks = [
+        Check("cpu: layer counter, stand-in for the driver", partial(counter_checks.on_stand_in, stand_in)),
+        Check("cpu: pair, tokens equal", partial(pair_checks.on_cpu, logs)),
+        *_measured(logs),
+        *_of_vllm(logs),
+        *_beside_each_other(logs),
+    ]
+    if requests:
+        many = RightPairs(logs, requests).all().items()
+        checks += [Check(f"gpu: vLLM {name}", run, VLLM_LIMIT_SECONDS) for name, run in many]
+    return checks
+
+
+def _measured(logs: Path) -> list[Check]:
+    """The pairs with graphs too: that layers leave before their pass has ended is a matter of time."""
+    in_device_memory = partial(pair_checks.in_device_memory, logs)
+    checks: dict[str, Callable[[], str]] = {
+        "what the driver answers": driver_checks.answers,
+        "the driver takes the counter's kernels": counter_checks.on_device,
+        "pair with graphs, KV in host memory, tcp": partial(pair_checks.in_host_memory, logs),
+        "pair with graphs, KV in device memory, cuda": partial(in_device_memory, "cuda"),
+        "pair with graphs, KV in device memory, staged tcp": partial(in_device_memory, "tcp"),
+        "pair, KV in device memory, staged shm to a decoder on the CPU": partial(
+            in_device_memory, "shm", decoder_on_cpu=True
+        ),
+        "cost of a bump": counter_checks.bump_cost,
+        "cost of a step": counter_checks.step_cost,
+        "512 scattered pages in one call": copy_checks.scattered,
+        "a context's memory": copy_checks.context_cost,
+        "rate of a long prompt, cuda": partial(pair_checks.rate, logs, "cuda"),
+        "rate of a long prompt, staged tcp": partial(pair_checks.rate, logs, "tcp"),
+    }
+    return [Check(f"gpu: {name}", run, measures=True) for name, run in checks.items()]
+
+
+def _of_vllm(logs: Path) -> list[Check]:
+    """First, since they are the longest."""
+    return [
+        Check(f"gpu: vLLM {name}", run, VLLM_LIMIT_SECONDS, after=f"gpu: vLLM {after}" if after else "")
+        for name, (run, after) in Checks(logs).all().items()
+    ]
+
+
+def _beside_each_other(logs: Path) -> list[Check]:
+    checks: dict[str, Callable[[], str]] = {
+        "killed prefillers, cuda": partial(pair_checks.killed_prefillers, logs, "cuda"),
+        "killed prefillers, staged tcp": partial(pair_checks.killed_prefillers, logs, "tcp"),
+        "captures beside traffic, cuda": partial(pair_checks.capturing, logs, "cuda"),
+        "captures beside traffic, staged tcp": partial(pair_checks.capturing, logs, "tcp"),
+        "driver calls beside a capture": capture_checks.beside_a_capture,
+        "a killed writer's queued writes": killed_writer_checks.late_writes,
+        "compute-sanitizer on the counter's kernels": counter_checks.under_sanitizer,
+        "capture and 1,000 replays": counter_checks.replays,
+        "page in host memory is complete, 10,000 times": page_checks.in_host_memory,
+        "page in device memory is complete, 10,000 times": page_checks.in_device_memory,
+        "8 allocations imported into one process": page_checks.eight_allocations,
+    }
+    return [Check(f"gpu: {name}", run) for name, run in checks.items()]
