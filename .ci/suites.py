@@ -172,8 +172,7 @@ def rdma() -> list[Suite]:
     return [in_bed] if found.returncode == 0 else []
 
 
-def without_servers() -> list[Suite]:
-    """Some at a time, the longest first, so that their ends come at about the same moment."""
+def in_the_loop() -> list[Suite]:
     return [
         Suite(
             "engine in the loop",
@@ -191,6 +190,13 @@ def without_servers() -> list[Suite]:
             limit_seconds=ENGINES_LIMIT_SECONDS,
             beside=True,
         ),
+    ]
+
+
+def without_servers() -> list[Suite]:
+    """Some at a time, the longest first, so that their ends come at about the same moment."""
+    return [
+        *in_the_loop(),
         Suite(
             "python, with SGLang",
             in_sglang(*pytest("python/tests/sglang", "python-sglang"), *CPU_KERNELS),
@@ -211,6 +217,13 @@ def without_servers() -> list[Suite]:
             "engine of plain torch",
             in_engine(*pytest("e2e-tests/torch_engine", "torch-engine")),
             "build/reports/torch-engine.xml",
+            quick=False,
+            beside=True,
+        ),
+        Suite(
+            "vLLM on a CUDA that computes nothing",
+            in_engine(*pytest("e2e-tests/uncomputed", "uncomputed")),
+            "build/reports/uncomputed.xml",
             quick=False,
             beside=True,
         ),

@@ -43,7 +43,9 @@ class VllmProcess(EngineProcess):
     """A vLLM and the way to it."""
 
     module = "gpu_check.vllm_on_torch"
-    path = (str(SITE),)
+    path: tuple[str, ...] = (str(SITE),)
+    start_limit_seconds = START_LIMIT_SECONDS
+    end_limit_seconds = END_LIMIT_SECONDS
 
     def __init__(self, plan: VllmPlan, log: Path) -> None:
         super().__init__(cast(Any, plan), log)
@@ -53,7 +55,7 @@ class VllmProcess(EngineProcess):
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            status = self._process.wait(END_LIMIT_SECONDS)
+            status = self._process.wait(self.end_limit_seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             status = self._process.wait()
@@ -61,7 +63,7 @@ class VllmProcess(EngineProcess):
             raise AssertionError(f"{self.plan.name} ended with status {status}, expected 0")
 
     def ready(self) -> dict[str, Any]:
-        return self._ready.result(START_LIMIT_SECONDS)
+        return self._ready.result(self.start_limit_seconds)
 
 
 @dataclass

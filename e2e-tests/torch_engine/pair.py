@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +31,9 @@ class EngineProcess:
     module = "torch_engine"
     path: tuple[str, ...] = ()
     """Further folders of modules."""
+    environment: Mapping[str, str] = {}
+    """Further variables."""
+    answer_limit_seconds = ANSWER_LIMIT_SECONDS
 
     def __init__(self, plan: EnginePlan, log: Path) -> None:
         self.plan = plan
@@ -45,7 +48,7 @@ class EngineProcess:
                 stdout=subprocess.PIPE,
                 stderr=lines,
                 text=True,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, **self.environment, "PYTHONPATH": path},
             )
         self._lock = threading.Lock()
         self._awaited: dict[str, Future[dict[str, Any]]] = {}
@@ -75,7 +78,7 @@ class EngineProcess:
         """Waits until nothing is left to do; what is held then, and the messenger's figures."""
         answer = self._await("rest")
         self._say({"do": "rest"})
-        return dict(answer.result(ANSWER_LIMIT_SECONDS)["rest"])
+        return dict(answer.result(self.answer_limit_seconds)["rest"])
 
     def capture(self, count: int) -> Future[dict[str, Any]]:
         """Starts `count` captures of a graph, one behind the other; the engine does nothing else meanwhile."""

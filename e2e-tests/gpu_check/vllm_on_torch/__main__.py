@@ -21,7 +21,7 @@ from gpu_check.vllm_on_torch.plan import ALONE, EAGER, VllmPlan
 
 STEP_SECONDS = 0.002
 """Between two steps of an engine that computes nothing: what a transfer has finished is taken by steps."""
-REST_SECONDS = 10.0
+REST_SECONDS = 60.0
 """How long what is held after the last answer may take to be given back."""
 MEMORY_SHARE = 0.05
 """Of the device's: vLLM does not start when less is free."""

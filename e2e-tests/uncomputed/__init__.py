@@ -1,0 +1,1 @@
+"""vLLM on a CUDA that computes nothing."""

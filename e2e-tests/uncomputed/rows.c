@@ -1,0 +1,147 @@
+/*
+ * What an attention layer does to KV where kernels compute nothing: at the layer's place in the stream or graph, each request of the
+ * step has the rows before its part compared with what they have to be, and those of its part written.
+ *
+ * A row belongs to a token at a position in a layer, and its bytes follow from the three alone. So a page that came
+ * from another engine is judged where attention would read it.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
+int cuStreamIsCapturing(void *stream, int *status);
+void *standInBytes(uint64_t address, size_t length_bytes);
+
+/* A request's tokens from the first, where their rows lie, and which of them are of this step: from `begin` to `end`. */
+struct Request {
+    int64_t begin, end;
+    const int64_t *slots;
+    const int32_t *tokens;
+};
+
+struct Step {
+    int64_t count;
+    struct Request requests[];
+};
+
+/* Strides in bytes. The values lie behind the keys, at `value_offset`. */
+struct Layer {
+    uint64_t keys;
+    int64_t value_offset, block_stride, token_stride, head_stride, head_bytes, head_count, block_tokens, number;
+    int64_t once;
+};
+
+static struct Step *current;
+static int64_t rows_read, rows_written, rows_wrong;
+static char first_wrong[200];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Mixes as splitmix64 does (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). */
+static uint64_t mixed(uint64_t value) {
+    value += 0x9e3779b97f4a7c15u;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+    return value ^ (value >> 31);
+}
+
+static uint64_t content(const struct Layer *layer, int64_t position, int32_t token, int64_t head, int part) {
+    uint64_t row = mixed(((uint64_t)position << 32) ^ (uint32_t)token);
+    return mixed(row ^ ((uint64_t)layer->number << 40) ^ ((uint64_t)head << 8) ^ (uint64_t)part);
+}
+
+/* Whether all bytes of the row are right; with `writes` they are made so. */
+static int row(const struct Layer *layer, int64_t slot, int64_t position, int32_t token, int writes) {
+    uint64_t at = layer->keys + (slot / layer->block_tokens) * layer->block_stride + (slot % layer->block_tokens) * layer->token_stride;
+    for (int64_t head = 0; head < layer->head_count; head++) {
+        for (int part = 0; part < 2; part++) {
+            uint64_t wanted = content(layer, position, token, head, part);
+            uint64_t *bytes = standInBytes(at + head * layer->head_stride + part * layer->value_offset, layer->head_bytes);
+            if (bytes == NULL) {
+                return 0; /* no memory is mapped there */
+            }
+            for (int64_t i = 0; i < layer->head_bytes / 8; i++) {
+                if (writes) {
+                    bytes[i] = wanted + i;
+                } else if (bytes[i] != wanted + i) {
+                    return 0;
+                }
+            }
+        }
+    }
+    return 1;
+}
+
+static void note_wrong(const struct Layer *layer, const struct Request *request, int64_t position) {
+    if (rows_wrong++ == 0) {
+        snprintf(first_wrong, sizeof first_wrong, "layer %ld at %lx, token %d at position %ld of %ld, slot %ld", (long)layer->number,
+                 (long)layer->keys, request->tokens[position], (long)position, (long)request->end, (long)request->slots[position]);
+    }
+}
+
+static void attend(void *given) {
+    struct Layer *layer = given;
+    pthread_mutex_lock(&lock);
+    for (int64_t i = 0; current != NULL && i < current->count; i++) {
+        const struct Request *request = &current->requests[i];
+        for (int64_t position = 0; position < request->end; position++) {
+            int writes = position >= request->begin;
+            if (!row(layer, request->slots[position], position, request->tokens[position], writes)) {
+                note_wrong(layer, request, position);
+            }
+            *(writes ? &rows_written : &rows_read) += 1;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    if (layer->once) {
+        free(layer);
+    }
+}
+
+static void begin(void *given) {
+    pthread_mutex_lock(&lock);
+    free(current);
+    current = given;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Of `count` requests: begins and ends, and for all of a request's tokens up to its end their slots and the tokens. */
+EXPORTED int rowsBeginStep(void *stream, int64_t count, const int64_t *begins, const int64_t *ends, const int64_t *slots,
+                           const int32_t *tokens) {
+    size_t total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        total += ends[i];
+    }
+    struct Step *step = malloc(sizeof *step + count * sizeof *step->requests + total * (sizeof *slots + sizeof *tokens));
+    int64_t *kept_slots = (int64_t *)&step->requests[count];
+    int32_t *kept_tokens = (int32_t *)(kept_slots + total);
+    memcpy(kept_slots, slots, total * sizeof *slots);
+    memcpy(kept_tokens, tokens, total * sizeof *tokens);
+    step->count = count;
+    for (int64_t i = 0, at = 0; i < count; at += ends[i++]) {
+        step->requests[i] = (struct Request){begins[i], ends[i], kept_slots + at, kept_tokens + at};
+    }
+    return cuLaunchHostFunc(stream, begin, step);
+}
+
+/* In a graph the layer is kept as long as the process lives. */
+EXPORTED int rowsLayer(void *stream, const struct Layer *given) {
+    int capturing = 0;
+    int asked = cuStreamIsCapturing(stream, &capturing);
+    struct Layer *layer = malloc(sizeof *layer);
+    *layer = *given;
+    layer->once = !capturing;
+    return asked != 0 ? asked : cuLaunchHostFunc(stream, attend, layer);
+}
+
+EXPORTED void rowsFigures(int64_t *read, int64_t *written, int64_t *wrong, char *first, size_t length) {
+    pthread_mutex_lock(&lock);
+    *read = rows_read, *written = rows_written, *wrong = rows_wrong;
+    snprintf(first, length, "%s", first_wrong);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,58 @@
+"""Writes what torch's libraries want of CUDA's runtime and of cuBLAS, and what the stand-in does not have.
+
+    python stubs.py CUDART_C OUT_FOLDER TORCH_LIB_FOLDER
+
+OUT_FOLDER/stubs.c: functions of the runtime that answer cudaErrorNotSupported; blas.c: a cuBLAS whose products are
+whatever was there before.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+WANTED = re.compile(r"\bU (\w+)@(libcudart|libcublas|libcublasLt)\.so")
+DEFINED = re.compile(r"^[\w ]+?[ *]+(\w+)\(", re.MULTILINE)
+NOT_SUPPORTED = 801
+MAKES_A_HANDLE = re.compile(r"cublasCreate_v2|cublasLt\w*Create")
+BLAS = {
+    "cublasLtMatmulAlgoGetHeuristic": "(void *a, void *b, void *c, void *d, void *e, void *f, void *g, int n, void *r,"
+    " int *found) { return *found = 1, 0; }",
+    "cublasGetMathMode": "(void *handle, int *mode) { return *mode = 0, 0; }",
+    "cublasGetPointerMode_v2": "(void *handle, int *mode) { return *mode = 0, 0; }",
+    "cublasLtGetVersion": "(void) { return 130000; }",
+}
+
+
+def main() -> None:
+    source, out, libraries = map(Path, sys.argv[1:])
+    runtime, blas = wanted(libraries)
+    runtime -= set(DEFINED.findall(source.read_text("utf-8")))
+    lines = [f"int {name}(void) {{ return {NOT_SUPPORTED}; }}" for name in sorted(runtime)]
+    (out / "stubs.c").write_text("\n".join(lines) + "\n", "utf-8")
+    lines = ["#include <stdlib.h>", *(stub(name) for name in sorted(blas))]
+    (out / "blas.c").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def wanted(libraries: Path) -> tuple[set[str], set[str]]:
+    runtime: set[str] = set()
+    blas: set[str] = set()
+    for library in libraries.glob("lib*.so"):
+        listed = subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=True)
+        for name, owner in WANTED.findall(listed.stdout):
+            (runtime if owner == "libcudart" else blas).add(name)
+    return runtime, blas
+
+
+def stub(name: str) -> str:
+    if name in BLAS:
+        return f"long {name}{BLAS[name]}"
+    if MAKES_A_HANDLE.fullmatch(name):
+        return f"int {name}(void **made) {{ return *made = calloc(1, 4096), 0; }}"
+    return f"int {name}(void) {{ return 0; }}"
+
+
+if __name__ == "__main__":
+    main()

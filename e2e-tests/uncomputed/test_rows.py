@@ -1,0 +1,113 @@
+"""Rows of KV on a CUDA that computes nothing: those that are right pass, and one wrong byte is found and named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from uncomputed.pair import environment, stand_ins
+
+FIRST, SECOND = [7, 8, 2], [4, 9, 0]
+"""Blocks of one request, as two engines have them."""
+PROMPT_TOKENS = 40
+
+STORY = """
+import ctypes, json, os, sys
+from types import SimpleNamespace as Of
+
+import torch
+from uncomputed.rows import Rows
+
+rows = Rows(ctypes.CDLL(os.environ["KV_MESSENGER_UNCOMPUTED_ROWS"]))
+given = json.loads(sys.argv[1])
+kv = torch.zeros((10, 2, 16, 2 * 64), dtype=torch.bfloat16, device="cuda")
+keys, values = kv.transpose(1, 2).split(64, dim=-1)
+
+
+def step(new, cached, count):
+    nothing = Of(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+    rows.begin_step(
+        Of(
+            finished_req_ids=[],
+            scheduled_new_reqs=new,
+            scheduled_cached_reqs=cached or nothing,
+            num_scheduled_tokens={"a": count},
+        )
+    )
+
+
+def request(blocks, computed):
+    prompt = list(range(100, 100 + given["prompt"]))
+    named = {"req_id": "a", "prefill_token_ids": None, "prompt_token_ids": prompt}
+    return Of(block_ids=(blocks,), num_computed_tokens=computed, **named)
+
+
+stream = torch.cuda.Stream()
+with torch.cuda.stream(stream):
+    if given["graph"]:
+        graph = torch.cuda.CUDAGraph()
+        step([], None, 0)
+        with torch.cuda.graph(graph, stream=stream):
+            rows.layer(keys, values)
+        attend = graph.replay
+    else:
+        attend = lambda: rows.layer(keys, values)
+    step([request(given["first"], 0)], None, given["prompt"])
+    attend()
+    stream.synchronize()
+    moved = torch.zeros(kv.shape, dtype=kv.dtype)
+    moved.copy_(kv)
+    for one, other in zip(given["first"], given["second"]):
+        moved[other] = moved[one].clone()
+    if given["wrong"] is not None:
+        block, head, token, byte = given["wrong"]
+        moved.view(torch.uint8)[block, head, token, byte] ^= 1
+    kv.copy_(moved)
+    step([request(given["second"], given["prompt"] - 1)], None, 1)
+    attend()
+    stream.synchronize()
+print(json.dumps(rows.figures() | {"sampled": rows.sampled}))
+"""
+
+
+def story(graph: bool, wrong: tuple[int, int, int, int] | None = None) -> dict[str, Any]:
+    """A prompt's rows are written, its pages copied to other blocks, and read there; `wrong`: one byte of a page."""
+    given = {"graph": graph, "first": FIRST, "second": SECOND, "prompt": PROMPT_TOKENS, "wrong": wrong}
+    folder = str(Path(__file__).resolve().parent.parent)
+    ran = subprocess.run(
+        [sys.executable, "-c", STORY, json.dumps(given)],
+        env={**os.environ, **environment(stand_ins()), "PYTHONPATH": folder},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return dict(json.loads(ran.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_rows_are_right_wherever_their_pages_lie(graph: bool) -> None:
+    figures = story(graph)
+    assert figures["rows_wrong"] == 0, figures["first_wrong"]
+    assert figures["rows_written"] == PROMPT_TOKENS + 1
+    assert figures["rows_read"] == PROMPT_TOKENS - 1
+    assert figures["sampled"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "position"), [((4, 0, 0, 0), 0), ((9, 1, 15, 255), 31), ((0, 1, 6, 128), PROMPT_TOKENS - 2)]
+)
+def test_one_wrong_byte_is_found(wrong: tuple[int, int, int, int], position: int) -> None:
+    figures = story(True, wrong)
+    assert figures["rows_wrong"] == 1
+    assert f"at position {position} of {PROMPT_TOKENS}" in figures["first_wrong"]
+
+
+def test_row_that_is_computed_anew_is_not_read() -> None:
+    assert story(False, (0, 0, 7, 0))["rows_wrong"] == 0
