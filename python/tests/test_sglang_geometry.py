@@ -11,6 +11,7 @@ from kv_connector import OptionError
 from kv_connector.sglang.geometry import (
     Place,
     describe,
+    draft_has_heads,
     full_pool,
     index_buffers,
     indexed_pool,
@@ -77,6 +78,16 @@ def test_should_ask_all_ranks_that_hold_heads_of_any_pool() -> None:
     assert ranks_with_heads_of(Place(2, 0, 1, 0), [4], 4) == [0, 1]
     assert ranks_with_heads_of(Place(2, 0, 1, 0), [4, 1], 4) == [0, 1, 2, 3]
     assert ranks_with_heads_of(Place(2, 0, 1, 0), [4, 3], 4) == []
+
+
+@pytest.mark.parametrize(
+    ("draft_lengths", "has_heads"),
+    [([], False), ([18432], False), ([18432, 18432], False), ([4096, 4096], True), ([18432, 4096], True)],
+)
+def test_should_tell_a_draft_with_heads_from_a_latent_one(draft_lengths: list[int], has_heads: bool) -> None:
+    kv_args = SimpleNamespace(num_draft_entries=len(draft_lengths), kv_item_lens=[18432, 18432, *draft_lengths])
+    assert draft_has_heads(kv_args, latent=True) == has_heads
+    assert not draft_has_heads(kv_args, latent=False), "pages of heads are divided among ranks like the draft's"
 
 
 def test_should_describe_layers_with_a_window_as_a_group_of_their_own() -> None:

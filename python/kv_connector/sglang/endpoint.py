@@ -357,6 +357,12 @@ class TransferEndpoint(CommonEndpoint):
                 f"the prefiller at {bootstrap_addr} has attention CP {info.attn_cp_size}, expected 1:"
                 " start it without --attn-cp-size"
             )
+        if info.attn_tp_size != self.attn_tp_size and geometry.draft_has_heads(self.kv_args, self._latent):
+            return (
+                f"the prefiller at {bootstrap_addr} has attention TP {info.attn_tp_size}, expected {self.attn_tp_size}"
+                " as here: latent KV comes from any rank, and the draft's KV has heads; start both with the same"
+                " --tp-size, or serve without --speculative-algorithm"
+            )
         here = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
         tp_ranks = geometry.ranks_with_heads_of(here, self._kv_head_counts, info.attn_tp_size)
         if not tp_ranks:

@@ -82,6 +82,16 @@ def kv_buffers(kv_args: Any, latent: bool) -> list[Buffer]:
     return sorted(buffers, key=lambda buffer: order[buffer.name])
 
 
+def draft_has_heads(kv_args: Any, latent: bool) -> bool:
+    """Whether a draft with heads lies beside latent KV. A latent draft has pages as long as the model's.
+
+    Latent KV is whole on each rank, so any may send it. With as many ranks on both sides each receives from its
+    counterpart, and the draft's heads with it; otherwise a rank would get the draft's heads of another one.
+    """
+    count = len(kv_args.kv_item_lens) - kv_args.num_draft_entries
+    return latent and not set(kv_args.kv_item_lens[count:]) <= set(kv_args.kv_item_lens[:count])
+
+
 def _names(kind: str, count: int, latent: bool, first: int) -> Iterable[tuple[tuple[bool, int, int], str]]:
     """((whether draft, layer, part), name) of each entry: first all K, then all V."""
     draft = kind == "draft"
