@@ -14,7 +14,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** What peers are told to dial is not what is listened on: names that only peers know, and ports of a relay. */
-@Timeout(120)
+@Timeout(900)
 class AdvertisedAddressTest {
     private static final int PROMPT_TOKENS = 40;
     private static final List<Integer> SOURCE_PAGES = List.of(9, 4, 17);

@@ -7,7 +7,7 @@ import org.junit.jupiter.api.Timeout;
 
 class AotTrainingTest {
     @Test
-    @Timeout(120)
+    @Timeout(900)
     void shouldFetchOnceOverTheTransportItIsTold() {
         assertThatCode(() -> AotTraining.main(new String[] {"tcp"})).doesNotThrowAnyException();
     }

@@ -15,7 +15,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** What a child process of an engine would inherit of its messenger: nothing. */
-@Timeout(60)
+@Timeout(900)
 class CloseOnExecTest {
     /** O_CLOEXEC, as /proc shows the flags of a descriptor. */
     private static final int CLOSE_ON_EXEC = 02000000;

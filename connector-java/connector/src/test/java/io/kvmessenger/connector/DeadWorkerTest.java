@@ -20,7 +20,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** An error ends the transfer engine's worker: the messenger says so everywhere, and holds back nothing that it may end. */
-@Timeout(60)
+@Timeout(900)
 class DeadWorkerTest {
     private static final int POLL_BYTES = 1 << 20;
     private static final int PROMPT_TOKENS = 2 * EngineDouble.PAGE_TOKENS;

@@ -21,7 +21,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Two whole messengers whose KV caches are in memory of a device; the driver is whatever the loader finds, in test runs a stand-in. */
-@Timeout(60)
+@Timeout(900)
 final class DeviceMemoryTest {
     private static final int PROMPT_TOKENS = 40;
     private static final List<Integer> SOURCE_PAGES = List.of(9, 4, 17);

@@ -9,7 +9,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Which layers leave while a forward pass runs, by the counter that the engine bumps across the boundary. */
-@Timeout(60)
+@Timeout(900)
 class EarlyLayersTest {
     private static final String LAYERS_SENT = "kv_messenger_layers_sent";
     private static final int LAYERS = EngineDouble.LAYER_COUNT;

@@ -14,7 +14,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** Messengers without any KV, in a process in which two others move KV. */
-@Timeout(600)
+@Timeout(900)
 class EchoSubjectTest {
     private static final int LENGTH_BYTES = 300_000;
     private static final String WORD = "marco";

@@ -56,7 +56,7 @@ class EventQueueTest {
     }
 
     @Test
-    @Timeout(60)
+    @Timeout(900)
     void shouldEndTheWaitOfEveryThreadWithAnEvent() throws Exception {
         List<Thread> waiting = new ArrayList<>();
         for (int i = 0; i < 3; i++) {
@@ -77,7 +77,7 @@ class EventQueueTest {
 
     /** An event may come at any moment of a wait's begin; a wait that missed one would last until the time is over. */
     @Test
-    @Timeout(60)
+    @Timeout(900)
     void shouldNeverMissAnEventThatComesWhileAWaitBegins() throws Exception {
         int count = 20_000;
         Thread.ofPlatform().start(() -> {

@@ -17,7 +17,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** What a fence says of writes that have not ended: pages that are read must not be overwritten. */
-@Timeout(60)
+@Timeout(900)
 class FenceTest {
     @TempDir
     Path folder;

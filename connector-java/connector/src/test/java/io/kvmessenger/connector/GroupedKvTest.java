@@ -11,7 +11,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** Caches of two and three KV groups between two real messengers: every row of the decoder's memory is compared. */
-@Timeout(120)
+@Timeout(900)
 class GroupedKvTest {
     private static final int PROMPT_TOKENS = 53;
     private static final List<Group> PREFILLER =

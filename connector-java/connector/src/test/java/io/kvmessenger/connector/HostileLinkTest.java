@@ -21,7 +21,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Control links of unproven peers that are slow, silent, many, or that lie: each costs little, ends, and disturbs no other. */
-@Timeout(600)
+@Timeout(900)
 class HostileLinkTest {
     /** {@code -Dfuzz.links=10000}: links opened and dropped. */
     private static final int DROPPED_LINK_COUNT = Integer.getInteger("fuzz.links", 500);

@@ -34,7 +34,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** How a prefiller asks its own engine for a prompt that only a decoder was given, and what comes of its answer. */
-@Timeout(60)
+@Timeout(900)
 class HttpIntakeTest {
     private static final int PROMPT_TOKENS = 2;
 

@@ -10,7 +10,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** A prompt of a million tokens in chunks of 512, on 126 layers, between two real messengers: every byte is compared. */
-@Timeout(300)
+@Timeout(900)
 class LongPromptTest {
     private static final int PROMPT_TOKENS = 1_000_000;
     private static final int CHUNK_TOKENS = 512;

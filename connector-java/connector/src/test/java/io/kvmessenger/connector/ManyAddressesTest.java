@@ -13,7 +13,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** A name with several addresses, of which a peer listens on one: every address is tried, within one limit. */
-@Timeout(60)
+@Timeout(900)
 class ManyAddressesTest {
     private static final int PROMPT_TOKENS = 4;
 

@@ -44,7 +44,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** How the messenger's thread waits, ends and stays alive, on a clock and ports of the test's. */
-@Timeout(value = 120, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
+@Timeout(value = 900, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
 final class MessengerAgentTest {
     private static final int PAGE_TOKENS = 4;
     private static final int PAGE_COUNT = 8;

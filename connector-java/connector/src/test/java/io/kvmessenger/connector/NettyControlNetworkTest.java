@@ -20,7 +20,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** How much of this process one peer's links can take. */
-@Timeout(60)
+@Timeout(900)
 class NettyControlNetworkTest {
     private static final int LINKS_MAX = 3;
     private static final int FRAME_TEXT_BYTES = 32 << 10;

@@ -17,7 +17,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /** Real messengers over real transports between sharded engines, a process for each messenger: bytes are compared. */
-@Timeout(300)
+@Timeout(900)
 class ShardingTest {
     private static final int PROMPT_TOKENS = 40; // two full pages and a half
     private static final int TRANSFERS_EACH = 3;

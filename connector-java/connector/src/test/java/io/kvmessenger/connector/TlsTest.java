@@ -23,7 +23,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Control links with TLS: two whole messengers, and peers that have none, another one, or half of one. */
-@Timeout(60)
+@Timeout(900)
 class TlsTest {
     private static final int HANDSHAKE_RECORD = 0x16;
 

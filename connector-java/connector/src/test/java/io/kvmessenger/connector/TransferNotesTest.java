@@ -10,7 +10,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** What a transfer engine says of how it reaches memory is a line of the log, once memory is registered. */
-@Timeout(60)
+@Timeout(900)
 final class TransferNotesTest {
     private static final String NOTE = "memory of device 0 is reached in a way that is worth a line";
 

@@ -12,7 +12,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Two whole messengers in one process, driven as engines drive them: by JSON, with real sockets between them. */
-@Timeout(60)
+@Timeout(900)
 class TwoMessengersTest {
     private static final int PROMPT_TOKENS = 40; // two full pages and a half
     private static final List<Integer> SOURCE_PAGES = List.of(9, 4, 17);

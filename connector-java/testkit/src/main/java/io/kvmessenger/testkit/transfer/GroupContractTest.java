@@ -33,7 +33,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Requirements on every transport for requests to several peers. A transport's test inherits all of it. */
-@Timeout(120)
+@Timeout(900)
 public abstract class GroupContractTest {
     private static final int MEMBERS = 3;
     private static final int MEMORY_BYTES = 1 << 20;

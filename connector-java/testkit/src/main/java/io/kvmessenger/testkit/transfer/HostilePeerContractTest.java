@@ -29,7 +29,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** What every socket-based transport must survive, and what it must release when it is closed. */
-@Timeout(120)
+@Timeout(900)
 public abstract class HostilePeerContractTest {
     private static final byte[] NONCE = new byte[Hello.NONCE_LENGTH_BYTES];
     private static final LibC LIB_C = new FfmLibC();

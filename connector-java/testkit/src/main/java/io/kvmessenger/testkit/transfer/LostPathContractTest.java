@@ -35,7 +35,7 @@ import org.junit.jupiter.api.Timeout;
  * <p>Run at length by {@code make lost-paths}: then a socket breaks every 100 ms in every other second, and the speed
  * of a second peer is compared between these seconds and the others.
  */
-@Timeout(300)
+@Timeout(900)
 public abstract class LostPathContractTest {
     private static final int PAGE_BYTES = 16 << 10;
     private static final int PAGE_COUNT = 256;

@@ -20,7 +20,7 @@ import org.junit.jupiter.api.Timeout;
  * Requirements when a peer has no path of the preferred transport left: its writes take the next transport of both,
  * none is lost, duplicated or delayed forever, and the preferred one is used again when it is back.
  */
-@Timeout(120)
+@Timeout(900)
 public abstract class NextTransportContractTest extends RoundsOfPages {
     private static final long PATH_LIMIT_NS = 2_000_000_000L;
 

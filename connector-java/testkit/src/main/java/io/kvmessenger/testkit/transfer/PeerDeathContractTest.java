@@ -25,7 +25,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Requirements on every transport when a peer's process dies or is stopped: real processes, real signals. */
-@Timeout(180)
+@Timeout(900)
 public abstract class PeerDeathContractTest {
     private static final int PAGE_BYTES = 65536;
     private static final long MEMORY_BYTES = 64L * PAGE_BYTES;

@@ -27,7 +27,7 @@ import org.junit.jupiter.api.Timeout;
  * Requirements on every transport for reads: {@code target} reads pages of {@code writer}, over the link by which that
  * writes. A transport's test inherits all of it.
  */
-@Timeout(120)
+@Timeout(900)
 public abstract class ReadContractTest extends WriterAndTarget {
     private static final int ROUNDS = 40;
     /** The content of the owner's pages after they are reused. */

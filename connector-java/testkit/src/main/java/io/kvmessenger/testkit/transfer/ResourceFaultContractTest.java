@@ -12,7 +12,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Requirements on an engine when the operating system is out of resources: one peer is lost, not the worker. */
-@Timeout(180)
+@Timeout(900)
 public abstract class ResourceFaultContractTest {
     private static final String FEW_DESCRIPTORS = "ulimit -n 256";
     /** In units of 512 or 1,024 bytes, depending on the shell: in both cases less than a ring of immediates. */

@@ -27,7 +27,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Requirements on every transport. A transport's test inherits all of it and names the transport. */
-@Timeout(120)
+@Timeout(900)
 public abstract class TransportContractTest extends WriterAndTarget {
     private static final int ROUNDS = 200;
 

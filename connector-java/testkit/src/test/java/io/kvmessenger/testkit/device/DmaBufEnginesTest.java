@@ -33,7 +33,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** What an engine does with device memory that verbs may reach by dma-buf: directly where all can, as before where one cannot. */
-@Timeout(120)
+@Timeout(900)
 final class DmaBufEnginesTest extends WriterAndTarget {
     private static final int OUT_OF_MEMORY = 2;
     private static final int[] ALL = IntStream.range(0, PAGE_COUNT).toArray();

@@ -7,7 +7,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** A write longer than the device's longest message ended the path, and with it an attempt to use the device again. */
-@Timeout(300)
+@Timeout(900)
 final class VerbsLongestPageTest {
     private final DmaBufEngines engines = new DmaBufEngines();
 

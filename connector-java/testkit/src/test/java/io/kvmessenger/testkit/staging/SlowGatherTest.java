@@ -13,7 +13,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** A device that takes longer over a copy than a path may be silent: the path has nothing of the write, and is not to blame. */
-@Timeout(120)
+@Timeout(900)
 final class SlowGatherTest extends WriterAndTarget {
     /** The limit of a path's silence over tcp. */
     private static final long CONNECT_LIMIT_NS = 300_000_000;

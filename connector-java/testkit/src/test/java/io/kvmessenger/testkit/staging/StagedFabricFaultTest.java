@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Pages of a device that are gathered for libfabric: copies that fail, peers that are given up amid copies, targets on devices. */
-@Timeout(120)
+@Timeout(900)
 final class StagedFabricFaultTest extends WriterAndTarget {
     private static final long LONG_DELAY_NS = 5_000_000;
     private static final int OUT_OF_MEMORY = 2;

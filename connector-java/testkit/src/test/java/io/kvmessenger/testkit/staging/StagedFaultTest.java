@@ -31,7 +31,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Copies between a device and page-locked memory that fail, that are told done too early, and that are not done yet. */
-@Timeout(120)
+@Timeout(900)
 final class StagedFaultTest extends WriterAndTarget {
     private static final long LONG_DELAY_NS = 20_000_000;
     private static final long LONG_MEMORY_BYTES = 24L << 20;

@@ -11,7 +11,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Device memory that is gathered: a page longer than the long slab was copied past the end of the pinned memory. */
-@Timeout(300)
+@Timeout(900)
 final class StagedLongestPageTest {
     private static final long PAGE_MAX_BYTES = StagingLimits.STANDARD.pageMaxBytes();
 

@@ -16,7 +16,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** Many peers that dial one target at the same moment, as after its start: all are served, by their fastest transport. */
-@Timeout(300)
+@Timeout(900)
 final class ConnectStormTest {
     private static final long MEMORY_BYTES = 4096;
     private static final long CONNECT_LIMIT_NS = TimeUnit.MINUTES.toNanos(2);

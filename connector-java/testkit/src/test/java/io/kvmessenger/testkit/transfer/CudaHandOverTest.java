@@ -34,7 +34,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Two processes: one has memory of a device in some form, the other writes into it, and the first looks at what has arrived. */
-@Timeout(120)
+@Timeout(900)
 final class CudaHandOverTest {
     private static final int PAGE_BYTES = 4096;
     private static final int PAGE_COUNT = 1100;

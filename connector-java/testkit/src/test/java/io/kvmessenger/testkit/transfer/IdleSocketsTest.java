@@ -15,7 +15,7 @@ import org.junit.jupiter.params.provider.ValueSource;
  * Connections that a firewall forgets while nothing moves, any of a peer's: their end is found before the next write
  * needs them, since none of them is judged by another one. In time that the test moves.
  */
-@Timeout(300)
+@Timeout(900)
 final class IdleSocketsTest {
     private static final int STREAMS = 2;
     private static final int WRITE_BYTES = 4096;

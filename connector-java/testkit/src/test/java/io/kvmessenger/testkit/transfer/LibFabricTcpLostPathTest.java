@@ -29,7 +29,7 @@ import org.junit.jupiter.api.Timeout;
  * peer. Each request ends once, those that failed with a reason; nothing is counted twice, nothing lands after the admission has
  * ended; all other peers go on; and the next connection works.
  */
-@Timeout(120)
+@Timeout(900)
 final class LibFabricTcpLostPathTest extends WriterAndTarget {
     private static final int BREAKS = 12;
     /** Also how long it may take until it is known that something does not arrive. */

@@ -33,7 +33,7 @@ import org.junit.jupiter.api.Timeout;
  *
  * <p>{@code -Dkvmessenger.wire.seconds=5} has the link down for longer than the suite does.
  */
-@Timeout(180)
+@Timeout(900)
 final class LibFabricWireTest {
     private static final long DOWN_NS = TimeUnit.SECONDS.toNanos(1) * Long.getLong("kvmessenger.wire.seconds", 1);
     private static final int ROUNDS = 8;

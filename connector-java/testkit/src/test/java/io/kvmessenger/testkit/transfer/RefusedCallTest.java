@@ -17,7 +17,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** One call that the operating system refuses harms the connection that it was made for, and no other. */
-@Timeout(180)
+@Timeout(900)
 final class RefusedCallTest {
     private static final long MEMORY_BYTES = 1 << 16;
     /** A peer that is not answered waits so long. */

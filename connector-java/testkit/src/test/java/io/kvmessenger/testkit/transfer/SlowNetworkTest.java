@@ -19,7 +19,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** One write that takes the network many times the limit within which a path must move: it arrives once. */
-@Timeout(300)
+@Timeout(900)
 final class SlowNetworkTest {
     private static final long WRITE_BYTES = 64 << 20;
     /** So that the kernel's buffers, and the steps in which it acknowledges, are small beside what a limit moves. */

@@ -29,7 +29,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** What stands on the wire where tcp sockets are sealed, and what becomes of bytes that are changed there. */
-@Timeout(60)
+@Timeout(900)
 final class TcpSealingTest {
     private static final int MEMORY_BYTES = 1 << 20;
     /** Of the payload, as it is looked for on the wire. */

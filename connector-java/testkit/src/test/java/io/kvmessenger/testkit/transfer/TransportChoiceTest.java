@@ -27,7 +27,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Which transport two engines meet on. */
-@Timeout(60)
+@Timeout(900)
 final class TransportChoiceTest {
     private static final LibC LIB_C = new FfmLibC();
     private static final long MEMORY_BYTES = 1 << 16;

@@ -14,7 +14,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** What happens to writes over verbs when their wire loses packets, is cut and restored, or their target does not look. */
-@Timeout(120)
+@Timeout(900)
 final class VerbsLostPathTest extends VerbsRounds {
     private static final int SWALLOWED = 3;
     /** More than a target posts receives for. */

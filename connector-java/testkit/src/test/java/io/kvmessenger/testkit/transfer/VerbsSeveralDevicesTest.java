@@ -21,7 +21,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Writes by several devices at once, each at a wire of its own: what goes where, and what a wire or a peer that is lost may cost. */
-@Timeout(120)
+@Timeout(900)
 final class VerbsSeveralDevicesTest extends VerbsRounds {
     private static final int ROUNDS = 5;
     private static final int LOST = 1;

@@ -12,7 +12,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** What a runner owes its agent, whatever ends it. */
-@Timeout(value = 60, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
+@Timeout(value = 900, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
 final class AgentRunnerTest {
     private static final Duration LIMIT = Duration.ofSeconds(30);
 

@@ -216,7 +216,7 @@ final class SeveralWorkersTest {
     }
 
     @Test
-    @Timeout(value = 20, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
+    @Timeout(value = 900, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
     void shouldEndTheOtherWorkersThreadWhenOneFails() {
         EventLoop second = new EventLoop(LIB_C, System::nanoTime);
         OwnThreads[] made = new OwnThreads[1];

@@ -114,7 +114,7 @@ final class WorkerTest {
      * before it sleeps. A wake-up that is lost shows as a test that does not end.
      */
     @Test
-    @Timeout(value = 20, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
+    @Timeout(value = 900, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
     void shouldNotSleepOverACommandThatCameWhileItLooked() {
         AtomicBoolean done = new AtomicBoolean();
         domain.onDutyCycle = () -> {
@@ -128,7 +128,7 @@ final class WorkerTest {
 
     /** A worker that sleeps nevertheless shows as a test that does not end. */
     @Test
-    @Timeout(value = 20, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
+    @Timeout(value = 900, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
     void shouldSleepShortlyWhileADomainHasSomethingToDoSoon() {
         domain.done = Domain.LOOK_SOON;
         worker.park(Integer.MAX_VALUE, () -> false);
