@@ -309,8 +309,8 @@ class TransferEndpoint(CommonEndpoint):
             return False
         del self._first_contacts[bootstrap_addr]
         fault = contact.exception()
-        if fault is None:
-            return contact.result()
+        if fault is None:  # what it has learnt may have been forgotten since; SGLang calls this again
+            return contact.result() and bootstrap_addr in self.prefill_info_table
         # Raised here, the error would end the scheduler; stored, it fails the requests that name this prefiller.
         self._unfit[bootstrap_addr] = (str(fault), time.monotonic())
         self.prefill_info_table[bootstrap_addr] = PrefillServerInfo(

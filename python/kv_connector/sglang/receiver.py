@@ -256,3 +256,5 @@ class Receiver(BaseKVReceiver):
         """Called when the scheduler drops the request."""
         if self._incoming is not None:
             self.kv_mgr.exchange.abandon(self._incoming)
+        if self.bootstrap_room != NO_ROOM:  # one for a request that was served would be the next one's of this room
+            self.kv_mgr.failure_records.pop(self.bootstrap_room, None)

@@ -1,0 +1,163 @@
+"""The backend, broken on purpose in one place: the stories must find each of these, or they would find none like it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from kv_connector.runtime.commands import PrefillEnded
+from kv_connector.runtime.facade import Stopped
+from kv_connector.sglang import sender as sender_module
+from kv_connector.sglang.endpoint import TransferEndpoint
+from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.page_list import PageList
+from kv_connector.sglang.receiver import Receiver
+from kv_connector.sglang.sender import Sender
+from kv_connector.sglang.sglang_api import KVPoll
+
+_on: Callable[..., Any] = Exchange._on
+_own_state: Callable[..., Any] = Sender._own_state
+_report: Callable[..., Any] = Sender._report
+_abort: Callable[..., Any] = Sender.abort
+_find: Callable[..., Any] = TransferEndpoint.try_ensure_parallel_info
+_receiver_abandons: Callable[..., Any] = Receiver.ensure_abort_notified
+_fetch: Callable[..., Any] = Exchange.fetch
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault."""
+
+    what: str
+    where: Any
+    name: str
+    otherwise: Any
+    seed: int
+    """The first story that finds it; -1 = none is known to."""
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """The fault is there."""
+        with mock.patch.object(self.where, self.name, self.otherwise):
+            yield
+
+
+def _abort_at_once(self: Any) -> None:
+    _abort(self)
+    self.conclude_state = KVPoll.Failed
+
+
+def _no_fence(_self: Any, out: Any) -> None:
+    out.released = True
+
+
+def _no_word(_self: Any, **_named: Any) -> None:
+    pass
+
+
+def _no_decline(self: Any, **named: Any) -> None:
+    if self._incoming is not None:
+        _receiver_abandons(self, **named)
+
+
+def _names_again(self: Any, *arguments: Any, **named: Any) -> Any:
+    self._count = itertools.count(1)
+    return _fetch(self, *arguments, **named)
+
+
+def _sent_is_success(self: Any) -> Any:
+    state = _own_state(self)
+    return KVPoll.Success if state == KVPoll.Transferring and self._outgoing.ended else state
+
+
+def _deaf_to_stops(self: Any, event: Any) -> None:
+    if not isinstance(event, Stopped):
+        _on(self, event)
+
+
+def _fail_in_silence(self: Any, reason: str) -> None:
+    self._outgoing.failure = self._outgoing.failure or reason
+    self.conclude_state = KVPoll.Failed
+
+
+def _finish_early(self: Any, chunk: Any) -> None:
+    _report(self, chunk)
+    self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
+
+
+def _give_unseen(self: Any, pages: Any) -> None:
+    planned = self._from(self.given, self.given + len(pages))
+    self._pages.extend(pages[len(planned) :])
+    self.given += len(pages)
+
+
+def _no_second_look(self: Any, failure: str) -> int:
+    return int(self._fail(failure))
+
+
+def _stale_contact(self: Any, bootstrap_addr: str) -> bool:
+    contact = self._first_contacts.get(bootstrap_addr)
+    was_told = contact is not None and contact.done() and contact.exception() is None and contact.result()
+    return _find(self, bootstrap_addr) or bool(was_told)
+
+
+def _forget_nothing(_self: Any, _bootstrap_addr: str) -> None:
+    pass
+
+
+def _ends_once(self: Any, now: float) -> None:
+    for incoming in self._incoming.values():
+        if now >= incoming.deadline_seconds:
+            self._client.give_up("no end of a fetch")
+            return
+
+
+def _fetches_without_limit(self: Any, now: float) -> None:
+    for out in self._outgoing.values():
+        if out.end is not None and now >= out.end_due_seconds:
+            out.end_due_seconds = now + self._unheard_seconds
+            self._client.submit(out.end)
+
+
+def _taken_unasked(self: Any, step: int, counter_start: int, chunks: Any) -> bool:
+    from kv_connector.runtime.commands import Step
+
+    self._client.submit(Step(step, counter_start, chunks))
+    return not self._dead
+
+
+def _abort_untold(self: Any, out: Any, reason: str) -> None:
+    if not out.released:
+        out.failure = out.failure or reason
+        if out.ended:
+            self._end(out, PrefillEnded(out.request, "aborted"))
+
+
+MUTANTS = (
+    Mutant("an abort does not wait for the release of a finished prompt", Sender, "abort", _abort_at_once, -1),
+    Mutant("pages are freed on the failure of another rank before the fence", Exchange, "fence", _no_fence, -1),
+    Mutant("an aborted fetch is not abandoned", Receiver, "ensure_abort_notified", _no_word, -1),
+    Mutant("a decline is not sent", Receiver, "ensure_abort_notified", _no_decline, -1),
+    Mutant("pages of an aborted fetch are free at once", Exchange, "is_quiet", lambda *_: True, -1),
+    Mutant("a fetch's name is given again", Exchange, "fetch", _names_again, -1),
+    Mutant("a prompt waits for its decoder without a limit", Sender, "_poll_grant", lambda _: KVPoll.Bootstrapping, -1),
+    Mutant("an end without an answer is not reported again", Exchange, "_look_after_waits", _ends_once, -1),
+    Mutant("a fetch without an end is awaited for ever", Exchange, "_look_after_waits", _fetches_without_limit, -1),
+    Mutant("pages that the cache replaces are sent during their pass", Sender, "leave_to_send", lambda _: None, -1),
+    Mutant("cached pages are sent before their pass is over", sender_module, "_is_over", lambda _: True, -1),
+    Mutant("a finished prompt's pages are freed before their release", Sender, "_own_state", _sent_is_success, -1),
+    Mutant("the decoder's cached beginning is ignored", Sender, "pop_decode_prefix_len", lambda _: 0, -1),
+    Mutant("a restarted prefiller is not looked up again", Receiver, "_poll_retry", _no_second_look, -1),
+    Mutant("a prefiller's old addresses are kept", TransferEndpoint, "forget_prefiller", _forget_nothing, -1),
+    Mutant("a stopped prompt goes on", Exchange, "_on", _deaf_to_stops, -1),
+    Mutant("a step that was refused counts as taken", Exchange, "step", _taken_unasked, -1),
+    Mutant("the prompt is finished with its first chunk", Sender, "_report", _finish_early, -1),
+    Mutant("the end of a failed prompt is not reported", Sender, "_fail", _fail_in_silence, -1),
+    Mutant("an abort of a prompt is not reported", Exchange, "abort", _abort_untold, -1),
+    Mutant("a page that has moved is not noticed", PageList, "give", _give_unseen, -1),
+    Mutant("a forgotten prefiller counts as known", TransferEndpoint, "try_ensure_parallel_info", _stale_contact, -1),
+)

@@ -1,0 +1,78 @@
+"""What was learnt of a prefiller or of a request, and is not true any more when it is read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from sglang_loop.ranks import SimulatedEndpoint
+
+pytestmark = pytest.mark.usefixtures("sglang_plugins")
+
+ADDRESS, ROOM = "p0:8998", 7
+
+
+@pytest.fixture
+def decoder(sglang_plugins: None) -> Iterator[SimulatedEndpoint]:
+    assert sglang_plugins is None
+    from sglang_loop.decode_engine import DecodeEngine
+    from sglang_loop.story import draw
+    from sglang_loop.world import World
+
+    world = World(draw(0))
+    (engine, *_more) = [engine for engine in world.engines.values() if isinstance(engine, DecodeEngine)]
+    yield engine.ranks[0].endpoint
+    assert not world.violations
+
+
+def test_should_not_fail_a_request_for_a_prefiller_that_was_forgotten_after_it_had_answered(
+    decoder: SimulatedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request forgets it between its answer and SGLang's next question, a second later."""
+    from kv_connector.sglang import endpoint
+    from kv_connector.sglang.sglang_api import CommonEndpoint
+
+    monkeypatch.setattr(endpoint, "FIRST_CONTACT_WAIT_SECONDS", 0.0)
+    answer: Future[bool] = Future()
+    monkeypatch.setattr(decoder.prefillers, "run", lambda _question: answer)
+    assert not decoder.try_ensure_parallel_info(ADDRESS)
+    decoder.prefill_info_table[ADDRESS] = "its topology"
+    answer.set_result(True)
+    decoder.forget_prefiller(ADDRESS)
+    assert not decoder.try_ensure_parallel_info(ADDRESS), "SGLang would go on, and the request would fail"
+
+    def learn(self: Any, address: str) -> bool:
+        self.prefill_info_table[address] = "its topology"
+        return True
+
+    monkeypatch.setattr(CommonEndpoint, "try_ensure_parallel_info", learn)
+    again: Future[bool] = Future()
+    monkeypatch.setattr(decoder.prefillers, "run", lambda question: again.set_result(question()) or again)
+    assert decoder.try_ensure_parallel_info(ADDRESS), "it is asked again"
+
+
+def test_should_not_give_the_reason_of_a_request_that_was_served_to_the_next_one_of_its_room(
+    decoder: SimulatedEndpoint,
+) -> None:
+    """SGLang's own thread learns late that the connection of a recompute broke: its KV has arrived."""
+    from kv_connector.sglang.receiver import Receiver
+    from kv_connector.sglang.sglang_api import KVPoll, KVTransferError
+
+    served = Receiver(decoder, ADDRESS, ROOM)
+    served.conclude_state = KVPoll.Success
+    decoder._scheduler_thread = -1
+    served.abort()
+    decoder.failure_records[ROOM] = "the recompute failed"
+    decoder._scheduler_thread = threading.get_ident()
+    assert served.poll() == KVPoll.Success
+    served.clear()
+    following = Receiver(decoder, ADDRESS, ROOM)
+    following.abort()
+    with pytest.raises(KVTransferError, match=r"Aborted by AbortReq"):
+        following.failure_exception()
+    assert not decoder.failure_records
