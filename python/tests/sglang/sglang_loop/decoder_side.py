@@ -96,13 +96,16 @@ class Fetches:
             self._fail(fetching, "the engine gave the request up")
 
     def decline(self, command: Decline) -> None:
-        key = (command.transfer, command.prompt_digest)
         for each in command.prefillers:
             session = self._network.session(self._messenger, (each.host, each.port))
-            if session.is_ready:
-                self._send_decline(session, key)
-            else:
-                self._declines.append((session, key))
+            self._decline(session, (command.transfer, command.prompt_digest))
+
+    def _decline(self, session: Session, key: Key) -> None:
+        """At once, or when the session is ready."""
+        if session.is_ready:
+            self._send_decline(session, key)
+        elif not session.over_at_decoder:
+            self._declines.append((session, key))
 
     def _send_decline(self, session: Session, key: Key) -> None:
         prefiller = session.prefiller
@@ -203,12 +206,13 @@ class Fetches:
         if not fetching.failing:
             fetching.failing = sentence
             for source in fetching.sources:
-                self._give_up(source)
+                self._give_up(source, fetching.key)
         self._end(fetching)
 
-    def _give_up(self, source: Source) -> None:
+    def _give_up(self, source: Source, key: Key) -> None:
         if source.state == "waiting":
             source.state = "over"
+            self._decline(source.session, key)
         elif source.state == "granted":
             source.state = "cancelling"
             grant, prefiller = source.grant, source.session.prefiller

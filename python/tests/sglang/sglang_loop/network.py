@@ -135,7 +135,8 @@ class Network:
             moved |= messenger.tick()
         if self.writes:
             self.drawn.shuffle(self.writes)
-            for write in [write for write in self.writes if self.drawn.random() < share]:
+            rare = share / 3  # metadata takes longest: it leaves last, and all depends on it
+            for write in [each for each in self.writes if self.drawn.random() < (share if each.layer >= 0 else rare)]:
                 if write in self.writes:  # an earlier one may have ended its session
                     self._land(write)
             moved = True
@@ -172,6 +173,9 @@ class Network:
         return prefiller is not None
 
     def _land(self, write: Write) -> None:
+        if not write.delivery.target.alive:  # its prefiller has not heard of that yet
+            self._drop(write)
+            return
         self.writes.remove(write)
         write.delivery.land(write)
         self.pages_written += 1

@@ -154,11 +154,21 @@ class PrefillEngine:
 
     def _free(self, request: PrefillRequest, end: str, whole_pages: int = 0) -> None:
         if request.slot >= 0:
+            self._check_metadata(request)
             self.slots.release(request.slot)
             request.slot = -1
         self.cache.release(request.table, whole_pages)
         request.ended = True
         request.ask.end(self.mode, end)
+
+    def _check_metadata(self, request: PrefillRequest) -> None:
+        """Pages may be read longer, but no metadata that a decoder takes for the sign that it has all pages."""
+        names = {sender._outgoing.request for sender in request.senders.of_ranks}
+        messengers = [rank.messenger for rank in self.ranks if not rank.messenger.fences_hang]
+        for write in self.network.writes:
+            read = write.layer < 0 and write.delivery.source in messengers
+            if read and write.delivery.prefill.request in names:
+                self.network.report("freed metadata that is being read", f"of {request.ask}")
 
     # ---- the bootstrap queue
 
@@ -258,6 +268,8 @@ class PrefillEngine:
             run = self._hooked(batch, at, run)
         run()
         batch.queued_until = self.stream.queued_count
+        if self.plan.device:
+            self.network.tick(0.5)  # the messengers go on while this thread waits for the earlier pass
 
     def _hooked(self, batch: Batch, at: int, original: Any) -> Any:
         views = [self._view(request, at, place) for place, request in enumerate(batch.requests)]

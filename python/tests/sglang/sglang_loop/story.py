@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sglang_loop.network import Limits
@@ -97,16 +97,24 @@ class Story:
 
 
 def draw(seed: int) -> Story:
-    """The story of a seed: in turn one without a fault, with impatient clients, some faults, or links that break."""
+    """The story of a seed: in turn one without a fault, with impatient clients, some faults, or links that break.
+
+    In every tenth one engines end and come back.
+    """
     drawn = random.Random(f"sglang loop {seed}")
     page_tokens = drawn.choice([1, 2, 4])
     prompt_pages_max = drawn.randint(2, 9)
     last_round = drawn.randint(20, 80)
     prefillers = [_engine(drawn, f"p{at}", page_tokens, prompt_pages_max) for at in range(drawn.randint(1, 4))]
     decoders = [_engine(drawn, f"d{at}", page_tokens, prompt_pages_max) for at in range(drawn.randint(1, 4))]
-    spoilt = (0.0, 0.5, 0.2, 0.1)[seed % 4]
+    turn = 4 if seed % 10 == 9 else seed % 4
+    if turn == 3:  # what ranks do when another one fails
+        prefillers = [replace(each, tp_size=2) for each in prefillers]
+    if turn == 4:  # a pair meets before and after
+        prefillers, decoders = prefillers[:1], decoders[:1]
+    spoilt = (0.0, 0.5, 0.2, 0.1, 0.0)[turn]
     asks = _asks(drawn, prefillers, decoders, page_tokens * prompt_pages_max, last_round, spoilt)
-    faults = _faults(drawn, seed % 4, last_round)
+    faults = _faults(drawn, turn, last_round)
     return Story(
         seed=seed,
         limits=Limits(
@@ -123,10 +131,14 @@ def draw(seed: int) -> Story:
 
 
 def _faults(drawn: random.Random, turn: int, last_round: int) -> list[tuple[int, str, int]]:
-    kinds = [["pause"], ["pause"], drawn.sample(FAULTS, drawn.randint(1, 4)), ["link", "link", drawn.choice(FAULTS)]][
-        turn
-    ]
-    count = drawn.randint(5, 30) if turn == 3 else drawn.randint(0, 5)
+    kinds = (
+        ["pause"],
+        ["pause"],
+        drawn.sample(FAULTS, drawn.randint(1, 4)),
+        ["link", "link", drawn.choice(FAULTS)],
+        ["kill prefiller", "kill prefiller", "kill decoder", "die in a pass", "refuse Step"],
+    )[turn]
+    count = drawn.randint(5, 30) if turn == 3 else drawn.randint(turn // 4, 5)
     return [(drawn.randint(1, last_round), drawn.choice(kinds), drawn.randint(0, 1 << 20)) for _ in range(count)]
 
 

@@ -11,8 +11,6 @@ pytestmark = pytest.mark.usefixtures("sglang_plugins")
 
 STORIES = 200
 PARTS = 4
-QUICK_MUTANTS_SEED_MAX = 40
-"""Those that a later story finds are run by hand."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -44,7 +42,7 @@ def test_should_find_the_backend_broken_on_purpose() -> None:
     from sglang_loop.world import World
 
     living = []
-    for mutant in [each for each in MUTANTS if 0 <= each.seed <= QUICK_MUTANTS_SEED_MAX]:
+    for mutant in [each for each in MUTANTS if each.seed >= 0]:
         with mutant.applied():
             violations = World(draw(mutant.seed)).run()
         if not violations:

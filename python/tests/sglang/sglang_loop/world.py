@@ -29,6 +29,8 @@ from sglang_loop.ranks import LOGGER, EnginePlan
 from sglang_loop.story import Ask, Story
 
 HEALING_ROUNDS_MAX = 3000
+HEALING_SECONDS_MAX = 3000.0
+"""Of the stories' clock: several times the longest limit."""
 REST_ROUNDS_MAX = 400
 IDLE_ROUNDS = 4
 """So many rounds without anything under way, and the clock is put forward."""
@@ -108,8 +110,9 @@ class World:
         for _at, back in sorted(self._back, key=lambda each: each[0]):
             back()
         self._back, self._heals = [], True
+        until = self.network.now + HEALING_SECONDS_MAX
         for _ in range(HEALING_ROUNDS_MAX):
-            if all(ask.is_over for ask in self.story.asks) or self.violations:
+            if all(ask.is_over for ask in self.story.asks) or self.violations or self.network.now > until:
                 break
             self._round()
         for ask in self.story.asks:
@@ -174,7 +177,7 @@ class World:
         self._idle = 0 if moved or before != self._progress() else self._idle + 1
         over = self._idle - IDLE_ROUNDS - int(20 * self.story.skips)
         limit = 0.2 if self._back or not self._heals else 20.0  # what is still to come comes within seconds
-        self.network.now += min(limit, 0.5 * 2**over) if over > 0 else self.drawn.uniform(0.0001, 0.02)
+        self.network.now += min(limit, 0.5 * 2.0 ** min(over, 9)) if over > 0 else self.drawn.uniform(0.0001, 0.02)
 
     def _progress(self) -> list[int]:
         return [sum(len(ask.ends) for ask in self.story.asks), self.network.pages_written]
@@ -206,7 +209,7 @@ class World:
 
     def _start(self, name: str) -> None:
         start = next(self._starts)
-        port = self.drawn.choice([7000, 7000 + 10 * start])
+        port = 7000 + 10 * start * (self.drawn.random() < 0.8)
         plan = self.plans[name]
         self.engines[name] = (PrefillEngine if name.startswith("p") else DecodeEngine)(self.network, plan, start, port)
 
@@ -317,6 +320,8 @@ class World:
     def _link(self, _engine: Engine, _messenger: Any, number: int) -> None:
         sessions = [session for session in self.network.sessions if session.is_ready and not session.over]
         if sessions:
+            sending = [write.delivery.grant.session for write in self.network.writes]
+            sessions = [session for session in sessions if session in sending] or sessions
             session = sessions[number % len(sessions)]
             sides = (session.address[0], session.decoder.address[0])
             self._blame("its link was lost", lambda ask: (ask.prefiller, ask.decoder) == sides)
