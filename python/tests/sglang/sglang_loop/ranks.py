@@ -76,7 +76,10 @@ class SimulatedEndpoint(TransferEndpoint):
             self.pair_check = cast(Any, SimpleNamespace(pairs=pairs))
         self.next_prompt_digest, self.next_prompt_tokens = "", 0
         self.steps = None
-        self.kv_args = SimpleNamespace(page_size=plan.page_tokens, engine_rank=tp_rank)
+        self._latent = False
+        self.kv_args = SimpleNamespace(
+            page_size=plan.page_tokens, engine_rank=tp_rank, kv_item_lens=[], num_draft_entries=0
+        )
         self.kv_cache_dtype_str = "bfloat16"
         self.kv_layout = self.dsv41_spec_layout = None
         self.is_mla_backend = self.is_hybrid_mla_backend = False
