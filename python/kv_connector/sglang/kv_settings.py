@@ -6,6 +6,7 @@ Used by each rank's scheduler thread, when its messenger opens and the model has
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import sys
 from pathlib import Path, PurePath
@@ -14,12 +15,15 @@ from typing import Any
 from kv_connector.naming import built_rope
 from kv_connector.naming.model_settings import Settings, bounded, model_name, of_configuration, of_options, text_of
 from kv_connector.sglang.argument_lists import HARMLESS
+from kv_connector.sglang.variable_list import of_variables
 
 _ROPES = "sglang.srt.layers.rotary_embedding.factory"
-_INVENTED_WEIGHTS = "dummy"
+_OTHER_WEIGHTS = ("dummy", "expert_pack")
+"""Formats whose weights are not those of the model's files: they are invented, or quantised in a pack elsewhere."""
 _OWN_MODELS = ("auto", "sglang")
 _FILES = ("dllm_algorithm_config", "quantization_param_path", "rl_quant_profile")
 """Arguments that name a file, which lies elsewhere on another host: what is in it is compared."""
+_QUANTISED_BY = "qlora_adapter_name_or_path"
 _FOLDERS = ("kt_weight_path", "modelopt_checkpoint_restore_path")
 """Arguments that name a folder of weights: its name is compared."""
 
@@ -35,6 +39,7 @@ def compared(server_args: Any, model: Any, *, model_id: str, logger: logging.Log
     if model.quantization is not None:
         settings["server_args.quantization"] = text_of(model.quantization)
     settings.update(_of_arguments(server_args))
+    settings.update(_of_environment(logger))
     settings.update(_of_built(logger))
     return bounded(settings)
 
@@ -45,11 +50,23 @@ def _of_arguments(server_args: Any) -> Settings:
         if name in settings:
             place = str(getattr(server_args, name.partition(".")[2]))
             settings[name] = _file_text(place) if name.partition(".")[2] in _FILES else PurePath(place).name
+    settings.update(_of_quantised_modules(server_args.model_loader_extra_config))
     return {name: value for name, value in settings.items() if not _is_default(name, value)}
 
 
+def _of_quantised_modules(extra: Any) -> Settings:
+    """The adapter that says which modules bitsandbytes quantises; the rest of this argument is how files are read."""
+    try:
+        given = json.loads(extra) if isinstance(extra, str) else extra or {}
+        adapter = given.get(_QUANTISED_BY)
+    except (AttributeError, ValueError):
+        return {}
+    name = f"server_args.model_loader_extra_config.{_QUANTISED_BY}"
+    return {} if adapter is None else {name: PurePath(str(adapter)).name}
+
+
 def _is_default(name: str, value: str) -> bool:
-    return (name == "server_args.load_format" and value != _INVENTED_WEIGHTS) or (
+    return (name == "server_args.load_format" and value not in _OTHER_WEIGHTS) or (
         name == "server_args.model_impl" and value in _OWN_MODELS
     )
 
@@ -60,6 +77,17 @@ def _file_text(place: str) -> str:
         return f"{path.name}, digest {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
     except OSError:
         return text_of(path.name)
+
+
+def _of_environment(logger: logging.Logger) -> Settings:
+    """The environment's part; empty on any fault, because a start must not fail for a comparison."""
+    try:
+        from sglang.srt.environ import envs
+
+        return of_variables(envs)
+    except Exception:
+        logger.warning("SGLang's environment variables are not compared with peers", exc_info=True)
+        return {}
 
 
 def _of_built(logger: logging.Logger) -> Settings:

@@ -17,6 +17,7 @@ transformers = pytest.importorskip("transformers", reason="transformers comes wi
 from kv_connector.naming.model_settings import names_in  # noqa: E402
 from kv_connector.sglang import kv_settings  # noqa: E402
 from kv_connector.sglang.argument_lists import COMPARED, HARMLESS  # noqa: E402
+from kv_connector.sglang.variable_list import COMPARED_VARIABLES  # noqa: E402
 
 ARGUMENTS: tuple[str, ...] = server_args.ServerArgs.__struct_fields__
 
@@ -58,6 +59,7 @@ def test_should_take_sglangs_own_models_for_the_default() -> None:
     assert compared("model_impl", "auto") == compared("model_impl", "sglang") == compared()
     assert compared("model_impl", "transformers")["server_args.model_impl"] == "transformers"
     assert compared("load_format", "safetensors") == compared("load_format", "auto")
+    assert compared("load_format", "expert_pack") != compared("load_format", "auto"), "its weights are in a pack"
 
 
 def test_should_compare_what_is_in_a_file_and_not_where_it_lies(tmp_path: Path) -> None:
@@ -68,3 +70,37 @@ def test_should_compare_what_is_in_a_file_and_not_where_it_lies(tmp_path: Path) 
     one, again, other = (compared("quantization_param_path", str(place)) for place in places)
     assert one == again != other
     assert compared("quantization_param_path", "/nowhere/scales.json")["server_args.quantization_param_path"]
+
+
+def test_should_see_which_modules_are_quantised_and_not_how_files_are_read() -> None:
+    here, there, other = (
+        compared("model_loader_extra_config", f'{{"qlora_adapter_name_or_path": "{path}", "concurrency": {count}}}')
+        for path, count in (("/here/sql", 1), ("/there/sql", 8), ("/here/law", 1))
+    )
+    assert here == there != other
+    for harmless in ("{}", '{"concurrency": 8}', "no JSON", "[]", {"concurrency": 8}, None):
+        assert compared("model_loader_extra_config", harmless) == compared()
+
+
+@pytest.mark.parametrize("variable", COMPARED_VARIABLES)
+def test_should_see_each_variable_that_changes_numbers(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.environ import EnvBool, EnvJSON, envs
+
+    field = getattr(envs, variable)
+    monkeypatch.delenv(variable, raising=False)
+    without = compared()
+    default = field.get()
+    other = str(not default) if isinstance(field, EnvBool) else '{"a": 1}' if isinstance(field, EnvJSON) else "other"
+    monkeypatch.setenv(variable, other)
+    assert compared().keys() - without.keys() == {f"environment.{variable}"}
+    if isinstance(default, bool | str):
+        monkeypatch.setenv(variable, str(default))
+        assert compared() == without, "a variable that is set to its default changes nothing"
+
+
+def test_should_start_without_a_comparison_of_variables_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_variables: object) -> dict[str, str]:
+        raise OSError("a file that a variable names is gone")
+
+    monkeypatch.setattr(kv_settings, "of_variables", broken)
+    assert compared()["model"] == "tiny"
