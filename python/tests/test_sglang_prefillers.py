@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kv_connector.runtime.commands import PrefillerAddress
+from kv_connector.sglang.client_fields import topology_fault
 from kv_connector.sglang.prefillers import Lookup, Prefillers, RankPlace
 
 LIMIT_SECONDS = 30.0
@@ -68,3 +69,33 @@ def test_should_ask_again_only_when_it_is_told_to(servers: Servers) -> None:
     servers.port = 700
     assert done(prefillers.find("white:1", PLACES[:1])).addresses == (PrefillerAddress("there", 700),)
     prefillers.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *({}, {"rank_ip": "there"}, [], None, {"rank_ip": "there", "rank_port": "x"}),
+        *({"rank_ip": "there", "rank_port": port} for port in (0, -1, 70_000, 10**30, None, [])),
+        *({"rank_ip": host, "rank_port": 7} for host in ("", "a b", "h" * 300, {}, "a/b")),
+    ],
+    ids=lambda answer: str(answer)[:40],
+)
+def test_should_take_no_address_from_a_server_that_gives_none(answer: Any) -> None:
+    prefillers = Prefillers(lambda _url, _query: answer)
+    lookup = done(prefillers.find("odd:1", PLACES[:1]))
+    assert not lookup.addresses
+    assert "does not say where" in lookup.failure
+    prefillers.close()
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (8, 8, 1, 4), (1, 64, 8, 8), (65_535, 1, 1, 1)])
+def test_should_take_sizes_that_a_prefiller_can_have(sizes: tuple[int, int, int, int]) -> None:
+    assert topology_fault(*sizes) == ""
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("size", [0, -1, 10**9, 10**400])
+def test_should_refuse_sizes_with_which_sglang_would_compute_for_ever_or_not_at_all(place: int, size: int) -> None:
+    sizes = [1, 1, 1, 1]
+    sizes[place] = size
+    assert "expected sizes of at least 1" in topology_fault(*sizes)

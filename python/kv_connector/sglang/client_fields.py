@@ -1,7 +1,8 @@
-"""Checks what a client of SGLang says of its request, where it enters. Pure.
+"""Checks what a client of SGLang says of its request, where it enters, and what the server that it names answers. Pure.
 
 SGLang passes a request's fields on as the client sent them: a room may be a list, a host any text. They reach the
-scheduler's thread, where an exception ends the server, and they are keys there.
+scheduler's thread, where an exception ends the server, and they are keys there. The host may be any server,
+and SGLang computes with the numbers of its answer.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ ROOM_MAX = (1 << 64) - 1
 """SGLang writes the room into a word of 64 bits without a sign."""
 NO_ROOM = 0
 """SGLang's value of a room that is not written yet: a request with this room would wait for ever."""
+NO_HOST = ""
+"""Stands for a host that is missing or no text; no address has it."""
 HOST_LENGTH_MAX = 255
 PORT_MAX = 65_535
+RANKS_MAX = 4096
+"""Of one data-parallel rank of a prefiller: SGLang lists them all."""
 SEEN_LENGTH_MAX = 80
 
 
@@ -43,6 +48,23 @@ def dp_rank_fault(rank: object) -> str:
     if type(rank) is int and 0 <= rank <= PORT_MAX:
         return ""
     return f"the prefiller's data-parallel rank is {_seen(rank)}, expected an integer of at least 0: leave it out"
+
+
+def topology_fault(dp_size: int, attn_tp_size: int, attn_cp_size: int, pp_size: int) -> str:
+    """Why these are no sizes of a prefiller, in one sentence; "" if they may be."""
+    sizes = (dp_size, attn_tp_size, attn_cp_size, pp_size)
+    if min(sizes) >= 1 and dp_size <= PORT_MAX and attn_tp_size * attn_cp_size * pp_size <= RANKS_MAX:
+        return ""
+    seen = "DP {}, attention TP {}, attention CP {} and PP {}".format(*map(_seen, sizes))
+    return (
+        f"it says that it has {seen}, expected sizes of at least 1 and at most {RANKS_MAX} ranks: check that"
+        " bootstrap_host and bootstrap_port name a prefiller"
+    )
+
+
+def is_address(host: str, port: int) -> bool:
+    """Whether a rank may listen there."""
+    return _is_host(host) and 1 <= port <= PORT_MAX
 
 
 def _is_host(host: str) -> bool:

@@ -24,6 +24,7 @@ from kv_connector.runtime.facade import Messenger, MessengerPort
 from kv_connector.sglang import engine_facts, geometry, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
+from kv_connector.sglang.client_fields import topology_fault
 from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
@@ -323,6 +324,12 @@ class TransferEndpoint(CommonEndpoint):
             follow_bootstrap_room=True,
         )
         return True
+
+    def _resolve_rank_mapping(self, info: Any) -> None:
+        """Called by SGLang with each topology that it has requested, before it keeps it; an exception refuses it."""
+        if fault := topology_fault(info.dp_size, info.attn_tp_size, info.attn_cp_size, info.pp_size):
+            raise KvConnectorError(fault)
+        super()._resolve_rank_mapping(info)
 
     def ask_again(self, bootstrap_addr: str) -> concurrent.futures.Future[Any]:
         """Requests a prefiller's topology again, since it may have restarted with another one; None if it has none."""

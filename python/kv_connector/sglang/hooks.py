@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from kv_connector.sglang import weight_changes
-from kv_connector.sglang.client_fields import NO_ROOM, room_fault
+from kv_connector.sglang.client_fields import NO_HOST, NO_ROOM, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import PlannedChunk
 from kv_connector.sglang.first_pass import run_checked
@@ -96,6 +96,15 @@ def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
     if isinstance(queue.kv_manager, TransferEndpoint):
         queue.kv_manager.next_prompt_digest = _digest_in(queue.scheduler, request)
         queue.kv_manager.next_prompt_tokens = length_of(request)
+
+
+def check_host(_queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs before ``DecodePreallocQueue.add``: SGLang joins host and port at once, and a host that is no text ends it.
+
+    It joins them again while the request waits, so the request itself is corrected; its receiver refuses it.
+    """
+    if not isinstance(request.bootstrap_host, str):
+        request.bootstrap_host = NO_HOST
 
 
 def name_new_receiver(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 from kv_connector.runtime.commands import PrefillerAddress
 from kv_connector.runtime.plain_http import ask
+from kv_connector.sglang.client_fields import is_address
 
 LOOKUPS_AT_ONCE_MAX = 32
 """For all prefillers together. Threads start on demand; an unanswered request to a server is not repeated."""
@@ -142,6 +143,8 @@ class Prefillers:
         try:
             answer = self._ask(f"http://{bootstrap_addr}/route", query)
             address = PrefillerAddress(str(answer["rank_ip"]), int(answer["rank_port"]))
+            if not is_address(address.host, address.port):
+                raise ValueError("it names no host and port")
         except Exception as fault:
             raise LookupError(
                 f"the bootstrap server {bootstrap_addr} does not say where {place} listens ({fault}): check that the"

@@ -1,6 +1,6 @@
 """Registers the backend with SGLang, through its public list of choices and its plugin hooks.
 
-Eight hooks must be installed before it is known which backend a process uses, and each checks that itself; the others
+Nine hooks must be installed before it is known which backend a process uses, and each checks that itself; the others
 are installed when this backend is requested. Nothing is started here: the JVM starts with the endpoint, in the
 scheduler's process. SGLang only logs an exception of a plugin, so compatibility is checked when the backend is
 requested, where an exception ends the start.
@@ -31,6 +31,7 @@ _DESCRIBE_STATE = "sglang.srt.mem_cache.memory_pool.MambaPool.get_contiguous_buf
 _TRANSFER_QUEUE = "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__"
 _PREFILL_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
 _RECEIVED = "sglang.srt.disaggregation.decode.SchedulerDisaggregationDecodeMixin._verify_kv_checksums"
+_ROUTED_BY_ROOM = "sglang.srt.managers.data_parallel_controller.DataParallelController.follow_bootstrap_room_scheduler"
 _DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
@@ -54,6 +55,7 @@ def register_backend() -> None:
     HookRegistry.register(_LOAD_MODEL, layerwise.install_hooks, HookType.AFTER)
     HookRegistry.register(_TRANSFER_QUEUE, never_release_by_time, HookType.AFTER)
     HookRegistry.register(_DESCRIBE_STATE, state_tensors.note_tensors, HookType.AFTER)
+    HookRegistry.register(_ROUTED_BY_ROOM, route_without_room, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_FILES, loaded_adapters.ADAPTERS.note_files, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_TENSORS, loaded_adapters.ADAPTERS.note_tensors, HookType.AROUND)
 
@@ -69,6 +71,7 @@ def hook_scheduler() -> None:
         f"{_PREFILL_QUEUE}.pop_bootstrapped": (hooks.poll_queued, HookType.BEFORE),
         f"{_PREFILL_QUEUE}.create_sender": (hooks.name_sender, HookType.BEFORE),
         f"{_PREFILL_QUEUE}.release_memory_occupation": (hooks.abort_queued, HookType.BEFORE),
+        f"{_DECODE_QUEUE}.add": (hooks.check_host, HookType.BEFORE),
         f"{_DECODE_QUEUE}._create_receiver_and_enqueue": (hooks.name_new_receiver, HookType.AFTER),
         f"{_DECODE_QUEUE}._send_kv_metadata": (hooks.name_receiver, HookType.BEFORE),
         _RECEIVED: (pair_check.compare_received, HookType.AROUND),
@@ -84,7 +87,7 @@ def hook_scheduler() -> None:
     sglang_api.require_hooked(
         (
             *(_LOAD_MODEL, _ALLOCATE_POOLS, _ALLOCATE_METADATA, _TRANSFER_QUEUE, _DESCRIBE_STATE),
-            *(loaded_adapters.FROM_FILES, loaded_adapters.FROM_TENSORS),
+            *(loaded_adapters.FROM_FILES, loaded_adapters.FROM_TENSORS, _ROUTED_BY_ROOM),
             *by_target,
         )
     )
@@ -116,6 +119,18 @@ def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: An
         "receiver": Receiver,
         "bootstrap_server": sglang_api.CommonKVBootstrapServer,
     }[class_type.value]
+
+
+def route_without_room(original: Callable[..., Any], controller: Any, request: Any) -> Any:
+    """Wraps how SGLang's data-parallel controller finds the rank of a room; a request without one would end it.
+
+    Any rank may have that request, because each of them refuses it with the reason.
+    """
+    from sglang.srt.runtime_context import get_disagg
+
+    if get_disagg().disaggregation_transfer_backend != BACKEND_NAME or isinstance(request.bootstrap_room, int):
+        return original(controller, request)
+    return controller.round_robin_scheduler(request)
 
 
 def never_release_by_time(_result: None, queue: Any, *_args: Any, **_kwargs: Any) -> None:

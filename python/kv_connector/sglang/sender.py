@@ -83,9 +83,16 @@ class Sender(BaseKVSender):
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
         """The scheduler has a metadata slot for the request and will give this many pages."""
         self._leave_stages()
-        decoders_count = self.pop_decode_prefix_len() // self.kv_mgr.kv_args.page_size
+        decoders_tokens = self.pop_decode_prefix_len()
+        if num_kv_indices < 0:
+            self._fail(
+                f"the decoder has {decoders_tokens} tokens of room {self.bootstrap_room} in its cache, expected at most"
+                f" the {self._given_tokens} of the prompt: send both sides the same prompt"
+            )
+            return
+        decoders_count = decoders_tokens // self.kv_mgr.kv_args.page_size
         self._pages = PageList(decoders_count, num_kv_indices)
-        self._beside = self.kv_mgr.beside_pages(self._pages.total, self._given_tokens, self.pop_decode_prefix_len())
+        self._beside = self.kv_mgr.beside_pages(self._pages.total, self._given_tokens, decoders_tokens)
         self._begun = True
         self._context_slot = -1 if aux_index is None else int(aux_index)
 

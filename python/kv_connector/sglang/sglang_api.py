@@ -50,6 +50,9 @@ if TYPE_CHECKING:
         def try_ensure_parallel_info(self, bootstrap_addr: str) -> bool:
             """Requests a prefiller's topology; blocks."""
 
+        def _resolve_rank_mapping(self, info: Any) -> None:
+            """Adds to a topology which of its ranks have what this rank needs."""
+
         def check_status_pp_consensus(self, bootstrap_room: int) -> int:
             """The lowest state of a room over all pipeline stages; called on the first only."""
 
@@ -108,6 +111,7 @@ _SIGNATURES = (
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.register_to_bootstrap", "self"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.teardown", "self"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.try_ensure_parallel_info", "self, bootstrap_addr"),
+    (f"{_DISAGGREGATION}.common.conn.CommonKVManager._resolve_rank_mapping", "self, info"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.check_status_pp_consensus", "self, bootstrap_room"),
     (f"{_DISAGGREGATION}.pp_consensus_store.PPConsensusStore.pop", "self, key, default"),
     (f"{_DISAGGREGATION}.pp_consensus_store.PPConsensusStore.collect", "self, key"),
@@ -136,6 +140,7 @@ _SIGNATURES = (
     (f"{_DISAGGREGATION}.common.conn.CommonKVReceiver.ensure_abort_notified", "self, force_arm"),
     (f"{_DISAGGREGATION}.decode.DecodeTransferQueue.resolve_deferred_releases", "self"),
     (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.create_sender", "self, req, num_kv_heads"),
+    (f"{_DISAGGREGATION}.decode.DecodePreallocQueue.add", "self, req, is_retracted, is_rebootstrap"),
     (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.release_memory_occupation", "self"),
     (
         f"{_DISAGGREGATION}.decode.DecodePreallocQueue._send_kv_metadata",
@@ -171,6 +176,7 @@ _ATTRIBUTES = (
     (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "kv.req_pool_idx"),
     (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.create_sender", "pending_bootstrap"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__", "_zmq_ctx"),
+    (f"{_DISAGGREGATION}.common.conn.CommonKVManager.try_ensure_parallel_info", "self._resolve_rank_mapping(info)"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__", "self._prefill_recompute_executor"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__", "self.failure_records"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager._fail_prefill_recompute", "kv_receiver._lifecycle_lock"),

@@ -6,6 +6,7 @@ import concurrent.futures
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -72,4 +73,32 @@ def test_should_name_the_option_by_which_a_decoder_caches_parts_of_pages(pair: P
     with pytest.raises(Exception, match=r"17 tokens .* start it without --disaggregation-decode-enable-radix-cache"):
         receiver.failure_exception()
     receiver.clear()
+    pair.assert_nothing_held()
+
+
+@pytest.mark.parametrize("sizes", [{"dp_size": 0}, {"attn_tp_size": 0}, {"pp_size": 10**9}, {"attn_tp_size": 10**9}])
+def test_should_fail_the_requests_alone_whose_prefiller_has_impossible_sizes(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]
+) -> None:
+    """Clients name the host; SGLang computes with the sizes on the scheduler's thread, or lists them all."""
+    from one_process import until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+    from sglang.srt.disaggregation.common import conn
+
+    sizes_given = dict.fromkeys(("attn_tp_size", "attn_cp_size", "dp_size", "pp_size"), 1) | sizes
+    sizes_given |= {"page_size": None, "kv_cache_dtype": None, "follow_bootstrap_room": True}
+    answer = SimpleNamespace(status_code=200, json=lambda: sizes_given)
+    monkeypatch.setattr(conn.requests, "get", lambda *_args, **_named: answer)
+    endpoint = pair.decoder.endpoint
+    until(lambda: endpoint.try_ensure_parallel_info(SILENT), "the answer is there")
+    assert 7 % endpoint.prefill_info_table[SILENT].dp_size == 0, "as SGLang finds the rank of a room"
+    found = endpoint.places(SILENT, 0)
+    assert isinstance(found, str)
+    assert "expected sizes of at least 1" in found
+    receiver = pair.new_receiver(pair.next_room())
+    receiver.bootstrap_addr = SILENT
+    receiver.init(0)
+    assert receiver.poll() == KVPoll.Failed
+    receiver.clear()
+    endpoint.forget_prefiller(SILENT)
     pair.assert_nothing_held()
