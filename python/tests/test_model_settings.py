@@ -105,6 +105,18 @@ def test_should_leave_out_what_is_harmless_in_a_model_and_nowhere_else(name: str
     assert of_configuration(Config(quantization_config={name: "x"})) == {f"quantization_config.{name}": "x"}
 
 
+@pytest.mark.parametrize("name", ["bos_token_id", "eos_token_id", "pad_token_id"])
+@pytest.mark.parametrize("field", ["ngram_vocab_size_ratio", "ngram_size", "hidden_size_per_layer_input"])
+def test_should_see_special_tokens_of_a_model_that_embeds_them_in_its_own_way(name: str, field: str) -> None:
+    for parts in (lambda fields: fields, lambda fields: {"text_config": {"model_type": "inner", **fields}}):
+        one, other = (of_configuration(parts({field: 2, name: token})) for token in (1, 2))
+        assert one != other, "LongCat's n-grams begin anew at an end of text, Gemma pads where an image is"
+        assert of_configuration(parts({field: None, name: 1})) == of_configuration(parts({field: None, name: 2}))
+        assert of_configuration(parts({"no_repeat_ngram_size": 3, name: 1})) == of_configuration(
+            parts({"no_repeat_ngram_size": 3, name: 2})
+        )
+
+
 def test_should_read_a_configuration_whose_own_method_is_broken() -> None:
     class Broken:
         def __init__(self) -> None:

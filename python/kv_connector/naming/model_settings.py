@@ -80,6 +80,13 @@ HARMLESS_FIELDS: HarmlessBy = {
 }
 """Fields of configurations, of whatever model, that do not change its KV."""
 
+_SPECIAL_TOKENS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
+_EMBEDDED_BY_NEIGHBOURS = ("ngram", "per_layer_input")
+"""Parts of names of fields whose models embed these tokens in their own way: n-grams begin anew at an end of text, and
+tokens of images are padding to an embedding for each layer."""
+_OF_SAMPLING = "repeat"
+"""In the name of a field of sampling, which may be about n-grams too."""
+
 NAME_LENGTH_MAX = 128
 VALUE_LENGTH_MAX = 96
 SETTINGS_MAX = 640
@@ -104,7 +111,19 @@ def model_name(model: str, model_id: str) -> str:
 def of_configuration(config: Any, *, without: Iterable[str] = (), prefix: str = "") -> Settings:
     """Each field of a model's configuration and of the configurations in it, except the harmless ones."""
     fields = {name: value for name, value in as_mapping(config).items() if name not in set(without)}
-    return dict(_flattened(prefix, fields, lambda name: name not in _HARMLESS_FIELDS))
+    return dict(_flattened(prefix, fields, _compared_of(fields)))
+
+
+def harmless_in(fields: Mapping[Any, Any]) -> frozenset[str]:
+    """The fields that are not compared in this configuration of a model, or of a part of one."""
+    named = (str(name) for name, value in fields.items() if value)
+    by_neighbours = any(_OF_SAMPLING not in name and mark in name for name in named for mark in _EMBEDDED_BY_NEIGHBOURS)
+    return _HARMLESS_FIELDS - _SPECIAL_TOKENS if by_neighbours else _HARMLESS_FIELDS
+
+
+def _compared_of(fields: Mapping[Any, Any]) -> Callable[[str], bool]:
+    harmless = harmless_in(fields)
+    return lambda name: name not in harmless
 
 
 def of_options(prefix: str, options: Any, harmless: HarmlessBy) -> Settings:
@@ -156,7 +175,7 @@ def _flattened(prefix: str, fields: Mapping[Any, Any], wanted: Callable[[str], b
             yield f"{prefix}{name}", text_of(value)
         else:
             of_model = _MODEL_TYPE in inner
-            yield from _flattened(f"{prefix}{name}.", inner, wanted if of_model else _everything)
+            yield from _flattened(f"{prefix}{name}.", inner, _compared_of(inner) if of_model else _everything)
 
 
 def _everything(name: str) -> bool:  # noqa: ARG001
