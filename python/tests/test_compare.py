@@ -197,6 +197,64 @@ def no_exit() -> Iterator[None]:
     yield None
 
 
+OTHER_SERVERS: tuple[Any, ...] = (
+    {},
+    {"data": None},
+    {"data": {"id": "served"}},
+    {"data": [{}]},
+    {"data": ["served"]},
+    {"data": []},
+    {"data": [{"id": "served", "max_model_len": "long"}]},
+    {"data": [{"id": "served", "max_model_len": 9}]},
+)
+
+
+@pytest.mark.parametrize("models", OTHER_SERVERS)
+def test_should_not_call_sides_equal_or_different_that_it_could_not_ask(
+    models: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Other(Engine):
+        def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+            return (200, models) if path == "/v1/models" else super().answer(path, body)
+
+    assert compared(Engine(right), Other(right)) == 2
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert "expected " in printed
+
+
+def test_should_not_call_sides_equal_whose_answers_have_no_second_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    def without(_prompt: list[int], _index: int) -> tuple[str, dict[str, float]]:
+        return "t", {"t": -0.1}
+
+    class Other(Engine):
+        def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+            status, answer = super().answer(path, body)
+            for choice in answer.get("choices", ()):
+                choice["logprobs"]["top_logprobs"] = [{}] * body["max_tokens"]
+            return status, answer
+
+    assert compared(Other(without), Engine(right), "--lengths", "20") == 2
+    assert "expected those of a completion" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--limit-seconds", "--tolerance", "--answer-tokens"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1e300", "", "x", "9" * 5000, "\u00b2"])
+def test_should_refuse_numbers_that_would_wait_for_ever_or_judge_nothing(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = [["compare", "http://127.0.0.1:1", "http://127.0.0.1:1"]]
+    if option == "--limit-seconds":
+        commands += [[name, "--metrics", "127.0.0.1:1"] for name in ("wait-idle", "drain")]
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main([*command, f"{option}={value}"])
+        assert ended.value.code == 2
+        printed = capsys.readouterr().err
+        assert option in printed
+        assert "expected a" in printed
+
+
 def test_should_name_the_models_that_are_served(capsys: pytest.CaptureFixture[str]) -> None:
     assert compared(Engine(right), Engine(right), "--model", "another") == 2
     assert "expected one that the decoder serves: served" in capsys.readouterr().out

@@ -130,7 +130,9 @@ def test_should_name_each_address_with_its_reason(monkeypatch: pytest.MonkeyPatc
         plain_http.ask("GET", "http://many:9/", limit_seconds=60)
 
 
-@pytest.mark.parametrize("url", ["http://", "http://host", "ftp://host:1/", "http://host:x/", "http://host:70000/"])
+@pytest.mark.parametrize(
+    "url", ["http://", "http://host", "ftp://host:1/", "http://host:x/", "http://host:70000/", "http://a b:1/"]
+)
 def test_should_refuse_what_names_no_port(url: str) -> None:
     with pytest.raises(ValueError, match="expected HOST:PORT"):
         plain_http.ask("GET", url, limit_seconds=60)

@@ -99,6 +99,12 @@ def run(asked: Comparison, say: Callable[[str], object]) -> int:
         model, longest = served_model(asked)
         lengths = asked.lengths or default_lengths(page_tokens_of(asked), longest - asked.answer_tokens)
         too_long = [length for length in lengths if not 1 <= length <= longest - asked.answer_tokens]
+        if not lengths:
+            say(
+                f"--answer-tokens is {asked.answer_tokens}, expected at most {longest - SHORT_TOKENS[0]}: the decoder's"
+                f" max_model_len is {longest}, and a prompt needs {SHORT_TOKENS[0]}\n"
+            )
+            return 2
         if too_long:
             say(
                 f"--lengths has {too_long[0]}, expected 1 to {longest - asked.answer_tokens}:"
@@ -150,12 +156,19 @@ def judged(differing: Iterable[tuple[int, str]], count: int, say: Callable[[str]
 
 def served_model(asked: Comparison) -> tuple[str, int]:
     """The model's name and its longest sequence, from the decoder."""
-    served = ask_json(asked.decoder, "/v1/models", None, asked.limit_seconds)["data"]
-    named = [model for model in served if asked.model in ("", model["id"])]
-    if not named:
-        known = ", ".join(str(model["id"]) for model in served)
+    answered = ask_json(asked.decoder, "/v1/models", None, asked.limit_seconds)
+    try:
+        longest_of = {
+            str(model["id"]): int(model.get("max_model_len") or max(PASS_TOKENS)) for model in answered["data"]
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as other:
+        text = json.dumps(answered)[:200]
+        raise ValueError(f"{asked.decoder}/v1/models answered {text}, expected an engine's list of models") from other
+    if not longest_of or asked.model not in ("", *longest_of):
+        known = ", ".join(longest_of) or "none"
         raise ValueError(f"--model is {asked.model!r}, expected one that the decoder serves: {known}")
-    return str(named[0]["id"]), int(named[0].get("max_model_len") or max(PASS_TOKENS))
+    name = asked.model or next(iter(longest_of))
+    return name, longest_of[name]
 
 
 def page_tokens_of(asked: Comparison) -> int:
@@ -186,7 +199,7 @@ def answer_of(url: str, asked: Comparison, model: str, prompt: list[int], more: 
         chosen = tuple(float(value) for value in spoken["token_logprobs"])
         leads = tuple(lead_of(places) for places in spoken["top_logprobs"])
         return Answer(tuple(str(token) for token in spoken["tokens"]), chosen, leads)
-    except (KeyError, IndexError, TypeError) as missing:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as missing:
         text = json.dumps(answered)[:200]
         raise ValueError(
             f"{url} answered without log-probabilities, expected those of a completion: {text}"

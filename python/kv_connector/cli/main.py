@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -143,7 +144,7 @@ def add_pages(command: argparse.ArgumentParser) -> None:
         required=True,
         help="a messenger's metrics page; may be repeated",
     )
-    command.add_argument("--limit-seconds", type=float, default=120.0, help="stop waiting after this time (120)")
+    command.add_argument("--limit-seconds", type=number, default=120.0, help="stop waiting after this time (120)")
 
 
 def add_comparison(commands: Commands) -> None:
@@ -165,11 +166,14 @@ def add_comparison(commands: Commands) -> None:
         default=(),
         help="prompt lengths in tokens (around the borders of pages and forward passes)",
     )
-    command.add_argument("--answer-tokens", type=int, default=8, help="tokens of each answer (8)")
+    command.add_argument("--answer-tokens", type=count, default=8, help="tokens of each answer (8)")
     command.add_argument(
-        "--tolerance", type=float, default=0.25, help="how far log-probabilities may differ, for unequal kernels (0.25)"
+        "--tolerance",
+        type=number,
+        default=0.25,
+        help="how far log-probabilities may differ, for unequal kernels (0.25)",
     )
-    command.add_argument("--limit-seconds", type=float, default=300.0, help="time for one answer (300)")
+    command.add_argument("--limit-seconds", type=number, default=300.0, help="time for one answer (300)")
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -178,6 +182,33 @@ def numbers(text: str) -> tuple[int, ...]:
     if not all(word.isdecimal() for word in words):
         raise argparse.ArgumentTypeError(f"is {text!r}, expected numbers with commas between them, such as 20,128,1500")
     return tuple(int(word) for word in words)
+
+
+NUMBER_MAX = 1_000_000
+"""Eleven days in seconds; a socket refuses a limit of some hundred years."""
+
+
+def number(text: str) -> float:
+    """A number from 0 to NUMBER_MAX; none that no clock reaches, such as nan."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= NUMBER_MAX:
+        raise argparse.ArgumentTypeError(f"is {text!r}, expected a number from 0 to {NUMBER_MAX}")
+    return value
+
+
+def count(text: str) -> int:
+    """An integer from 1 to NUMBER_MAX."""
+    if (
+        not text.isascii()
+        or not text.isdecimal()
+        or len(text) > len(str(NUMBER_MAX))
+        or not 0 < int(text) <= NUMBER_MAX
+    ):
+        raise argparse.ArgumentTypeError(f"is {text!r}, expected an integer from 1 to {NUMBER_MAX}")
+    return int(text)
 
 
 def comparison(parsed: argparse.Namespace) -> compare.Comparison:

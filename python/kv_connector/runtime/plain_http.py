@@ -41,7 +41,11 @@ def ask(
     if parts.scheme not in _CONNECTIONS or not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ValueError("expected HOST:PORT")
     target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-    connection = _CONNECTIONS[parts.scheme](host.removeprefix("[").removesuffix("]"), int(port), timeout=limit_seconds)
+    name = host.removeprefix("[").removesuffix("]")
+    try:
+        connection = _CONNECTIONS[parts.scheme](name, int(port), timeout=limit_seconds)
+    except http.client.InvalidURL as wrong:  # a space in the name; no ValueError
+        raise ValueError("expected HOST:PORT") from wrong
     try:
         connection.request(method, target, body, dict(headers or {}))
         answer = connection.getresponse()
