@@ -80,10 +80,21 @@ HARMLESS_FIELDS: HarmlessBy = {
 }
 """Fields of configurations, of whatever model, that do not change its KV."""
 
-_SPECIAL_TOKENS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+COMPUTED_WITH: Mapping[str, tuple[str, ...]] = {
+    "hrm_text": ("initializer_range",),
+    "longcat_flash": _TOKEN_IDS,
+    "moondream3": _TOKEN_IDS,
+    "qwen4_exp": _TOKEN_IDS,
+}
+"""Fields that are harmless elsewhere and that these models compute KV with, by the beginning of their ``model_type``.
+
+Embeddings of n-grams begin anew behind the end of a text, images begin with a token's embedding, and a default scale
+follows from the range of random weights.
+"""
 _EMBEDDED_BY_NEIGHBOURS = ("ngram", "per_layer_input")
-"""Parts of names of fields whose models embed these tokens in their own way: n-grams begin anew at an end of text, and
-tokens of images are padding to an embedding for each layer."""
+"""Parts of names of fields whose models, listed above or not, embed special tokens in their own way: n-grams begin anew
+at an end of text, and tokens of images are padding to an embedding for each layer."""
 _OF_SAMPLING = "repeat"
 """In the name of a field of sampling, which may be about n-grams too."""
 
@@ -116,9 +127,12 @@ def of_configuration(config: Any, *, without: Iterable[str] = (), prefix: str = 
 
 def harmless_in(fields: Mapping[Any, Any]) -> frozenset[str]:
     """The fields that are not compared in this configuration of a model, or of a part of one."""
+    kind = str(fields.get(_MODEL_TYPE))
+    used = {name for begin, names in COMPUTED_WITH.items() if kind.startswith(begin) for name in names}
     named = (str(name) for name, value in fields.items() if value)
-    by_neighbours = any(_OF_SAMPLING not in name and mark in name for name in named for mark in _EMBEDDED_BY_NEIGHBOURS)
-    return _HARMLESS_FIELDS - _SPECIAL_TOKENS if by_neighbours else _HARMLESS_FIELDS
+    if any(_OF_SAMPLING not in name and mark in name for name in named for mark in _EMBEDDED_BY_NEIGHBOURS):
+        used |= set(_TOKEN_IDS)
+    return _HARMLESS_FIELDS - used
 
 
 def _compared_of(fields: Mapping[Any, Any]) -> Callable[[str], bool]:
@@ -174,8 +188,9 @@ def _flattened(prefix: str, fields: Mapping[Any, Any], wanted: Callable[[str], b
         if inner is None:
             yield f"{prefix}{name}", text_of(value)
         else:
-            of_model = _MODEL_TYPE in inner
-            yield from _flattened(f"{prefix}{name}.", inner, _compared_of(inner) if of_model else _everything)
+            yield from _flattened(
+                f"{prefix}{name}.", inner, _compared_of(inner) if _MODEL_TYPE in inner else _everything
+            )
 
 
 def _everything(name: str) -> bool:  # noqa: ARG001

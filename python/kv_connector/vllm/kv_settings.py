@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from kv_connector.naming import processor_files
 from kv_connector.naming.model_settings import Settings, bounded, model_name, text_of
-from kv_connector.vllm import built_settings, engine_settings
+from kv_connector.naming.weights_digest import folder_of
+from kv_connector.vllm import built_settings, engine_settings, engine_variables
 from kv_connector.vllm.drafts import draft_with_kv
 
 
@@ -24,6 +26,8 @@ def compared(
         **engine_settings.of_model(model),
         **engine_settings.of_engine(vllm_config),
         **_of_draft(vllm_config, model_id),
+        **engine_variables.of_process(),
+        **_of_processors(vllm_config, logger),
         **_of_built(vllm_config, stage, logger),
     }
     return bounded(settings)
@@ -41,6 +45,18 @@ def _of_draft(vllm_config: Any, model_id: str) -> Settings:
     }
     quantization = getattr(draft, "quantization", None)
     return settings if quantization is None else {**settings, "draft.quantization": text_of(quantization)}
+
+
+def _of_processors(vllm_config: Any, logger: logging.Logger) -> Settings:
+    """What is made of images, videos and sounds; empty for a model of text and where the files cannot be found."""
+    model = vllm_config.model_config
+    if getattr(model, "multimodal_config", None) is None:
+        return {}
+    try:
+        return processor_files.of_folder(folder_of(model.model, model.revision, vllm_config.load_config.download_dir))
+    except Exception as unknown:
+        logger.info("how images and sounds are processed is not compared with peers: %s", unknown)
+        return {}
 
 
 def _of_built(vllm_config: Any, stage: tuple[int, int], logger: logging.Logger) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,15 @@ config_of_vllm = pytest.importorskip("vllm.config", reason="vLLM is not installe
 transformers = pytest.importorskip("transformers", reason="transformers comes with the engine")
 
 from kv_connector.naming import built_rope  # noqa: E402
-from kv_connector.naming.model_settings import HARMLESS_FIELDS, as_mapping, harmless_in, names_in, of_configuration  # noqa: E402
-from kv_connector.vllm import engine_settings  # noqa: E402
+from kv_connector.naming.model_settings import (  # noqa: E402
+    COMPUTED_WITH,
+    HARMLESS_FIELDS,
+    as_mapping,
+    harmless_in,
+    names_in,
+    of_configuration,
+)
+from kv_connector.vllm import engine_settings, engine_variables  # noqa: E402
 from kv_connector.vllm.engine_settings import LISTS, OptionLists  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what vLLM imports
@@ -172,6 +180,60 @@ def test_should_name_only_harmless_fields_that_a_configuration_has() -> None:
             for base in transformers.CONFIG_MAPPING[kind].__mro__:
                 fields |= {*vars(base), *getattr(base, "__annotations__", ())}
     assert names_in(HARMLESS_FIELDS) - fields == set()
+
+
+SOURCES = Path(config_of_vllm.__file__).parents[1]
+READS = re.compile(r"config(?:\.|, \")(bos_token_id|eos_token_id|pad_token_id|sep_token_id|initializer_range)\b")
+READ_BY = {
+    "hrm_text": "hrm_text.py",
+    "longcat_flash": "longcat_flash_ngram.py",
+    "moondream3": "moondream3.py",
+    "qwen4_exp": "ple_layer.py model_state.py ngram_embedding.py",
+}
+"""The sources that compute KV with a field that is harmless elsewhere, by the model's type."""
+READ_FOR_OTHER_THINGS = {
+    "the row of an embedding that is zero in training": "audio_encoder.py funaudiochat.py whisper.py",
+    "models without a cache of KV": "roberta.py legacy.py",
+    "the token that stands for an image in the prompt": "glm4v.py kanana_v.py",
+}
+
+
+def test_should_compare_a_field_that_is_harmless_elsewhere_for_each_model_that_computes_with_it() -> None:
+    reading: dict[str, set[str]] = {}
+    for folder in ("models", "model_executor/models"):
+        for source in (SOURCES / folder).rglob("*.py"):
+            fields = set(READS.findall(source.read_text(encoding="utf-8")))
+            if fields:
+                reading.setdefault(source.name, set()).update(fields)
+    known = {name for names in (*READ_BY.values(), *READ_FOR_OTHER_THINGS.values()) for name in names.split()}
+    assert set(reading) - known == set(), "compute these models KV with it?"
+    for kind, names in READ_BY.items():
+        for field in {field for name in names.split() for field in reading.get(name, ())}:
+            assert field in COMPUTED_WITH[kind]
+            assert of_configuration({"model_type": f"{kind}_text", field: 3}) == {
+                "model_type": f"{kind}_text",
+                field: "3",
+            }
+            assert field not in of_configuration({"model_type": "llama", field: 3})
+
+
+NUMBERS_BY_DESIGN = re.compile(
+    "QUANT|FP4|FP8|INT4|INT8|W4A|E8M0|PRECISION|ACCUM|SIMULATION|DTYPE|A16|BF16|WNA16|A4W4|LAYOUT|FORMAT"
+)
+
+
+def test_should_know_each_variable_of_vllm_that_names_a_number_format_or_a_layout() -> None:
+    known = {*engine_variables.COMPARED, *names_in(engine_variables.HARMLESS)}
+    variables = set(importlib.import_module("vllm.envs").environment_variables)
+    assert {name for name in variables if NUMBERS_BY_DESIGN.search(name)} - known == set(), "in neither list"
+    assert known - variables == set(), "no variables of this vLLM"
+
+
+@pytest.mark.parametrize("name", engine_variables.COMPARED)
+def test_should_see_a_variable_that_changes_what_is_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = engine_variables.of_process()
+    monkeypatch.setattr(importlib.import_module("vllm.envs"), name, "another value", raising=False)
+    assert engine_variables.of_process() == {**before, f"environment.{name}": "another value"}
 
 
 def long_rope(monkeypatch: pytest.MonkeyPatch, max_model_len: int, max_position: int = 4096) -> Any:
