@@ -19,6 +19,7 @@ from kv_connector.configuration.options import check_options
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
 from kv_connector.runtime.facade import Messenger
 from kv_connector.runtime.preflight import find_java
+from kv_connector.vllm.deep_params import LEVELS_MAX, kept_from_workers
 from kv_connector.vllm.engine_facts import (
     EngineFacts,
     adapters_kept_max,
@@ -34,6 +35,7 @@ from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNew
 from kv_connector.vllm.pair_proofs import PairProofs, can_stop, check_of_engine
 from kv_connector.vllm.prompts import digest_of
 from kv_connector.vllm.rank_start import OpenMessenger, OwnPart, RankStart
+from kv_connector.vllm.request_numbers import shown
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.stats import MessengerPromMetrics, MessengerStats
 from kv_connector.vllm.transfer_params import Side
@@ -368,6 +370,12 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(lambda: None)
     def on_new_request(self, request: Any) -> None:
         """The request is queued."""
+        if kept_from_workers(request):
+            logger.warning(
+                "request %s has kv_transfer_params of more than %d levels, expected at most %d: they are read here and"
+                " kept from the workers; look at the router",
+                *(shown(request.request_id), LEVELS_MAX, LEVELS_MAX),
+            )
         self._half.queued(request)
 
     @guarded(lambda: None)
