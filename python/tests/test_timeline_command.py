@@ -82,3 +82,15 @@ def test_should_say_which_option_logs_without_timelines_lack(
     assert "option timelines" in capsys.readouterr().err
     assert main(["timeline", str(tmp_path / "none.log")]) == 1
     assert "none.log" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\0b", "", "/nowhere/a.log"])
+def test_should_say_that_a_name_is_no_log(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["timeline", name]) == 1
+    assert "name an engine's log" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["a\0b", "\ud800", "[" * 100_000, '{"a":' * 10_000, "", "/nowhere/a.json"])
+def test_should_say_that_options_are_no_options(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ping", "--answer", "--kv-transfer-config", given]) == 2
+    assert "--kv-transfer-config is" in capsys.readouterr().err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from kv_connector.cli.timelines import fetches, prefills, timelines
 
 
@@ -54,6 +56,16 @@ def test_fetch_is_read() -> None:
 def test_a_line_that_was_cut_off_is_none() -> None:
     for length in range(len(PREFILL)):
         assert len(list(timelines(PREFILL[:length] + "\n" + FETCH))) == 1 + (length >= len(PREFILL) - 1)
+
+
+NO_TIMELINES = ["{}", "[]", '"x"', "7", "{" + '"a":{' * 5000, *(f'{{"side": "{side}"}}' for side in ("prefiller", "x"))]
+
+
+@pytest.mark.parametrize(
+    "text", [*NO_TIMELINES, '{"side": "prefiller", "transfer": "t", "transport": "", "chunks": 7}']
+)
+def test_a_line_that_only_looks_like_one_hides_no_other(text: str) -> None:
+    assert len(list(timelines(f"kv_messenger timeline {text}\n{PREFILL}"))) == 1
 
 
 def test_both_sides_lines_come_in_the_logs_order() -> None:

@@ -55,14 +55,14 @@ def _content(text: str) -> Any:
     if not text.lstrip().startswith(("{", "[")):
         try:
             text = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as failure:
+        except (OSError, ValueError) as failure:  # a ValueError for no UTF-8, and for a name that no file can have
             raise OptionError(
                 f"{ARGUMENT} is {text!r}, which is neither a JSON object nor a file that can be read ({failure}):"
                 " pass what vllm serve is given, in single quotes"
             ) from failure
     try:
         return json.loads(text)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise OptionError(
             f"{ARGUMENT} is no JSON ({fault}): pass what vllm serve is given, in single quotes"
         ) from fault

@@ -45,7 +45,7 @@ def report(
     """Prints the table and writes the files; returns 1, with a message, if a log is unreadable or has no transfer."""
     try:
         found = {str(log): list(timelines(log.read_text(encoding="utf-8", errors="replace"))) for log in logs}
-    except OSError as missing:
+    except (OSError, ValueError) as missing:  # a ValueError for a name that no file can have
         complain(f"{missing}: name an engine's log\n")
         return 1
     rows = [row(timeline) for of_log in found.values() for timeline in of_log]

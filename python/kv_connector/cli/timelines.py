@@ -136,13 +136,17 @@ Timeline = PrefillTimeline | FetchTimeline
 
 
 def timelines(log: str) -> Iterator[Timeline]:
-    """The timelines of both sides, in the order of the log; incomplete lines, as of a killed engine, are skipped."""
+    """The timelines of both sides, in the order of the log; incomplete lines, as of a killed engine, are skipped.
+
+    So are lines that only look like one: logs have what clients wrote.
+    """
     for match in LINE.finditer(log):
         try:
             fields = json.loads(match.group(1))
-        except json.JSONDecodeError:
+            found = PrefillTimeline.parse(fields) if fields["side"] == "prefiller" else FetchTimeline.parse(fields)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
-        yield PrefillTimeline.parse(fields) if fields["side"] == "prefiller" else FetchTimeline.parse(fields)
+        yield found
 
 
 def prefills(log: str) -> dict[str, PrefillTimeline]:
