@@ -11,7 +11,7 @@ import sys
 from kv_connector.naming.model_settings import HarmlessBy, Settings, text_of
 
 _MODULE = "vllm.envs"
-COMPARED = (
+BY_DESIGN = (
     "VLLM_B12X_MOE_FP4_FORCE_A16",
     "VLLM_CPU_INT4_W4A8",
     "VLLM_DEEPEPLL_NVFP4_DISPATCH",
@@ -54,5 +54,5 @@ HARMLESS: HarmlessBy = {
 def of_process() -> Settings:
     """The variables as vLLM reads them in this process, set or not; one that this release does not have is left out."""
     variables = sys.modules.get(_MODULE)
-    values = {name: getattr(variables, name, None) for name in COMPARED}
+    values = {name: getattr(variables, name, None) for name in BY_DESIGN}
     return {f"environment.{name}": text_of(value) for name, value in values.items() if value not in (None, "")}

@@ -223,13 +223,13 @@ NUMBERS_BY_DESIGN = re.compile(
 
 
 def test_should_know_each_variable_of_vllm_that_names_a_number_format_or_a_layout() -> None:
-    known = {*engine_variables.COMPARED, *names_in(engine_variables.HARMLESS)}
+    known = {*engine_variables.BY_DESIGN, *names_in(engine_variables.HARMLESS)}
     variables = set(importlib.import_module("vllm.envs").environment_variables)
     assert {name for name in variables if NUMBERS_BY_DESIGN.search(name)} - known == set(), "in neither list"
     assert known - variables == set(), "no variables of this vLLM"
 
 
-@pytest.mark.parametrize("name", engine_variables.COMPARED)
+@pytest.mark.parametrize("name", engine_variables.BY_DESIGN)
 def test_should_see_a_variable_that_changes_what_is_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = engine_variables.of_process()
     monkeypatch.setattr(importlib.import_module("vllm.envs"), name, "another value", raising=False)
