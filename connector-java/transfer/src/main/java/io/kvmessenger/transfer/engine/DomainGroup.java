@@ -11,8 +11,7 @@ import java.util.List;
  * One worker with everything that it alone uses: its domains and links, the writes of its peers, its completions
  * and counters. A peer stays with one group in each direction.
  *
- * <p>Threading is that of its members. The messenger's thread selects groups, and counts their peers and admissions
- * here.
+ * <p>Threading is that of its members.
  */
 final class DomainGroup {
     private final Poller poller;
@@ -23,8 +22,6 @@ final class DomainGroup {
     private final InboundWrites inboundWrites;
     private final Figures figures = new Figures();
     private Domains domains = new Domains(List.of(), List.of());
-    private int peerCount;
-    private int admissionCount;
 
     DomainGroup(
             WorkerPorts ports,
@@ -88,21 +85,5 @@ final class DomainGroup {
 
     List<String> unavailable() {
         return domains.unavailable();
-    }
-
-    int peerCount() {
-        return peerCount;
-    }
-
-    void addPeers(int count) {
-        peerCount += count;
-    }
-
-    int admissionCount() {
-        return admissionCount;
-    }
-
-    void addAdmissions(int count) {
-        admissionCount += count;
     }
 }

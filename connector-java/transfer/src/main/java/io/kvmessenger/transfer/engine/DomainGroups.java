@@ -6,11 +6,13 @@ import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.staging.Staging;
 import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.Comparator;
 import java.util.List;
-import java.util.function.ToIntFunction;
 
 /**
- * All domain groups of an engine: assigns peers to them, and merges their results.
+ * All domain groups of an engine: balances what they are given, and merges their results.
  *
  * <p>Messenger's thread, except {@link #waiting}.
  */
@@ -22,6 +24,7 @@ final class DomainGroups {
 
     private final List<DomainGroup> all = new ArrayList<>();
     private final int ringCapacity;
+    private final int liveMax;
     private int drainedFirst;
 
     /** Opens the domains of all groups, or of none. */
@@ -34,6 +37,7 @@ final class DomainGroups {
             RegionTable regions) {
         List<WorkerPorts> ports = enginePorts.workers();
         ringCapacity = limits.completions();
+        liveMax = limits.peers();
         for (int i = 0; i < ports.size(); i++) {
             CompletionRing completions = new CompletionRing(ringCapacity, onCompletion);
             Staging staging = new Staging(enginePorts.devices(), enginePorts.staging());
@@ -70,25 +74,24 @@ final class DomainGroups {
         return all.stream().flatMap(group -> group.domains().stream()).toList();
     }
 
-    /** The group for the next peer to write to. */
-    DomainGroup forPeer() {
-        return leastOf(DomainGroup::peerCount);
+    /**
+     * The group that the fewest have been given to. Among equals the last one, since the first also listens for all of
+     * them.
+     *
+     * @param given the groups of all peers, or of all admissions
+     */
+    DomainGroup leastLoaded(Collection<DomainGroup> given) {
+        return all.reversed().stream()
+                .min(Comparator.comparingInt(group -> Collections.frequency(given, group)))
+                .orElseThrow();
     }
 
-    /** The group for the next peer that may write here. */
-    DomainGroup forAdmission() {
-        return leastOf(DomainGroup::admissionCount);
-    }
-
-    /** The least loaded group. Among equals the last one, since the first also listens for all of them. */
-    private DomainGroup leastOf(ToIntFunction<DomainGroup> load) {
-        DomainGroup least = all.getFirst();
-        for (DomainGroup group : all) {
-            if (load.applyAsInt(group) <= load.applyAsInt(least)) {
-                least = group;
-            }
+    /** @throws IllegalStateException when so many are live that no more may be, or too many completions wait */
+    void requireRoom(int liveCount, String what) {
+        if (liveCount >= liveMax || waiting() > ringCapacity / 2) {
+            throw new IllegalStateException(liveCount + " " + what + " are live and " + waiting()
+                    + " completions wait; poll, and end some first");
         }
-        return least;
     }
 
     /** Completions waiting to be polled, over all workers. Any thread. */

@@ -23,9 +23,7 @@ import io.kvmessenger.transfer.engine.WindowTable.Window;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.function.BooleanSupplier;
 import java.util.stream.IntStream;
 
@@ -39,7 +37,6 @@ import java.util.stream.IntStream;
 final class HostTransferEngine implements TransferEngine {
     private static final String WORKER_NAME = "kvm-transfer";
 
-    private final EngineLimits limits;
     private final EnginePorts ports;
     private final RegionTable regions;
     private final WindowTable windows;
@@ -47,23 +44,18 @@ final class HostTransferEngine implements TransferEngine {
     private final WorkerRunner runner;
     private final DomainGroups domainGroups;
     private final EngineAddress address;
-    /** The live admissions by id, with the group that serves each. */
-    private final Map<Integer, DomainGroup> liveAdmissions = new HashMap<>();
-
-    private final Map<OutboundPeer, DomainGroup> peers = new HashMap<>();
+    private final LiveAdmissions admissions;
+    private final LivePeers peers;
     private final GroupPosts groupPosts = new GroupPosts();
     private final ReadDesk readDesk = new ReadDesk(new Reading());
     private final Reads reads;
     private volatile Throwable bug;
-    private int lastPeerId;
-    private int lastAdmissionId;
     private int requestsInFlight;
     private long backPressured;
     private String refusal = "";
     private boolean closed;
 
     HostTransferEngine(EngineLimits limits, EnginePorts ports, WorkerRunner.Factory runners) {
-        this.limits = limits;
         this.ports = ports;
         regions = new RegionTable(ports.libC(), ports.devices());
         windows = new WindowTable(limits, this::letGo);
@@ -71,6 +63,8 @@ final class HostTransferEngine implements TransferEngine {
         List<Worker> workers = workers(ports.workers());
         runner = runners.make(workers, this::onBug);
         domainGroups = new DomainGroups(limits, ports, workers, runner::onCompletion, windows, regions);
+        admissions = new LiveAdmissions(domainGroups, ports.random());
+        peers = new LivePeers(limits, domainGroups, regions, ports.clock());
         address = new EngineAddress(domainGroups.first().domains().stream()
                 .map(domain -> new TransportAddress(domain.name(), domain.location()))
                 .toList());
@@ -130,82 +124,27 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public Admission admit(String peerName) {
-        requireRoom(liveAdmissions.size(), "admissions");
-        byte[] key = new byte[Admission.KEY_LENGTH_BYTES];
-        ports.random().nextBytes(key);
-        Admission admission = new Admission(++lastAdmissionId, peerName, key);
-        DomainGroup domainGroup = domainGroups.forAdmission();
-        domainGroup.addAdmissions(1);
-        liveAdmissions.put(admission.id(), domainGroup);
-        domainGroup.inboundWrites().admit(admission);
-        return admission;
+        return admissions.admit(peerName);
     }
 
     @Override
     public void revoke(Admission admission) {
-        DomainGroup domainGroup = liveAdmissions.get(admission.id());
-        if (domainGroup != null) {
-            domainGroup.worker().execute(() -> domainGroup.inboundWrites().revoke(admission, "revoked"));
-        }
+        admissions.revoke(admission);
     }
 
     @Override
     public void revokeUnused(Admission admission) {
-        DomainGroup domainGroup = liveAdmissions.get(admission.id());
-        if (domainGroup != null) {
-            domainGroup
-                    .worker()
-                    .execute(() -> domainGroup.inboundWrites().revokeUnused(admission, "no peer has used it"));
-        }
+        admissions.revokeUnused(admission);
     }
 
     @Override
     public Peer connect(EngineAddress target, byte[] admissionKey, String peerName) {
-        requireRoom(peers.size(), "peers");
-        if (admissionKey.length != Admission.KEY_LENGTH_BYTES) {
-            throw new IllegalArgumentException("the admission key of " + peerName + " has " + admissionKey.length
-                    + " bytes, expected " + Admission.KEY_LENGTH_BYTES);
-        }
-        DomainGroup domainGroup = domainGroups.forPeer();
-        OutboundPeer peer = new OutboundPeer(
-                ++lastPeerId,
-                peerName,
-                new OutboundPeer.Target(
-                        target,
-                        admissionKey.clone(),
-                        domainGroup.links(),
-                        regions.readers(domainGroup.domains()),
-                        domainGroup.staging()),
-                limits.requestsPerPeer(),
-                new Allowances(regions),
-                domainGroup.completions(),
-                domainGroup.figures(),
-                ports.clock());
-        domainGroup.addPeers(1);
-        peers.put(peer, domainGroup);
-        domainGroup.worker().execute(() -> domainGroup.worker().add(peer));
-        return peer;
-    }
-
-    private void requireRoom(int count, String what) {
-        if (count >= limits.peers() || domainGroups.waiting() > domainGroups.ringCapacity() / 2) {
-            throw new IllegalStateException(count + " " + what + " are live and " + domainGroups.waiting()
-                    + " completions wait; poll, and end some first");
-        }
+        return peers.connect(target, admissionKey, peerName);
     }
 
     @Override
     public void disconnect(Peer peer) {
-        OutboundPeer outbound = (OutboundPeer) peer;
-        DomainGroup domainGroup = peers.remove(outbound);
-        if (domainGroup != null) {
-            domainGroup.addPeers(-1);
-            outbound.forget();
-            domainGroup.worker().execute(() -> {
-                outbound.disconnect(TransferFault.DISCONNECTED, "disconnected by this engine");
-                domainGroup.worker().remove(outbound);
-            });
-        }
+        peers.disconnect((OutboundPeer) peer);
     }
 
     @Override
@@ -243,7 +182,7 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public PeerGroup group(String name, List<Peer> members) {
         for (Peer member : members) {
-            if (!(member instanceof OutboundPeer outbound) || !peers.containsKey(outbound)) {
+            if (!(member instanceof OutboundPeer outbound) || peers.groupOf(outbound) == null) {
                 throw new IllegalArgumentException(
                         member.name() + " cannot be in group " + name + ": it is no live peer of this engine");
             }
@@ -274,7 +213,7 @@ final class HostTransferEngine implements TransferEngine {
 
     /** Null when the peer is gone. */
     private DomainGroup domainGroupOf(OutboundPeer peer) {
-        return closed || bug != null || peer.isLost() ? null : peers.get(peer);
+        return closed || bug != null || peer.isLost() ? null : peers.groupOf(peer);
     }
 
     /** Waits until no worker holds a half-received write for a closed window. Short, since workers never block. */
@@ -294,8 +233,8 @@ final class HostTransferEngine implements TransferEngine {
         int possible = requestsInFlight
                 + 2 * windows.openCount()
                 + reads.openParts()
-                + 3 * peers.size()
-                + 2 * liveAdmissions.size();
+                + 3 * peers.count()
+                + 2 * admissions.count();
         return possible <= half - more && domainGroups.waiting() < half;
     }
 
@@ -325,7 +264,7 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
-        DomainGroup writtenBy = liveAdmissions.get(from.id());
+        DomainGroup writtenBy = admissions.groupOf(from);
         if (writtenBy == null) {
             throw new IllegalArgumentException("the admission of " + from.peerName() + " has ended");
         }
@@ -350,7 +289,7 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public int read(Admission owner, ReadRequest request, long cookie) {
-        DomainGroup domainGroup = closed || bug != null ? null : liveAdmissions.get(owner.id());
+        DomainGroup domainGroup = closed || bug != null ? null : admissions.groupOf(owner);
         InboundAdmission entry =
                 domainGroup == null ? null : domainGroup.inboundWrites().entryOf(owner);
         if (entry == null) {
@@ -448,13 +387,12 @@ final class HostTransferEngine implements TransferEngine {
             case CompletionRing.PEER_READY -> handler.onPeerReady((Peer) subject);
             case CompletionRing.PEER_LOST -> {
                 OutboundPeer.Loss loss = (OutboundPeer.Loss) subject;
-                disconnect(loss.peer());
+                peers.disconnect(loss.peer());
                 handler.onPeerLost(loss.peer(), loss.fault(), detail);
             }
             case CompletionRing.ADMISSION_CLOSED -> {
                 Admission admission = (Admission) subject;
-                liveAdmissions.remove(admission.id());
-                at.addAdmissions(-1);
+                admissions.onClosed(admission);
                 windows.onAdmissionClosed(admission);
                 reads.onAdmissionClosed(handler, admission, detail);
                 handler.onAdmissionClosed(admission, detail);
@@ -511,18 +449,12 @@ final class HostTransferEngine implements TransferEngine {
 
         @Override
         public void wake(OutboundPeer peer) {
-            DomainGroup domainGroup = peers.get(peer);
-            if (domainGroup != null) {
-                domainGroup.worker().wake();
-            }
+            peers.wake(peer);
         }
 
         @Override
         public void lose(OutboundPeer peer, String detail) {
-            DomainGroup domainGroup = peers.get(peer);
-            if (domainGroup != null) {
-                domainGroup.worker().execute(() -> peer.onLost(TransferFault.PROTOCOL, detail));
-            }
+            peers.lose(peer, detail);
         }
     }
 

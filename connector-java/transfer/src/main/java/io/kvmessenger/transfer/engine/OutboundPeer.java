@@ -4,7 +4,6 @@ import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.device.DeviceFault;
@@ -22,21 +21,19 @@ import io.kvmessenger.transfer.spi.WriteBatch;
 import io.kvmessenger.transfer.staging.GatheredWrites;
 import io.kvmessenger.transfer.staging.Staging;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.LongSupplier;
 
 /**
- * A peer that this engine writes to: its queues, its link, and the domains that its data may take.
+ * A peer that this engine writes to: its queues, its link, and its loss.
  *
- * <p>The messenger's thread fills the queues; everything else is the worker's. Writes take the first domain, in order of
- * preference, that has an open path; among its paths, the next slice goes to one with room, and what a lost path had is
- * posted to the others. A domain is opened when no earlier one has a path, or when an earlier one has had none for
- * longer than its domain may take to repair it; earlier domains are retried meanwhile. The peer is lost with its link,
- * or when no domain is left.
+ * <p>The messenger's thread fills the queues; everything else is the worker's. Writes go to the paths of the domain that
+ * {@link PeerDomains} chooses: the next slice to one with room, and what a lost path had to the others. The peer is lost
+ * with its link, or when no domain is left. It chooses no domain.
  */
-final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLedger.Completions, PathSpread.Posting {
+final class OutboundPeer
+        implements Peer, LinkEvents, PeerDomains.Owner, PeerDomain.Posts, WriteLedger.Completions, PathSpread.Posting {
     /** Bytes that one duty cycle may post to a path before other peers are served. */
     static final long TURN_BYTES = 2 << 20;
 
@@ -50,8 +47,17 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
      */
     record Target(EngineAddress address, byte[] admissionKey, Links links, List<Domain> domains, Staging staging) {}
 
-    /** Pushed when no domain is left. */
-    record Loss(OutboundPeer peer, TransferFault fault) {}
+    /** Why a peer is lost; writes submitted before the loss was visible fail with it too. */
+    record Loss(OutboundPeer peer, TransferFault fault, String detail) {}
+
+    /** What is owed of a loss until devices have finished reading what was to be written. */
+    private enum Owed {
+        NOTHING,
+        /** The writes fail. */
+        WRITES,
+        /** The writes fail, and the messenger is informed. */
+        WRITES_AND_REPORT
+    }
 
     private final int id;
     private final String name;
@@ -68,32 +74,20 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
     /** Results of the peer's reads, to be sent to it. */
     private final MessageQueue answers = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
 
-    private final List<PeerDomain> peerDomains = new ArrayList<>(2);
+    private final PeerDomains domains;
     private final PageLimit pageLimit;
     private final WriteBatch batch = new WriteBatch();
     /** Null until device memory is posted to a path that does not reach it. */
     private GatheredWrites gathered;
 
     private final Allowances allowances;
-    private volatile String transport = "";
-    private volatile boolean lost;
-    /** Why the peer was lost; writes submitted before the loss was visible fail with it too. Worker only. */
-    private TransferFault lossFault;
-
-    private String lossDetail;
-    private boolean lossUntold;
-    /** False from the loss until it may be reported. Worker only. */
-    private boolean settled = true;
+    /** Null while the peer is not lost. */
+    private volatile Loss loss;
+    /** Worker only. */
+    private Owed owed = Owed.NOTHING;
 
     private boolean forgotten;
-
     private OutboundLink link;
-    private boolean ready;
-    /** The domain that writes take, or took last; null before the first is ready. */
-    private PeerDomain used;
-
-    private boolean pathless;
-    private long pathDeadlineNs;
     private int firstPath;
 
     OutboundPeer(
@@ -112,16 +106,17 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
         this.clock = clock;
         this.allowances = allowances;
         pageLimit = new PageLimit(target.staging.limits().pageMaxBytes());
+        writes = new WriteLedger(requestsMax, this);
+        domains = new PeerDomains(clock, this);
         for (Domain domain : target.domains) {
             for (TransportAddress offered : target.address.transports()) {
                 if (offered.transport().equals(domain.name())) {
-                    peerDomains.add(
-                            new PeerDomain(domain, figures.ofTransport(domain.name()), offered.location(), this));
+                    Figures ofTransport = figures.ofTransport(domain.name());
+                    domains.add(new PeerDomain(domain, ofTransport, offered.location(), writes, domains, this));
                     pageLimit.add(domain);
                 }
             }
         }
-        writes = new WriteLedger(requestsMax, this);
         rate = new SendRate(clock);
     }
 
@@ -137,7 +132,7 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
 
     @Override
     public String transport() {
-        return transport;
+        return domains.transport();
     }
 
     @Override
@@ -201,7 +196,7 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
     }
 
     boolean isLost() {
-        return lost;
+        return loss != null;
     }
 
     /** Messenger's thread: no more is submitted for this peer. */
@@ -211,12 +206,12 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
 
     /** Messenger's thread: whether any further submit would fail. */
     boolean isGone() {
-        return lost || forgotten;
+        return isLost() || forgotten;
     }
 
     /** Worker: starts to connect. */
     void connect(long nowNs) {
-        if (peerDomains.isEmpty()) {
+        if (domains.isEmpty()) {
             fail(TransferFault.UNREACHABLE, "no transport in common with " + name);
             return;
         }
@@ -231,7 +226,7 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
 
     @Override
     public void onOpened() {
-        tryNext(TransferFault.UNREACHABLE, "no transport in common with " + name, clock.getAsLong());
+        domains.open(link);
     }
 
     @Override
@@ -247,80 +242,31 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
 
     @Override
     public void onLost(TransferFault fault, String detail) {
-        if (!lost) {
+        if (!isLost()) {
             fail(fault, detail);
         }
     }
 
-    private void tryNext(TransferFault fault, String detail, long nowNs) {
-        TransferFault lastFault = fault;
-        String lastDetail = detail;
-        for (PeerDomain peerDomain : peerDomains) {
-            if (!peerDomain.isUntried()) {
-                continue;
-            }
-            String problem = attach(peerDomain, nowNs);
-            if (problem == null) {
-                return;
-            }
-            lastFault = TransferFault.UNREACHABLE;
-            lastDetail = problem;
-        }
-        fail(lastFault, lastDetail);
-    }
-
-    /** Returns why the domain cannot be tried, or null. */
-    private String attach(PeerDomain peerDomain, long nowNs) {
-        try {
-            peerDomain.attach(link, nowNs);
-            return null;
-        } catch (IllegalArgumentException | IllegalStateException e) {
-            return peerDomain.name() + ": " + e.getMessage();
-        } catch (RuntimeException | Error error) {
-            return peerDomain.name() + ": " + LinkError.describe(error);
-        }
+    @Override
+    public void onReady() {
+        completions.push(CompletionRing.PEER_READY, 0, 0, this, null);
     }
 
     @Override
-    public void onReady(PeerDomain peerDomain) {
-        if (!ready) {
-            ready = true;
-            used = peerDomain;
-            transport = peerDomain.name();
-            completions.push(CompletionRing.PEER_READY, 0, 0, this, null);
-        }
+    public void onUnreachable(TransferFault fault, String detail) {
+        fail(fault, detail);
     }
 
     @Override
-    public void onServing(PeerDomain peerDomain) {
-        for (PeerDomain other : peerDomains) {
-            if (other != peerDomain) {
-                other.forgetTrial();
-            }
-        }
-    }
-
-    @Override
-    public void onFailed(PeerDomain peerDomain, List<Endpoint> unproven, TransferFault fault, String detail) {
-        peerDomain.detach(link);
-        for (Endpoint path : unproven) {
-            if (writes.isUnderWay(path) || path.mayOweDelivery()) {
-                // Whether it arrived is unknown: sent again it might count twice, not sent again it might be missing.
-                fail(fault, detail);
-                return;
-            }
-        }
-        if (usable() == null && !isAttaching()) {
-            tryNext(fault, ready ? detail : peerDomain.name() + ": " + detail, clock.getAsLong());
-        }
-    }
-
-    @Override
-    public void onPathLost(PeerDomain peerDomain, Endpoint path) {
+    public void onPathLost(Endpoint path) {
         if (gathered != null) {
             gathered.onPathLost(path);
         }
-        peerDomain.figures().add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
+    }
+
+    @Override
+    public boolean isGathering(Endpoint path) {
+        return gathered != null && gathered.isGathering(writes.oldestPost(path));
     }
 
     @Override
@@ -337,47 +283,46 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
     }
 
     private void fail(TransferFault fault, String detail) {
-        lossUntold = true;
+        owed = Owed.WRITES_AND_REPORT;
         end(fault, detail);
     }
 
     private void end(TransferFault fault, String detail) {
-        if (!lost) {
-            lossFault = fault;
-            lossDetail = detail;
-            lost = true;
+        if (loss == null) {
+            loss = new Loss(this, fault, detail);
         }
         close();
-        settled = false;
+        owed = owed == Owed.NOTHING ? Owed.WRITES : owed;
         settle();
     }
 
-    /** Worker: reports the loss, but not before devices have finished reading what was to be written. */
+    /**
+     * Worker: fails the writes and reports the loss, but not before devices have finished reading what was to be
+     * written.
+     */
     void settle() {
-        if (settled || (gathered != null && gathered.isReading())) {
+        if (isSettled() || (gathered != null && gathered.isReading())) {
             return;
         }
-        settled = true;
+        Owed due = owed;
+        owed = Owed.NOTHING;
         if (gathered != null) {
             target.staging.release(gathered);
         }
-        writes.failAll(lossFault, lossDetail);
-        if (lossUntold) {
-            lossUntold = false;
-            completions.push(CompletionRing.PEER_LOST, 0, 0, new Loss(this, lossFault), lossDetail);
+        writes.failAll(loss.fault, loss.detail);
+        if (due == Owed.WRITES_AND_REPORT) {
+            completions.push(CompletionRing.PEER_LOST, 0, 0, loss, loss.detail);
         }
     }
 
-    /** Worker: whether the peer is lost and nothing reads its writes' pages any more. */
+    /** Worker: whether the peer is not lost, or is and nothing reads its writes' pages any more. */
     boolean isSettled() {
-        return settled;
+        return owed == Owed.NOTHING;
     }
 
     /** Paths first: the end of the link tells the peer that nothing is written any more. */
     private void close() {
-        for (int i = 0; i < peerDomains.size(); i++) {
-            peerDomains.get(i).close();
-        }
+        domains.close();
         if (gathered != null) {
             gathered.close();
         }
@@ -411,91 +356,23 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
     }
 
     private int advance(long nowNs) {
-        if (!settled) {
+        if (!isSettled()) {
             int work = gathered.doWork();
             settle();
-            return settled ? work + 1 : OutboundPaths.LOOK_SOON;
+            return isSettled() ? work + 1 : OutboundPaths.LOOK_SOON;
         }
         if (link == null) {
-            return lost && writes.hasWork() ? writes.failAll(lossFault, lossDetail) : 0;
+            return isLost() && writes.hasWork() ? writes.failAll(loss.fault, loss.detail) : 0;
         }
         int work = gathered == null ? 0 : advanceGathered();
-        work += ready ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
+        work += domains.areReady() ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
-        boolean lookSoon = ready && (used.waits() || (gathered != null && gathered.isReading()));
-        for (int i = 0; i < peerDomains.size() && link != null; i++) {
-            int done = peerDomains.get(i).doWork(nowNs);
-            lookSoon |= done == OutboundPaths.LOOK_SOON;
-            work += Math.max(0, done);
-        }
-        if (ready && link != null) {
-            giveUpSilentPaths(nowNs);
-        }
-        if (ready && link != null) {
-            watch(nowNs);
-        }
+        boolean gathering = gathered != null && gathered.isReading();
+        boolean lookSoon = domains.areReady() && (gathering || domains.used().waits());
+        int done = domains.doWork(nowNs);
+        lookSoon |= done == OutboundPaths.LOOK_SOON;
+        work += Math.max(0, done);
         return lookSoon && work == 0 ? OutboundPaths.LOOK_SOON : work;
-    }
-
-    /** The first domain with an open path, or null. */
-    private PeerDomain usable() {
-        for (int i = 0; i < peerDomains.size(); i++) {
-            if (!peerDomains.get(i).paths().isEmpty()) {
-                return peerDomains.get(i);
-            }
-        }
-        return null;
-    }
-
-    private boolean isAttaching() {
-        for (int i = 0; i < peerDomains.size(); i++) {
-            if (peerDomains.get(i).isPending()) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    /** Gives up silent paths. What they had is posted again once it is known that it cannot land any more. */
-    private void giveUpSilentPaths(long nowNs) {
-        for (int i = 0; i < peerDomains.size() && link != null; i++) {
-            Endpoint stalled = peerDomains.get(i).stalledPath(nowNs);
-            if (stalled != null) {
-                stalled.giveUp();
-            }
-            List<Endpoint> silent = peerDomains.get(i).silentPaths(writes, nowNs);
-            for (int j = 0; j < silent.size() && link != null; j++) {
-                // What a device is still copying has not reached the path yet.
-                if (gathered == null || !gathered.isGathering(writes.oldestPost(silent.get(j)))) {
-                    silent.get(j).giveUp();
-                }
-            }
-        }
-    }
-
-    /** Ensures that there is a domain, and tries to find a better one. */
-    private void watch(long nowNs) {
-        PeerDomain open = usable();
-        if (open == null && !pathless) {
-            pathDeadlineNs = nowNs + used.repairLimitNs();
-        }
-        pathless = open == null;
-        if (!pathless) {
-            lookForBetter(open, nowNs);
-        } else if (!isAttaching() && nowNs - pathDeadlineNs > 0) {
-            tryNext(
-                    TransferFault.UNREACHABLE,
-                    "no data path to " + used.location() + " could be opened again in time",
-                    nowNs);
-        }
-    }
-
-    private void lookForBetter(PeerDomain open, long nowNs) {
-        for (int i = 0; peerDomains.get(i) != open; i++) {
-            if (peerDomains.get(i).isToBeTriedAgain(nowNs)) {
-                attach(peerDomains.get(i), nowNs);
-            }
-        }
     }
 
     private int advanceGathered() {
@@ -510,7 +387,7 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
     @Override
     public int post(Endpoint path, WriteBatch wanted, long postId) {
         Memory.Device device = wanted.sourceDevice();
-        if (device == null || used.canRead(device)) {
+        if (device == null || domains.used().canRead(device)) {
             return path.post(wanted, postId);
         }
         if (gathered == null) {
@@ -526,13 +403,9 @@ final class OutboundPeer implements Peer, LinkEvents, PeerDomain.Owner, WriteLed
 
     /** Posts to the paths in rotation, so that small writes use all of them. */
     private int post(long nowNs) {
-        PeerDomain peerDomain = usable();
+        PeerDomain peerDomain = domains.forWrites();
         if (peerDomain == null) {
             return 0;
-        }
-        if (peerDomain != used) {
-            used = peerDomain;
-            transport = peerDomain.name();
         }
         List<Endpoint> paths = peerDomain.paths();
         if (peerDomain.spread() != null) {

@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.Memory;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.link.OutboundLink;
 import io.kvmessenger.transfer.path.Pause;
@@ -22,19 +23,26 @@ final class PeerDomain implements PathEvents {
     static final long REST_MIN_NS = 1_000_000_000L;
     static final long REST_MAX_NS = 60_000_000_000L;
 
-    /** The peer that the domain leads to. */
+    /** Chooses among the domains of one peer. */
     interface Owner {
         void onReady(PeerDomain peerDomain);
 
         /** The domain's first path has opened. */
         void onServing(PeerDomain peerDomain);
 
-        /** Whether posts to the paths still in its list have arrived is unknown. */
-        void onFailed(PeerDomain peerDomain, List<Endpoint> unproven, TransferFault fault, String detail);
+        /** @param unproven whether something was posted to its paths of which the arrival is unknown */
+        void onFailed(PeerDomain peerDomain, boolean unproven, TransferFault fault, String detail);
+    }
 
-        void onPathLost(PeerDomain peerDomain, Endpoint path);
-
+    /** Posts the writes of one peer to the paths of all its domains. */
+    interface Posts {
         void onSent(long postId);
+
+        /** Before what the path had may be posted again. */
+        void onPathLost(Endpoint path);
+
+        /** Whether a device is still copying the oldest of what was posted: it has not reached the path yet. */
+        boolean isGathering(Endpoint path);
 
         /** Creates the distribution over paths of several networks. */
         PathSpread spread(PeerDomain peerDomain);
@@ -43,7 +51,9 @@ final class PeerDomain implements PathEvents {
     private final Domain domain;
     private final Figures figures;
     private final String location;
+    private final WriteLedger writes;
     private final Owner owner;
+    private final Posts posts;
     private List<Endpoint> paths = new ArrayList<>(2);
     private final PathWatch watch;
     private OutboundChannel channel;
@@ -55,12 +65,19 @@ final class PeerDomain implements PathEvents {
     /** Null until a path of a second network opens. */
     private PathSpread spread;
 
-    /** @param figures counters of the transport */
-    PeerDomain(Domain domain, Figures figures, String location, Owner owner) {
+    /**
+     * A domain that has not been tried.
+     *
+     * @param figures counters of the transport
+     * @param writes those of the peer
+     */
+    PeerDomain(Domain domain, Figures figures, String location, WriteLedger writes, Owner owner, Posts posts) {
         this.domain = domain;
         this.figures = figures;
         this.location = location;
+        this.writes = writes;
         this.owner = owner;
+        this.posts = posts;
         watch = new PathWatch(domain.capabilities().silenceLimitNs());
     }
 
@@ -128,19 +145,23 @@ final class PeerDomain implements PathEvents {
         }
     }
 
-    /** Open paths whose writes have been silent for too long. */
-    List<Endpoint> silentPaths(WriteLedger writes, long nowNs) {
-        return paths.isEmpty() ? List.of() : watch.silent(paths, writes, nowNs);
-    }
-
     /** Whether writes wait for a path without an event to signal when a path has room. */
     boolean waits() {
         return spread != null && spread.waits();
     }
 
-    /** An open path whose network moves nothing while another does, or null. */
-    Endpoint stalledPath(long nowNs) {
-        return spread == null ? null : spread.stalled(paths, nowNs);
+    /** Gives up silent paths. What they had is posted again once it is known that it cannot land any more. */
+    void giveUpSilentPaths(long nowNs) {
+        Endpoint stalled = spread == null ? null : spread.stalled(paths, nowNs);
+        if (stalled != null) {
+            stalled.giveUp();
+        }
+        List<Endpoint> silent = paths.isEmpty() ? List.of() : watch.silent(paths, writes, nowNs);
+        for (int i = 0; i < silent.size() && attached != null; i++) {
+            if (!posts.isGathering(silent.get(i))) {
+                silent.get(i).giveUp();
+            }
+        }
     }
 
     int doWork(long nowNs) {
@@ -162,14 +183,18 @@ final class PeerDomain implements PathEvents {
         List<Endpoint> unproven = paths;
         paths = new ArrayList<>(2);
         spread = null;
-        owner.onFailed(this, unproven, fault, detail);
+        owner.onFailed(
+                this,
+                unproven.stream().anyMatch(path -> writes.isUnderWay(path) || path.mayOweDelivery()),
+                fault,
+                detail);
     }
 
     @Override
     public void onPathOpened(Endpoint path) {
         paths.add(path);
         if (spread == null && path.network() > 0) {
-            spread = owner.spread(this);
+            spread = posts.spread(this);
         }
         onPathsChanged();
         if (paths.size() == 1) {
@@ -181,7 +206,8 @@ final class PeerDomain implements PathEvents {
     public void onPathLost(Endpoint path) {
         paths.remove(path);
         onPathsChanged();
-        owner.onPathLost(this, path);
+        posts.onPathLost(path);
+        figures.add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
     }
 
     private void onPathsChanged() {
@@ -192,7 +218,7 @@ final class PeerDomain implements PathEvents {
 
     @Override
     public void onSent(long postId) {
-        owner.onSent(postId);
+        posts.onSent(postId);
     }
 
     /** Tells the peer that the paths are closed. */
