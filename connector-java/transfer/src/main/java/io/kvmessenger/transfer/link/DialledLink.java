@@ -66,7 +66,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private final LinkEvents events;
     private final long idleLimitNs;
     private final IntPredicate ofThisUser;
-    private final Channel[] channels = new Channel[AdmittedLink.ATTACHMENTS_MAX];
+    private final Channel[] channels = new Channel[Attachments.COUNT_MAX];
     private final WriterNumbers numbers = new WriterNumbers();
     private Way way;
     private Dialer dialer;

@@ -21,8 +21,8 @@ final class TargetNumbers {
         OWED
     }
 
-    private final State[] states = new State[AdmittedLink.ATTACHMENTS_MAX];
-    private final int[] uses = new int[AdmittedLink.ATTACHMENTS_MAX];
+    private final State[] states = new State[Attachments.COUNT_MAX];
+    private final int[] uses = new int[Attachments.COUNT_MAX];
     /** Numbers from this one on have never been used; the peer takes them in order. */
     private int firstUnused;
 

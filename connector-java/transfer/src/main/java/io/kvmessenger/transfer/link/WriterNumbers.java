@@ -23,8 +23,8 @@ final class WriterNumbers {
         DETACHED
     }
 
-    private final State[] states = new State[AdmittedLink.ATTACHMENTS_MAX];
-    private final int[] uses = new int[AdmittedLink.ATTACHMENTS_MAX];
+    private final State[] states = new State[Attachments.COUNT_MAX];
+    private final int[] uses = new int[Attachments.COUNT_MAX];
     /** The number freed first is used first, so that each rests as long as possible. */
     private final ArrayDeque<Integer> free = new ArrayDeque<>();
 

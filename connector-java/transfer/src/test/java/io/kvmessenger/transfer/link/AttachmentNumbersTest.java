@@ -250,7 +250,7 @@ final class AttachmentNumbersTest {
     void shouldHaveNoMoreAttachmentsAtATimeThanTheLimitSays() {
         OutboundLink link = dial();
         List<OutboundChannel> channels = new ArrayList<>();
-        for (int i = 0; i < AdmittedLink.ATTACHMENTS_MAX; i++) {
+        for (int i = 0; i < Attachments.COUNT_MAX; i++) {
             channels.add(attach(link, TAKEN, new Heard()));
         }
         OutboundChannel tooMany = link.channel(new FakeDomain(TAKEN, 0));
@@ -389,7 +389,7 @@ final class AttachmentNumbersTest {
     @Test
     void shouldServeAWriterOfThePreviousVersion() {
         int fd = writerOfThePreviousVersion();
-        for (int i = 0; i < AdmittedLink.ATTACHMENTS_MAX; i++) {
+        for (int i = 0; i < Attachments.COUNT_MAX; i++) {
             attach(fd, i);
             assertThat(types(fd)).as("before it has detached").isEmpty();
             say(fd, ControlRecord.DETACH, i, MemorySegment.NULL);
@@ -398,7 +398,7 @@ final class AttachmentNumbersTest {
                     .allMatch(type -> ControlRecord.kind(type) >= PeerChannel.FIRST_KIND);
         }
         assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isZero();
-        assertThat(paths).hasSize(AdmittedLink.ATTACHMENTS_MAX).allMatch(path -> path.closed);
+        assertThat(paths).hasSize(Attachments.COUNT_MAX).allMatch(path -> path.closed);
         LIB_C.close(fd);
     }
 
@@ -410,7 +410,7 @@ final class AttachmentNumbersTest {
         assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
         LIB_C.close(again);
         work(null);
-        for (int number : new int[] {1, AdmittedLink.ATTACHMENTS_MAX, 255}) {
+        for (int number : new int[] {1, Attachments.COUNT_MAX, 255}) {
             long before = figures.of(TransferCounter.PATHS_REJECTED);
             int ahead = writerOfThePreviousVersion();
             attach(ahead, number);
@@ -426,7 +426,7 @@ final class AttachmentNumbersTest {
     @Test
     void shouldUseEachNumberOnceWhereNothingIsConfirmed() {
         WriterNumbers numbers = new WriterNumbers();
-        for (int i = 0; i < AdmittedLink.ATTACHMENTS_MAX; i++) {
+        for (int i = 0; i < Attachments.COUNT_MAX; i++) {
             assertThat(numbers.next()).isEqualTo(i);
             assertThat(numbers.isKnown(i)).isFalse();
             assertThat(numbers.take()).isEqualTo(i);
