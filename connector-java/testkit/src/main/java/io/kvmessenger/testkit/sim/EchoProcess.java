@@ -20,15 +20,11 @@ import java.util.Map;
 import java.util.SplittableRandom;
 
 /** One incarnation of a node that echoes: the production messenger with a subject without KV, on simulated ports. */
-final class EchoProcess {
+final class EchoProcess extends Incarnation {
     static final int HALF_LENGTH_BYTES = 128;
 
-    final SimulatedNode node;
-    final SimulatedTransport transport;
-    final WatchedTransferEngine transfer;
     final EchoSubject subject;
     final Messenger messenger;
-    final FailingPorts failing;
     private final EchoSimulation world;
     private final EchoChecker checker;
     private final MemorySegment bytes = Arena.ofAuto().allocate(2 * HALF_LENGTH_BYTES);
@@ -49,24 +45,9 @@ final class EchoProcess {
     }
 
     EchoProcess(EchoSimulation world, SimulatedNode node, SplittableRandom random) {
-        Scenario scenario = world.scenario();
+        super(world, node, random, world.scenario().engineLimits(), null);
         this.world = world;
-        this.node = node;
-        this.checker = world.checker();
-        failing = new FailingPorts(scenario, world.clock(), world.trace(), node, world.isHealed());
-        InvokedProcess invoked = InvokedProcess.start(
-                world.clock(),
-                random,
-                node,
-                world.fabric(),
-                scenario.engineLimits(),
-                scenario.workerCount(),
-                null,
-                node::wake);
-        transport = invoked.transport();
-        transfer = new WatchedTransferEngine(
-                FailingTransferEngine.of(invoked.engine(), node, failing), node.process(), checker);
-        transport.fail(failing);
+        checker = world.checker();
         Region region = transfer.register(Memory.host(bytes));
         transport.use(List.of(region), List.of(bytes));
         EngineLog log = (level, message) -> {};
@@ -74,7 +55,9 @@ final class EchoProcess {
         ReportingTally tally = new ReportingTally(node.process(), checker);
         Sessions sessions = new Sessions(
                 new MessengerIdentity(
-                        node.name(), node.incarnation(), scenario.secret().getBytes(StandardCharsets.UTF_8)),
+                        node.name(),
+                        node.incarnation(),
+                        world.scenario().secret().getBytes(StandardCharsets.UTF_8)),
                 world.network().portOf(node, failing),
                 world.limits(),
                 tally,

@@ -6,9 +6,7 @@ import io.kvmessenger.testkit.sim.Scenario.Weather;
 import io.kvmessenger.testkit.sim.check.EchoChecker;
 import io.kvmessenger.testkit.sim.check.Violation;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.SplittableRandom;
 import java.util.concurrent.CompletableFuture;
 
@@ -18,37 +16,21 @@ import java.util.concurrent.CompletableFuture;
  *
  * <p>One thread. The same seed gives the same run, event for event.
  */
-public final class EchoSimulation {
+public final class EchoSimulation extends World<EchoProcess> {
     private static final int NODES_MAX = 4;
     private static final int ASKS_AT_ONCE_MAX = 4;
     private static final long ASK_PERIOD_NS = 4 * Scenario.MILLI;
-    private static final long CHECK_PERIOD_NS = 5 * Scenario.MILLI;
-    private static final long LEAVE_LIMIT_NS = 20 * Scenario.MILLI;
 
-    private final Scenario scenario;
     /** Those of the seed, without the few peers that its engines of a KV cache may have. */
     private final ProtocolLimits limits;
 
-    private final SplittableRandom random;
-    private final SimulatedClock clock = new SimulatedClock();
-    private final Trace trace = new Trace(clock);
-    private final Partitions partitions = new Partitions();
     private final EchoChecker checker;
-    private final SimulatedFabric fabric;
-    private final SimulatedNetwork network;
-    private final Map<String, EchoProcess> processes = new LinkedHashMap<>();
     private final int asksAtOnce;
-    private long lastIncarnation;
-    private boolean healed;
 
-    private EchoSimulation(Scenario drawn) {
-        scenario = drawn;
+    private EchoSimulation(Scenario drawn, EchoChecker checker) {
+        super(drawn, Mutation.NONE, new SplittableRandom(drawn.seed() * 0x9E3779B97F4A7C15L + 7), world -> checker);
+        this.checker = checker;
         limits = drawn.limits().with(Capacities.PRODUCTION);
-        random = new SplittableRandom(drawn.seed() * 0x9E3779B97F4A7C15L + 7);
-        checker = new EchoChecker(scenario.hardships().ports().any());
-        fabric = new SimulatedFabric(
-                clock, trace, scenario.fabricShape(), random.split(), checker, partitions, Mutation.NONE);
-        network = new SimulatedNetwork(clock, trace, scenario, random.split(), checker, partitions, Mutation.NONE);
         asksAtOnce = 1 + random.nextInt(ASKS_AT_ONCE_MAX);
         int nodeCount = 2 + random.nextInt(NODES_MAX - 1);
         for (int i = 0; i < nodeCount; i++) {
@@ -58,90 +40,58 @@ public final class EchoSimulation {
 
     /** A run of this seed. In quiet weather no ask may fail. */
     static Simulation.Result run(long seed, Weather weather, Hardships.Kind beside) {
-        EchoSimulation world = new EchoSimulation(Scenario.draw(seed, weather).with(beside.draw(seed)));
-        Violation violation = null;
-        try {
-            world.run();
-            int failed = world.trace.countByKind().getOrDefault("failed", 0);
-            if (weather == Weather.QUIET && failed > 0) {
-                violation = new Violation("Quiet", "nothing went wrong and " + failed + " asks failed");
-            }
-        } catch (Violation found) {
-            violation = found;
-        } catch (RuntimeException | AssertionError bug) {
-            violation = new Violation("Crash", "the messenger's thread would have met " + bug);
-            violation.initCause(bug);
-        }
-        return new Simulation.Result(
-                seed,
-                world.trace.hash(),
-                world.trace.count(),
-                world.trace.countByKind(),
-                violation,
-                world.trace.lastEvents());
+        Scenario scenario = Scenario.draw(seed, weather).with(beside.draw(seed));
+        boolean portsThrow = scenario.hardships().ports().any();
+        return new EchoSimulation(scenario, new EchoChecker(portsThrow)).result();
     }
 
-    private void run() {
+    @Override
+    void live() {
         scheduleAsk();
         scheduleFault();
         advanceTo(Scenario.SAFETY_NS);
         heal();
         awaitEnds();
-        advanceTo(clock.nowNs() + 2 * LEAVE_LIMIT_NS); // a process that leaves is dead by then
-        List.copyOf(processes.keySet()).forEach(this::restart);
-        advanceTo(clock.nowNs() + 2 * limits.silenceLimitNs());
-        int failedBefore = trace.countByKind().getOrDefault("failed", 0);
+        advance(2 * LEAVE_LIMIT_NS); // a process that leaves is dead by then
+        restartAll();
+        advance(2 * limits.silenceLimitNs());
+        int failedBefore = failedCount();
         askAll();
         awaitEnds();
-        int failed = trace.countByKind().getOrDefault("failed", 0) - failedBefore;
+        int failed = failedCount() - failedBefore;
         if (failed > 0) {
             throw new Violation("Liveness", "long after all faults " + failed + " asks failed");
         }
-        advanceTo(clock.nowNs() + CHECK_PERIOD_NS);
+        advance(CHECK_PERIOD_NS);
         for (EchoProcess process : alive()) {
             checker.atRest(
                     process.node.process(),
                     process.subject.held(),
-                    process.transfer.holdings(network.openLinks(process.node)));
+                    process.transfer.holdings(network().openLinks(process.node)));
         }
-        fabric.rethrow();
-    }
-
-    private void advanceTo(long untilNs) {
-        while (clock.step(untilNs)) {}
-    }
-
-    private void awaitEnds() {
-        long limitNs = clock.nowNs() + Scenario.LIVENESS_NS;
-        while (alive().stream().anyMatch(process -> process.openCount() > 0)) {
-            if (clock.nowNs() >= limitNs) {
-                throw new Violation(
-                        "Liveness",
-                        String.join(
-                                "; ",
-                                alive().stream().map(EchoProcess::describe).toList()));
-            }
-            advanceTo(clock.nowNs() + CHECK_PERIOD_NS);
+        fabric().rethrow();
+        if (scenario().weather() == Weather.QUIET && failedCount() > 0) {
+            throw new Violation("Quiet", "nothing went wrong and " + failedCount() + " asks failed");
         }
     }
 
-    private void heal() {
-        healed = true;
-        trace.add("world", "heal", "");
-        fabric.heal();
-        network.heal();
-        partitions.mendAll();
-        for (EchoProcess process : alive()) {
-            process.failing.heal();
-            process.node.endPause();
-        }
+    private int failedCount() {
+        return trace().countByKind().getOrDefault("failed", 0);
+    }
+
+    @Override
+    List<String> unended() {
+        return alive().stream()
+                .filter(process -> process.openCount() > 0)
+                .map(EchoProcess::describe)
+                .toList();
     }
 
     // ---- asks
 
     private void scheduleAsk() {
-        clock.after(random.nextLong(2 * ASK_PERIOD_NS), () -> {
-            if (!healed) {
+        clock().after(random.nextLong(2 * ASK_PERIOD_NS), () -> {
+            if (!isHealed()) {
                 askOnce();
                 scheduleAsk();
             }
@@ -153,7 +103,7 @@ public final class EchoSimulation {
         ready.removeIf(process -> process.openCount() >= asksAtOnce);
         if (!ready.isEmpty()) {
             EchoProcess asker = ready.get(random.nextInt(ready.size()));
-            List<String> others = new ArrayList<>(processes.keySet());
+            List<String> others = new ArrayList<>(names());
             others.remove(asker.node.name());
             asker.ask(others.get(random.nextInt(others.size())), drawLength());
         }
@@ -161,7 +111,7 @@ public final class EchoSimulation {
 
     private void askAll() {
         for (EchoProcess asker : alive()) {
-            for (String other : processes.keySet()) {
+            for (String other : names()) {
                 if (!other.equals(asker.node.name())) {
                     asker.ask(other, drawLength());
                 }
@@ -176,9 +126,9 @@ public final class EchoSimulation {
     // ---- faults
 
     private void scheduleFault() {
-        clock.after(random.nextLong(2 * ASK_PERIOD_NS), () -> {
-            if (!healed) {
-                strike(scenario.swarm());
+        clock().after(random.nextLong(2 * ASK_PERIOD_NS), () -> {
+            if (!isHealed()) {
+                strike(scenario().swarm());
                 scheduleFault();
             }
         });
@@ -186,13 +136,13 @@ public final class EchoSimulation {
 
     private void strike(Swarm swarm) {
         if (happens(swarm.linkReset())) {
-            network.resetAnyLink();
+            network().resetAnyLink();
         }
         if (happens(swarm.halfOpen())) {
-            network.silenceAnyLink();
+            network().silenceAnyLink();
         }
         if (happens(swarm.pathLoss())) {
-            fabric.breakAnyPath();
+            fabric().breakAnyPath();
         }
         if (happens(swarm.partition())) {
             partition();
@@ -213,14 +163,16 @@ public final class EchoSimulation {
     }
 
     private void partition() {
-        List<String> names = List.copyOf(processes.keySet());
+        List<String> names = names();
         String one = names.get(random.nextInt(names.size()));
         String other = names.get(random.nextInt(names.size()));
         if (!one.equals(other)) {
             int which = random.nextInt(3);
-            trace.add("world", "cut", one + " " + other + " " + which);
-            partitions.cut(one, other, which != 1, which != 0);
-            clock.after(random.nextLong(80 * Scenario.MILLI), () -> partitions.heal(one, other));
+            trace().add("world", "cut", one + " " + other + " " + which);
+            partitions().cut(one, other, which != 1, which != 0);
+            clock().after(
+                            random.nextLong(80 * Scenario.MILLI),
+                            () -> partitions().heal(one, other));
         }
     }
 
@@ -228,8 +180,8 @@ public final class EchoSimulation {
         List<EchoProcess> alive = alive();
         if (!alive.isEmpty()) {
             SimulatedNode node = alive.get(random.nextInt(alive.size())).node;
-            trace.add(node.process(), "pause", lengthNs / 1000 + " us");
-            node.pause(clock.nowNs() + lengthNs);
+            trace().add(node.process(), "pause", lengthNs / 1000 + " us");
+            node.pause(clock().nowNs() + lengthNs);
         }
     }
 
@@ -244,90 +196,34 @@ public final class EchoSimulation {
         } else {
             kill(process, random.nextBoolean());
         }
-        clock.after(LEAVE_LIMIT_NS + random.nextLong(60 * Scenario.MILLI), () -> restart(process.node.name()));
-    }
-
-    private void kill(EchoProcess process, boolean silentDeath) {
-        if (process.node.alive()) {
-            trace.add(process.node.process(), "die", silentDeath ? "silently" : "");
-            process.node.die(silentDeath);
-            checker.processDied(process.node.process());
-            fabric.died(process.transport, silentDeath);
-            network.died(process.node, silentDeath);
-        }
+        clock().after(LEAVE_LIMIT_NS + random.nextLong(60 * Scenario.MILLI), () -> restart(process.node.name()));
     }
 
     /** The process ends in good order: it takes no more asks, says goodbye, closes, dies. */
     private void leave(EchoProcess process) {
-        trace.add(process.node.process(), "goodbye", "");
+        trace().add(process.node.process(), "goodbye", "");
         CompletableFuture<Void> left = new CompletableFuture<>();
         process.node.input(messenger -> {
             messenger.drain("the echo is over", new CompletableFuture<>());
             messenger.leave("the echo is over", left);
         });
-        clock.after(LEAVE_LIMIT_NS / 2, () -> left.complete(null));
-        var unused = left.thenRun(() -> process.node.input(m -> {
-            process.transfer.close();
-            clock.after(random.nextLong(Scenario.MILLI), () -> kill(process, false));
-        }));
+        clock().after(LEAVE_LIMIT_NS / 2, () -> left.complete(null));
+        var unused = left.thenRun(() -> process.node.input(m -> close(process)));
     }
 
-    private void start(String name) {
-        SimulatedNode node = new SimulatedNode(
-                clock,
-                random.split(),
-                name,
-                ++lastIncarnation,
-                random.nextBoolean() ? scenario.swarm().slowNode() : 0,
-                (random.nextInt(3) - 1) * 1_000_000_000_000L);
-        trace.add(node.process(), "start", "");
-        processes.put(name, new EchoProcess(this, node, random.split()));
-    }
-
-    private void restart(String name) {
-        if (!processes.get(name).node.alive()) {
-            start(name);
-            fabric.restarted(name);
-        }
-    }
-
-    private List<EchoProcess> alive() {
-        return processes.values().stream()
-                .filter(process -> process.node.alive())
-                .toList();
-    }
-
-    // ---- parts of the world
-
-    boolean isHealed() {
-        return healed;
-    }
-
-    Scenario scenario() {
-        return scenario;
+    @Override
+    EchoProcess incarnate(String name) {
+        SplittableRandom own = random.split();
+        boolean slow = random.nextBoolean();
+        SimulatedNode node = node(name, own, slow, (random.nextInt(3) - 1) * 1_000_000_000_000L);
+        return new EchoProcess(this, node, random.split());
     }
 
     ProtocolLimits limits() {
         return limits;
     }
 
-    SimulatedClock clock() {
-        return clock;
-    }
-
-    Trace trace() {
-        return trace;
-    }
-
     EchoChecker checker() {
         return checker;
-    }
-
-    SimulatedFabric fabric() {
-        return fabric;
-    }
-
-    SimulatedNetwork network() {
-        return network;
     }
 }

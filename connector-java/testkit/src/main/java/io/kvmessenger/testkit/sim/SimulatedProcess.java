@@ -18,38 +18,28 @@ import java.util.SplittableRandom;
 import java.util.stream.Stream;
 
 /** One incarnation of one node: the production messenger on simulated ports, and its engine. */
-final class SimulatedProcess {
-    final SimulatedNode node;
+final class SimulatedProcess extends Incarnation {
     final PagePool pool;
-    final SimulatedTransport transport;
-    final WatchedTransferEngine transfer;
     final NodeEngine engine;
     final KvCache cache;
     final Messenger messenger;
-    final FailingPorts failing;
 
     SimulatedProcess(Simulation world, SimulatedNode node, KvGeometry geometry, SplittableRandom random) {
+        this(
+                world,
+                node,
+                random,
+                new PagePool(geometry, contextOf(world.scenario().traffic()), random.split()),
+                world.scenario().writesFromDevice(node.name()) ? copies(world, node) : null);
+    }
+
+    private SimulatedProcess(
+            Simulation world, SimulatedNode node, SplittableRandom random, PagePool pool, SimulatedCopies copies) {
+        super(world, node, random, world.mutation().limits(world.scenario().engineLimits()), copies);
         Scenario scenario = world.scenario();
         WorldListener listener = world.listener();
-        this.node = node;
-        failing = new FailingPorts(scenario, world.clock(), world.trace(), node, world.isHealed());
-        ContextPool context = new ContextPool(
-                scenario.traffic().contextKinds(), scenario.traffic().contextOnRequest());
-        pool = new PagePool(geometry, context, random.split());
-        SimulatedCopies copies = scenario.writesFromDevice(node.name()) ? copies(world, listener) : null;
-        InvokedProcess invoked = InvokedProcess.start(
-                world.clock(),
-                random,
-                node,
-                world.fabric(),
-                world.mutation().limits(scenario.engineLimits()),
-                scenario.workerCount(),
-                copies,
-                node::wake);
-        transport = invoked.transport();
-        transfer = new WatchedTransferEngine(
-                FailingTransferEngine.of(invoked.engine(), node, failing), node.process(), listener);
-        transport.fail(failing);
+        this.pool = pool;
+        KvGeometry geometry = pool.geometry();
         engine = world.engines().start(world, node, pool, random);
         List<MemorySegment> all = Stream.concat(pool.memories().stream(), pool.context().memories().stream())
                 .toList();
@@ -61,8 +51,12 @@ final class SimulatedProcess {
                 .map(region -> new RankMemory(List.of(region)))
                 .toList();
         List<Region> contextRegions = regions.subList(rankCount, regions.size());
-        MutatedPorts mutated =
-                new MutatedPorts(world.mutation(), engine.events(), transport, contextRegions, context.kinds());
+        MutatedPorts mutated = new MutatedPorts(
+                world.mutation(),
+                engine.events(),
+                transport,
+                contextRegions,
+                pool.context().kinds());
         node.hearCommandsAs(mutated::heard);
         KvCache.Ports ports = new KvCache.Ports(
                 transfer,
@@ -114,12 +108,22 @@ final class SimulatedProcess {
         return regions;
     }
 
+    private static ContextPool contextOf(Traffic traffic) {
+        return new ContextPool(traffic.contextKinds(), traffic.contextOnRequest());
+    }
+
+    @Override
+    void heal() {
+        super.heal();
+        engine.heal();
+    }
+
     /** With random draws of their own, so that runs without devices stay as they were. */
-    private SimulatedCopies copies(Simulation world, WorldListener listener) {
+    private static SimulatedCopies copies(Simulation world, SimulatedNode node) {
         SplittableRandom own =
                 new SplittableRandom(world.scenario().seed() ^ node.process().hashCode());
         boolean sound = world.scenario().weather() == Scenario.Weather.SOUND;
-        return new SimulatedCopies(world.clock(), node, world.fabric(), own, sound, listener);
+        return new SimulatedCopies(world.clock(), node, world.fabric(), own, sound, world.listener());
     }
 
     private static Memory ofDevice(MemorySegment memory) {

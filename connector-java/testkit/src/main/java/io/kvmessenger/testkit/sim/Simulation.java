@@ -8,7 +8,6 @@ import io.kvmessenger.testkit.sim.check.Violation;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Imm;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
@@ -20,25 +19,12 @@ import java.util.concurrent.CompletableFuture;
  *
  * <p>One thread. The same seed gives the same run, event for event.
  */
-public final class Simulation {
+public final class Simulation extends World<SimulatedProcess> {
     private static final String SHUT_DOWN_REASON = "the engine is shutting down";
     private static final long DRAIN_LIMIT_NS = 20 * Scenario.MILLI;
-    private static final long LEAVE_LIMIT_NS = 20 * Scenario.MILLI;
-    private static final long CHECK_PERIOD_NS = 5 * Scenario.MILLI;
 
-    private final Scenario scenario;
     private final Mutation mutation;
     private final NodeEngine.Maker engines;
-    private final SplittableRandom random;
-    private final SimulatedClock clock = new SimulatedClock();
-    private final Trace trace = new Trace(clock);
-    private final Partitions partitions = new Partitions();
-    private final WorldListener listener;
-    private final SimulatedFabric fabric;
-    private final SimulatedNetwork network;
-    private final Map<String, SimulatedProcess> processes = new LinkedHashMap<>();
-    private long lastIncarnation;
-    private boolean healed;
 
     /**
      * The result of a run.
@@ -65,14 +51,27 @@ public final class Simulation {
     }
 
     private Simulation(Scenario scenario, Weather weather, Mutation mutation, NodeEngine.Maker engines) {
-        long seed = scenario.seed();
-        this.scenario = scenario;
+        super(
+                scenario,
+                mutation,
+                new SplittableRandom(scenario.seed()),
+                world -> checkers(world, scenario, weather, mutation));
         this.mutation = mutation;
+        this.engines = engines;
+        for (int i = 0; i < scenario.prefillerCount(); i++) {
+            scenario.messengersOf("P" + i).forEach(this::start);
+        }
+        for (int i = 0; i < scenario.decoderCount(); i++) {
+            scenario.messengersOf("D" + i).forEach(this::start);
+        }
+    }
+
+    private static WorldListener checkers(
+            World<SimulatedProcess> world, Scenario scenario, Weather weather, Mutation mutation) {
         boolean immsRepeat = mutation.limits(scenario.engineLimits()).generations() < Imm.GENERATION_COUNT;
         Checkers.World facts = new Checkers.World(
-                clock::nowNs,
-                process -> processes
-                        .get(process.substring(0, process.indexOf('#')))
+                world.clock()::nowNs,
+                process -> world.latest(process.substring(0, process.indexOf('#')))
                         .node
                         .nowNs(),
                 scenario.limits(),
@@ -80,18 +79,7 @@ public final class Simulation {
                 scenario.checksumMode(),
                 scenario.hardships().ports().any(),
                 SHUT_DOWN_REASON);
-        this.listener = weather == Weather.SOUND ? Checkers.allInSound(facts) : Checkers.all(facts);
-        this.engines = engines;
-        this.random = new SplittableRandom(seed);
-        this.fabric = new SimulatedFabric(
-                clock, trace, scenario.fabricShape(), random.split(), listener, partitions, mutation);
-        this.network = new SimulatedNetwork(clock, trace, scenario, random.split(), listener, partitions, mutation);
-        for (int i = 0; i < scenario.prefillerCount(); i++) {
-            scenario.messengersOf("P" + i).forEach(this::start);
-        }
-        for (int i = 0; i < scenario.decoderCount(); i++) {
-            scenario.messengersOf("D" + i).forEach(this::start);
-        }
+        return weather == Weather.SOUND ? Checkers.allInSound(facts) : Checkers.all(facts);
     }
 
     public static Result run(long seed, Mutation mutation) {
@@ -170,54 +158,26 @@ public final class Simulation {
     }
 
     private static Result run(Scenario scenario, Weather weather, Mutation mutation, NodeEngine.Maker engines) {
-        long seed = scenario.seed();
-        Simulation world = new Simulation(scenario, weather, mutation, engines);
-        Violation violation = null;
-        try {
-            world.run();
-        } catch (Violation found) {
-            violation = found;
-        } catch (RuntimeException | AssertionError bug) {
-            violation = new Violation("Crash", "the messenger's thread would have met " + bug);
-            violation.initCause(bug);
-        }
-        return new Result(
-                seed,
-                world.trace.hash(),
-                world.trace.count(),
-                world.trace.countByKind(),
-                violation,
-                world.trace.lastEvents());
+        return new Simulation(scenario, weather, mutation, engines).result();
     }
 
-    private void run() {
+    @Override
+    void live() {
         Router router = new Router(this, random.split());
         Faults faults = new Faults(this, random.split());
         advanceTo(Scenario.SAFETY_NS);
         faults.end();
         heal();
         awaitEnds();
-        advanceTo(clock.nowNs()
-                + 2 * (DRAIN_LIMIT_NS + LEAVE_LIMIT_NS)); // a process that was told to end earlier is dead by then
-        List.copyOf(processes.keySet()).forEach(this::restart);
-        advanceTo(clock.nowNs()
-                + 2 * (scenario.limits().grantWaitNs() + scenario.limits().silenceLimitNs()));
+        advance(2 * (DRAIN_LIMIT_NS + LEAVE_LIMIT_NS)); // a process that was told to end earlier is dead by then
+        restartAll();
+        advance(2 * (scenario().limits().grantWaitNs() + scenario().limits().silenceLimitNs()));
         if (mutation != Mutation.PAYLOAD_DAMAGED) { // this damage must fail a request in this phase too
             router.sendBetweenAll();
         }
         awaitEnds();
-        advanceTo(clock.nowNs() + CHECK_PERIOD_NS); // an engine tells its workers of a request's end one step later
+        advance(CHECK_PERIOD_NS); // an engine tells its workers of a request's end one step later
         checkAtRest();
-    }
-
-    private void awaitEnds() {
-        long limitNs = clock.nowNs() + Scenario.LIVENESS_NS;
-        while (!allEnded()) {
-            if (clock.nowNs() >= limitNs) {
-                throw new Violation("Liveness", "long after all faults there are still " + describeUnended());
-            }
-            advanceTo(clock.nowNs() + CHECK_PERIOD_NS);
-        }
     }
 
     private void checkAtRest() {
@@ -229,38 +189,19 @@ public final class Simulation {
                         process.node.process() + " keeps " + process.cache.fetchEntryCount()
                                 + " entries about fetches and lost prefillers, and there are none");
             }
-            listener.processAtRest(
-                    process.node.process(),
-                    process.cache.held(),
-                    process.pool.freeCount(),
-                    process.pool.pageCount(),
-                    process.transfer.holdings(network.openLinks(process.node)));
+            listener()
+                    .processAtRest(
+                            process.node.process(),
+                            process.cache.held(),
+                            process.pool.freeCount(),
+                            process.pool.pageCount(),
+                            process.transfer.holdings(network().openLinks(process.node)));
         }
-        listener.worldAtRest();
+        listener().worldAtRest();
     }
 
-    private void advanceTo(long untilNs) {
-        while (clock.step(untilNs)) {}
-    }
-
-    private void heal() {
-        healed = true;
-        trace.add("world", "heal", "");
-        fabric.heal();
-        network.heal();
-        partitions.mendAll();
-        for (SimulatedProcess process : alive()) {
-            process.failing.heal();
-            process.node.endPause();
-            process.engine.heal();
-        }
-    }
-
-    private boolean allEnded() {
-        return alive().stream().allMatch(process -> process.engine.unendedCount() == 0);
-    }
-
-    private String describeUnended() {
+    @Override
+    List<String> unended() {
         List<String> found = new ArrayList<>();
         for (SimulatedProcess process : alive()) {
             if (process.engine.unendedCount() > 0) {
@@ -268,72 +209,42 @@ public final class Simulation {
                         + process.cache.held());
             }
         }
-        return String.join("; ", found);
+        return found;
     }
 
     // ---- incarnations
 
-    private void start(String name) {
+    @Override
+    SimulatedProcess incarnate(String name) {
         long clockOffsetNs = (random.nextInt(3) - 1) * 1_000_000_000_000L;
-        SimulatedNode node = new SimulatedNode(
-                clock,
-                random.split(),
-                name,
-                ++lastIncarnation,
-                random.nextBoolean() ? scenario.swarm().slowNode() : 0,
-                clockOffsetNs);
-        trace.add(node.process(), "start", "");
-        SimulatedProcess process = new SimulatedProcess(this, node, scenario.geometryOf(name), random.split());
-        processes.put(name, process);
-        if (healed) {
+        SimulatedNode node = node(name, random.split(), random.nextBoolean(), clockOffsetNs);
+        SimulatedProcess process = new SimulatedProcess(this, node, scenario().geometryOf(name), random.split());
+        if (isHealed()) {
             process.engine.heal();
         }
-    }
-
-    void kill(SimulatedProcess process, boolean silentDeath) {
-        trace.add(process.node.process(), "die", silentDeath ? "silently" : "");
-        process.node.die(silentDeath);
-        listener.processDied(process.node.process());
-        fabric.died(process.transport, silentDeath);
-        network.died(process.node, silentDeath);
+        return process;
     }
 
     /** The process ends in good order: it drains for a limited time, says goodbye, then dies. */
     void shutDown(SimulatedProcess process) {
-        trace.add(process.node.process(), "shutDown", "");
+        trace().add(process.node.process(), "shutDown", "");
         CompletableFuture<Void> drained = new CompletableFuture<>();
         process.node.input(messenger -> messenger.drain(SHUT_DOWN_REASON, drained));
-        clock.after(DRAIN_LIMIT_NS, () -> drained.complete(null));
+        clock().after(DRAIN_LIMIT_NS, () -> drained.complete(null));
         var unused = drained.thenRun(() -> process.node.input(messenger -> leave(process)));
     }
 
     private void leave(SimulatedProcess process) {
-        trace.add(process.node.process(), "goodbye", "");
+        trace().add(process.node.process(), "goodbye", "");
         CompletableFuture<Void> left = new CompletableFuture<>();
         process.messenger.leave(SHUT_DOWN_REASON, left);
-        clock.after(LEAVE_LIMIT_NS, () -> left.complete(null));
+        clock().after(LEAVE_LIMIT_NS, () -> left.complete(null));
         var unused = left.thenRun(() -> process.node.input(messenger -> close(process)));
-    }
-
-    private void close(SimulatedProcess process) {
-        process.transfer.close();
-        clock.after(random.nextLong(Scenario.MILLI), () -> {
-            if (process.node.alive()) {
-                kill(process, false);
-            }
-        });
-    }
-
-    void restart(String name) {
-        if (!processes.get(name).node.alive()) {
-            start(name);
-            fabric.restarted(name);
-        }
     }
 
     /** Passes a prompt to all live messengers of an engine. */
     void enqueue(String engine, TransferKey transfer, int tokenCount) {
-        for (String name : scenario.messengersOf(engine)) {
+        for (String name : scenario().messengersOf(engine)) {
             SimulatedProcess process = process(name);
             if (process != null) {
                 process.engine.prefill(transfer, tokenCount);
@@ -343,22 +254,10 @@ public final class Simulation {
 
     // ---- parts of the world
 
-    boolean isHealed() {
-        return healed;
-    }
-
-    List<SimulatedProcess> alive() {
-        return processes.values().stream().filter(p -> p.node.alive()).toList();
-    }
-
     /** The live process of a node, or null. */
     SimulatedProcess process(String name) {
-        SimulatedProcess process = processes.get(name);
+        SimulatedProcess process = latest(name);
         return process.node.alive() ? process : null;
-    }
-
-    Scenario scenario() {
-        return scenario;
     }
 
     Mutation mutation() {
@@ -367,29 +266,5 @@ public final class Simulation {
 
     NodeEngine.Maker engines() {
         return engines;
-    }
-
-    SimulatedClock clock() {
-        return clock;
-    }
-
-    Trace trace() {
-        return trace;
-    }
-
-    Partitions partitions() {
-        return partitions;
-    }
-
-    WorldListener listener() {
-        return listener;
-    }
-
-    SimulatedFabric fabric() {
-        return fabric;
-    }
-
-    SimulatedNetwork network() {
-        return network;
     }
 }
