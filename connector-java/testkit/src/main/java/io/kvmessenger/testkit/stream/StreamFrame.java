@@ -61,6 +61,11 @@ final class StreamFrame {
         return bytes.get(JAVA_LONG, 16);
     }
 
+    /** Of all pages. */
+    long pagesBytes() {
+        return pageCount() * pageBytes();
+    }
+
     long targetOffset(int i) {
         return bytes.getAtIndex(JAVA_LONG, 3 + i);
     }

@@ -32,6 +32,9 @@ final class StreamInboundPaths extends ReaderPaths implements Pollable {
     /** Reads of one call, before other peers are served. */
     private static final int TURN_READS = 256;
 
+    /** Where the pages of one frame land; the memory is null if it has none. */
+    private record Place(OpenWindow window, MemorySegment memory) {}
+
     private final EventLoop loop;
     private final Arena arena = Arena.ofConfined();
     private final StreamFrame frame = new StreamFrame(arena.allocate(StreamFrame.LENGTH_BYTES, Long.BYTES));
@@ -41,15 +44,12 @@ final class StreamInboundPaths extends ReaderPaths implements Pollable {
     private final OwedRecord readiness;
     private int fd = NONE;
     private long key;
-    /** Of the frame being received, then of the page. */
+    /** Of the frame being received and its pages. */
     private long receivedBytes;
 
-    /** The page being received; -1 while the frame itself is. */
-    private int page = NONE;
-    /** Where the pages land; null if they are discarded. */
-    private OpenWindow window;
+    /** Null if the pages are discarded. */
+    private Place place;
 
-    private MemorySegment memory;
     private long taken;
     private long reported;
 
@@ -120,38 +120,34 @@ final class StreamInboundPaths extends ReaderPaths implements Pollable {
                 return;
             }
             receivedBytes += lengthBytes;
-            if (receivedBytes == (page == NONE ? StreamFrame.LENGTH_BYTES : frame.pageBytes())) {
-                receivedBytes = 0;
-                next();
+            if (receivedBytes == StreamFrame.LENGTH_BYTES && !begin()) {
+                return;
+            }
+            if (isFrameThere() && receivedBytes == StreamFrame.LENGTH_BYTES + frame.pagesBytes()) {
+                count();
             }
         }
     }
 
+    private boolean isFrameThere() {
+        return receivedBytes >= StreamFrame.LENGTH_BYTES;
+    }
+
     /** Where the next bytes go. */
     private MemorySegment target() {
-        if (page == NONE) {
+        if (!isFrameThere()) {
             return frame.bytes().asSlice(receivedBytes);
         }
-        long leftBytes = frame.pageBytes() - receivedBytes;
-        return window == null
+        long ofPagesBytes = receivedBytes - StreamFrame.LENGTH_BYTES;
+        long ofPageBytes = ofPagesBytes % frame.pageBytes();
+        long leftBytes = frame.pageBytes() - ofPageBytes;
+        int page = (int) (ofPagesBytes / frame.pageBytes());
+        return place == null
                 ? discarded.asSlice(0, Math.min(leftBytes, discarded.byteSize()))
-                : memory.asSlice(frame.targetOffset(page) + receivedBytes, leftBytes);
+                : place.memory.asSlice(frame.targetOffset(page) + ofPageBytes, leftBytes);
     }
 
-    /** The frame or a page is complete. */
-    private void next() {
-        if (page == NONE && !begin()) {
-            return;
-        }
-        page++;
-        if (page == frame.pageCount()) {
-            page = NONE;
-            taken++;
-            count();
-        }
-    }
-
-    /** Returns whether the frame's pages may be received. */
+    /** The frame is there: returns whether its pages may be received. */
     private boolean begin() {
         if (!frame.isSound()) {
             reject(TransferFault.PROTOCOL, "the peer sent a frame that cannot be");
@@ -165,11 +161,18 @@ final class StreamInboundPaths extends ReaderPaths implements Pollable {
             return false;
         }
         if (named != null && named.beginLanding()) {
-            window = named;
+            place = new Place(named, memory(named));
         } else {
             port().onStray();
         }
         return true;
+    }
+
+    private MemorySegment memory(OpenWindow named) {
+        return frame.pageCount() > 0
+                        && named.memory(named.area().partIndexOf(frame.regionId())) instanceof Memory.Host host
+                ? host.bytes()
+                : null;
     }
 
     private boolean mayWrite(OpenWindow named) {
@@ -183,16 +186,17 @@ final class StreamInboundPaths extends ReaderPaths implements Pollable {
                 return false;
             }
         }
-        memory = part >= 0 && named.memory(part) instanceof Memory.Host host ? host.bytes() : null;
         return true;
     }
 
     private void count() {
-        OpenWindow filled = window;
+        Place filled = place;
+        place = null;
+        receivedBytes = 0;
+        taken++;
         if (filled != null) {
-            window = null;
-            filled.endLanding();
-            figures().add(TransferCounter.BYTES_RECEIVED, frame.pageCount() * frame.pageBytes());
+            filled.window.endLanding();
+            figures().add(TransferCounter.BYTES_RECEIVED, frame.pagesBytes());
             figures().add(TransferCounter.PAGES_RECEIVED, frame.pageCount());
             port().onArrived(from(), frame.imm() & ~Imm.WEIGHT_MAX, Imm.weight(frame.imm()));
         }
@@ -200,8 +204,8 @@ final class StreamInboundPaths extends ReaderPaths implements Pollable {
 
     /** Nothing more lands there. */
     void onWindowClosed(OpenWindow closed) {
-        if (window == closed) {
-            window = null;
+        if (place != null && place.window == closed) {
+            place = null;
             closed.endLanding();
             port().onStray();
         }
@@ -209,8 +213,8 @@ final class StreamInboundPaths extends ReaderPaths implements Pollable {
 
     @Override
     protected void release() {
-        if (window != null) {
-            window.endLanding();
+        if (place != null) {
+            place.window.endLanding();
         }
         if (fd != NONE) {
             loop.remove(key, fd);

@@ -17,6 +17,7 @@ import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayDeque;
 
 /**
  * One peer that this engine sends to by one stream: the frame of a write, then its pages.
@@ -36,13 +37,12 @@ final class StreamOutboundPaths extends WriterPaths implements Endpoint, Dialer.
     private final String location;
     private final Arena arena = Arena.ofConfined();
     private final StreamFrame frame = new StreamFrame(arena.allocate(StreamFrame.LENGTH_BYTES, Long.BYTES));
-    private final MemorySegment[] parts = new MemorySegment[StreamFrame.PAGES_MAX + 1];
+    /** What is still to be sent of the frame in flight and its pages, in order. */
+    private final ArrayDeque<MemorySegment> left = new ArrayDeque<>();
+
     private final long[] postIds = new long[FRAMES_MAX];
     private Dialer dialer;
     private int fd = NONE;
-    private int partCount;
-    private int part;
-    private long partSentBytes;
     private long begun;
     private long taken;
 
@@ -112,17 +112,15 @@ final class StreamOutboundPaths extends WriterPaths implements Endpoint, Dialer.
 
     @Override
     public int post(WriteBatch batch, long postId) {
-        if (!isOpen() || part < partCount || begun - taken == FRAMES_MAX) {
+        if (!isOpen() || !left.isEmpty() || begun - taken == FRAMES_MAX) {
             return 0;
         }
         int units = batch.limit(StreamFrame.PAGES_MAX, FRAME_BYTES, Imm.WEIGHT_MAX);
         frame.set(batch);
-        parts[0] = frame.bytes();
+        left.add(frame.bytes());
         for (int i = 0; i < batch.pageCount(); i++) {
-            parts[i + 1] = batch.source().asSlice(batch.sourceOffsetBytes(i), batch.pageBytes());
+            left.add(batch.source().asSlice(batch.sourceOffsetBytes(i), batch.pageBytes()));
         }
-        partCount = batch.pageCount() + 1;
-        part = 0;
         postIds[(int) (begun++ % FRAMES_MAX)] = postId;
         return units;
     }
@@ -130,9 +128,9 @@ final class StreamOutboundPaths extends WriterPaths implements Endpoint, Dialer.
     @Override
     protected int serve(long nowNs) {
         int work = 0;
-        while (part < partCount) {
-            MemorySegment left = parts[part].asSlice(partSentBytes);
-            long count = loop.libC().write(fd, left, left.byteSize());
+        while (!left.isEmpty()) {
+            MemorySegment next = left.getFirst();
+            long count = loop.libC().write(fd, next, next.byteSize());
             if (IoResult.wouldBlock(count)) {
                 return LOOK_SOON;
             }
@@ -141,10 +139,9 @@ final class StreamOutboundPaths extends WriterPaths implements Endpoint, Dialer.
                 return work;
             }
             work++;
-            partSentBytes += count;
-            if (partSentBytes == parts[part].byteSize()) {
-                part++;
-                partSentBytes = 0;
+            left.removeFirst();
+            if (count < next.byteSize()) {
+                left.addFirst(next.asSlice(count));
             }
         }
         return work;
