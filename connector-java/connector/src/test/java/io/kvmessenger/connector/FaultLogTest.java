@@ -3,9 +3,7 @@ package io.kvmessenger.connector;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.fasterxml.jackson.jr.ob.JSON;
-import io.kvmessenger.messenger.port.CountedReason;
-import io.kvmessenger.messenger.port.MessengerMetric;
-import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.testkit.sim.SilentTally;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
@@ -13,7 +11,7 @@ import java.util.Map;
 import org.junit.jupiter.api.Test;
 
 class FaultLogTest {
-    private final EventQueue events = new EventQueue(new NoTally(), System::nanoTime);
+    private final EventQueue events = new EventQueue(new SilentTally(), System::nanoTime);
     private long nowNs = 5;
     private final FaultLog log = new FaultLog(events, () -> nowNs);
 
@@ -56,19 +54,5 @@ class FaultLogTest {
             }
         }
         return lines;
-    }
-
-    private record NoTally() implements Tally {
-        @Override
-        public void add(MessengerMetric metric, long count) {}
-
-        @Override
-        public void add(MessengerMetric metric, CountedReason reason) {}
-
-        @Override
-        public void set(MessengerMetric metric, long value) {}
-
-        @Override
-        public void observe(MessengerMetric metric, double value) {}
     }
 }

@@ -8,13 +8,13 @@ import java.util.HashMap;
 import java.util.Map;
 
 /** Keeps the sums of counters, the number of observations and the last value of gauges for a test; a bug is thrown once. */
-record CountingTally(
+public record CountingTally(
         Map<MessengerMetric, Long> sums,
         Map<CountedReason, Long> reasons,
         Map<MessengerMetric, Long> gauges,
         Map<MessengerMetric, Error> bugs)
         implements Tally {
-    CountingTally() {
+    public CountingTally() {
         this(
                 new EnumMap<>(MessengerMetric.class),
                 new HashMap<>(),

@@ -2,8 +2,8 @@ package io.kvmessenger.messenger.decode;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.messenger.CountingTally;
 import io.kvmessenger.messenger.RecordingTransferEngine;
-import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.pages.PageSum;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.EngineCommand;
@@ -29,7 +29,7 @@ class PageVerifierTest {
             ChecksumMode.FULL,
             List.of(new RankMemory(List.of(region))),
             List.of(),
-            new SilentTally(),
+            new CountingTally(),
             (fetch, sentence) -> fetch.failure = FetchFailure.DAMAGED);
 
     /** All of it has arrived: two writes of one page. */

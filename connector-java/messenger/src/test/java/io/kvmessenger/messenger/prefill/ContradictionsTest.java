@@ -2,9 +2,9 @@ package io.kvmessenger.messenger.prefill;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.messenger.CountingTally;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.SilentEngine;
-import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineIntake;
@@ -32,12 +32,12 @@ class ContradictionsTest {
             new MessengerIdentity("p", 1, new byte[0]),
             new Wire(),
             LIMITS,
-            new SilentTally(),
+            new CountingTally(),
             new SplittableRandom(1),
             new PeerWarnings(new SilentEngine(), () -> 0));
     private final Prefills prefills = new Prefills(false);
     private final WaitingGrants waiting = new WaitingGrants(
-            new Replies(sessions, new SilentTally()),
+            new Replies(sessions, new CountingTally()),
             new NoIntake(),
             new SilentEngine(),
             LIMITS,

@@ -1,8 +1,8 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.CountingTally;
 import io.kvmessenger.messenger.SilentEngine;
-import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
 import io.kvmessenger.messenger.kv.FittingPeers;
 import io.kvmessenger.messenger.kv.KvSession;
@@ -19,7 +19,7 @@ final class Decoders {
 
     static DecoderSession attached(KvGeometry own, KvGeometry decoder, long link) {
         DecoderSession session = new DecoderSession(
-                new KvSession.Side(own, new SilentEngine(), new SilentTally()), link, "there:1", null);
+                new KvSession.Side(own, new SilentEngine(), new CountingTally()), link, "there:1", null);
         FittingPeers.introduce(session, decoder);
         session.agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
         ReadySessions.ready(session);

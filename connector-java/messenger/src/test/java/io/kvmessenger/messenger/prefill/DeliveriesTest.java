@@ -9,9 +9,9 @@ import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
+import io.kvmessenger.messenger.CountingTally;
 import io.kvmessenger.messenger.RecordingTransferEngine;
 import io.kvmessenger.messenger.SilentEngine;
-import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
@@ -55,10 +55,10 @@ class DeliveriesTest {
             new MessengerIdentity("p", 1, new byte[0]),
             wire,
             new ProtocolLimits(1000, 1000, 500, 100, 300),
-            new SilentTally(),
+            new CountingTally(),
             new SplittableRandom(1),
             new PeerWarnings(new SilentEngine(), () -> 0));
-    private final Replies replies = new Replies(sessions, new SilentTally());
+    private final Replies replies = new Replies(sessions, new CountingTally());
     private final Deliveries deliveries = deliveries();
 
     private Deliveries deliveries() {
@@ -68,7 +68,7 @@ class DeliveriesTest {
                 new SilentEngine(),
                 null,
                 null,
-                new SilentTally(),
+                new CountingTally(),
                 new History(),
                 () -> 1,
                 new SplittableRandom(1));

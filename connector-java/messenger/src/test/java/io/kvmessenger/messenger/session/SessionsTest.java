@@ -4,9 +4,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.CountingTally;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.SilentEngine;
-import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
 import io.kvmessenger.messenger.kv.KvDescription;
 import io.kvmessenger.messenger.kv.KvFrameRules;
@@ -73,7 +73,7 @@ class SessionsTest {
                     identity,
                     wire,
                     LIMITS,
-                    new SilentTally(),
+                    new CountingTally(),
                     new SplittableRandom(identity.incarnation()),
                     new PeerWarnings(new SilentEngine(), () -> 0));
             sessions.carry(this);
@@ -120,7 +120,7 @@ class SessionsTest {
         private final SessionsTest.Side heardBy;
 
         HeardKvSession(KvGeometry geometry, SessionsTest.Side heardBy, long link, boolean inbound, String peerAddress) {
-            super(new KvSession.Side(geometry, new SilentEngine(), new SilentTally()), link, inbound, peerAddress);
+            super(new KvSession.Side(geometry, new SilentEngine(), new CountingTally()), link, inbound, peerAddress);
             this.heardBy = heardBy;
         }
 
