@@ -121,9 +121,7 @@ final class CommandReader {
     private static List<PrefillerAddress> prefillers(Fields fields) {
         return fields.objects("prefillers").stream()
                 .map(prefiller -> new PrefillerAddress(
-                        prefiller.text("host"),
-                        prefiller.count("port"),
-                        prefiller.has("engineId") ? prefiller.text("engineId") : ""))
+                        prefiller.text("host"), prefiller.count("port"), prefiller.textIfGiven("engineId")))
                 .toList();
     }
 
@@ -145,7 +143,7 @@ final class CommandReader {
                         .map(group -> group.counts("pages"))
                         .toList(),
                 contextSlot(fields),
-                fields.has("contextKinds") ? fields.texts("contextKinds") : List.of(),
+                fields.textsIfGiven("contextKinds"),
                 TimeUnit.MILLISECONDS.toNanos(fields.integer("limitMillis")),
                 fields.textIfGiven("promptDigest"),
                 fields.has("promptTokenIds") ? prompt(fields) : Prompt.NONE);

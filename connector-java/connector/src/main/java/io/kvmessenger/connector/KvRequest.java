@@ -75,7 +75,7 @@ record KvRequest(
                 geometry,
                 memories(wire, geometry),
                 subject.has("contextRows") ? context(subject) : List.of(),
-                subject.has("layerCounterLag") ? subject.count("layerCounterLag") : 0);
+                subject.countIfGiven("layerCounterLag"));
     }
 
     @Override
@@ -111,8 +111,7 @@ record KvRequest(
             Fields settings = wire.object("settings");
             settings.values().keySet().forEach(name -> values.put(name, settings.text(name)));
         }
-        return new ModelSettings(
-                values, wire.has("settingsMayDiffer") ? Set.copyOf(wire.texts("settingsMayDiffer")) : Set.of());
+        return new ModelSettings(values, Set.copyOf(wire.textsIfGiven("settingsMayDiffer")));
     }
 
     private static KvGroup group(Fields wire) {

@@ -74,7 +74,8 @@ final class OpenMessenger {
         started.push(metrics);
         this.events = new EventQueue(metrics, CLOCK);
         metrics.notes().forEach(note -> events.log(EngineLog.Level.INFO, note));
-        this.transfer = TransferWiring.open(options, request.subject().contextAddresses());
+        this.transfer =
+                TransferWiring.open(options.transfer(), request.subject().contextAddresses());
         started.push(transfer);
         transfer.unavailable().forEach(why -> events.log(EngineLog.Level.WARNING, "a transport is left out: " + why));
         this.inbox = new Inbox(CLOCK, transfer::wake);
@@ -89,7 +90,7 @@ final class OpenMessenger {
                 new Messenger(sessions, subject.served(), new Messenger.Ports(transfer, metrics, warnings, CLOCK));
         transfer.notes().forEach(note -> events.log(EngineLog.Level.WARNING, note));
         this.controlPort = request.subject().listens()
-                ? network.listen(options.listenHost(), options.listenPort())
+                ? network.listen(options.transfer().listenHost(), options.listenPort())
                 : NOT_LISTENING;
         this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);
         agent.start();
@@ -160,7 +161,7 @@ final class OpenMessenger {
                 handle,
                 options.engineId(),
                 Long.toHexString(incarnation),
-                options.reachableHost(),
+                options.transfer().reachableHost(),
                 controlPort > 0 && options.advertisePort() > 0 ? options.advertisePort() : controlPort,
                 options.metricsHost(),
                 metrics.port(),

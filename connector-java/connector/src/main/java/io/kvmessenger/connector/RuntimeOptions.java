@@ -2,91 +2,49 @@ package io.kvmessenger.connector;
 
 import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.ProtocolLimits;
-import io.kvmessenger.transfer.FabricChoice;
-import java.util.Arrays;
-import java.util.List;
+import io.kvmessenger.transfer.TransferOptions;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The options of any messenger, whatever it moves: identity, addresses, transports, secrets, limits. A value.
+ * The options of any messenger, whatever it moves: identity, control port, secrets, metrics, limits, and those of its
+ * transfer engine. A value.
  *
  * @param advertisePort control port that peers are told to dial; 0 = the one that is listened on
  * @param metricsPeers number of peers with metrics of their own; 0 = none
  * @param pageKey opens the metrics server's pages that are not for every reader; "" = they stay closed
  * @param tls secures control links
- * @param tcpInClear whether KV over tcp is sent in clear although control links are secured
- * @param transferWorkers number of threads that peers are spread over; 0 = as many as suit the machine
- * @param fabric libfabric's library and provider, if it is a transport
- * @param verbsDevices the RDMA devices of the transport verbs; empty = the one with the reachable address, or the first
- * @param dmaBuf whether NICs access device memory directly, where supported
- * @param dataHosts addresses that data paths are offered on and dialled from; empty = the one that peers are told
- * @param dataPort port that data paths are accepted on; 0 = any free port
- * @param advertiseDataPorts ports that peers are told for data paths; empty = those that are listened on
+ * @param transfer with the host that control links are listened on, too
  */
 record RuntimeOptions(
         String engineId,
-        String listenHost,
         int listenPort,
-        String advertiseHost,
         int advertisePort,
         String metricsHost,
         int metricsPort,
         int metricsPeers,
         String pageKey,
         String sharedSecret,
-        List<String> transports,
-        int streamsPerPeer,
-        int transferWorkers,
-        FabricChoice fabric,
-        List<String> verbsDevices,
-        boolean dmaBuf,
         TlsFiles tls,
-        boolean tcpInClear,
-        List<String> dataHosts,
-        int dataPort,
-        List<Integer> advertiseDataPorts,
-        ProtocolLimits limits) {
+        ProtocolLimits limits,
+        TransferOptions transfer) {
     static RuntimeOptions read(Fields options) {
+        TlsFiles tls = new TlsFiles(
+                options.textIfGiven("tlsCertificate"), options.textIfGiven("tlsKey"), options.textIfGiven("tlsCa"));
+        // The keys of tcp are exchanged on control links, which are confidential only with TLS.
+        boolean sealTcp = tls.isGiven() && !options.flagIfGiven("tcpInClear");
+        ProtocolLimits limits = limits(options);
         return new RuntimeOptions(
                 options.text("engineId"),
-                options.text("listenHost"),
                 options.count("listenPort"),
-                options.text("advertiseHost"),
-                options.has("advertisePort") ? options.count("advertisePort") : 0,
+                options.countIfGiven("advertisePort"),
                 options.text("metricsHost"),
                 (int) options.integer("metricsPort"),
-                options.has("metricsPeers") ? options.count("metricsPeers") : 0,
+                options.countIfGiven("metricsPeers"),
                 options.textIfGiven("pageKey"),
                 options.text("sharedSecret"),
-                options.texts("transports"),
-                options.count("streamsPerPeer"),
-                options.has("transferWorkers") ? options.count("transferWorkers") : 0,
-                new FabricChoice(options.textIfGiven("libfabricLibrary"), options.textIfGiven("libfabricProvider")),
-                options.has("verbsDevices") ? options.texts("verbsDevices") : List.of(),
-                !options.has("dmaBuf") || options.flagIfGiven("dmaBuf"),
-                new TlsFiles(
-                        options.textIfGiven("tlsCertificate"),
-                        options.textIfGiven("tlsKey"),
-                        options.textIfGiven("tlsCa")),
-                options.flagIfGiven("tcpInClear"),
-                options.has("dataHosts") ? options.texts("dataHosts") : List.of(),
-                options.has("dataPort") ? options.count("dataPort") : 0,
-                options.has("advertiseDataPorts")
-                        ? Arrays.stream(options.counts("advertiseDataPorts"))
-                                .boxed()
-                                .toList()
-                        : List.of(),
-                limits(options));
-    }
-
-    /** Whether tcp is encrypted. Its keys are exchanged on control links, which are confidential only with TLS. */
-    boolean sealsTcp() {
-        return tls.isGiven() && !tcpInClear;
-    }
-
-    /** The host that peers are told to connect to. */
-    String reachableHost() {
-        return advertiseHost.isEmpty() ? listenHost : advertiseHost;
+                tls,
+                limits,
+                TransferWiring.read(options, limits, sealTcp));
     }
 
     private static ProtocolLimits limits(Fields options) {

@@ -1,6 +1,9 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.messenger.SubjectRequest;
+import io.kvmessenger.messenger.port.Fields;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferDecorator;
 import io.kvmessenger.transfer.TransferEngine;
@@ -10,9 +13,11 @@ import java.net.MalformedURLException;
 import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Set;
 
-/** Selects and opens the transfer engine of a messenger. */
+/** Reads the options of a messenger's transfer engine, and opens it. */
 final class TransferWiring {
     /** System property: the class of a {@link TransferDecorator}; none in production. */
     static final String DECORATOR_PROPERTY = "kvmessenger.transferDecorator";
@@ -24,29 +29,43 @@ final class TransferWiring {
 
     private TransferWiring() {}
 
-    /** @param contextAddresses {@link SubjectRequest#contextAddresses} */
-    static TransferEngine open(RuntimeOptions options, Set<Long> contextAddresses) {
+    /**
+     * The transfer engine's options among those of a messenger.
+     *
+     * @param sealTcp whether tcp is encrypted
+     */
+    static TransferOptions read(Fields options, ProtocolLimits limits, boolean sealTcp) {
         int coreCount = Runtime.getRuntime().availableProcessors();
-        int workers = options.transferWorkers();
-        TransferEngine engine = TransferEngines.open(new TransferOptions(
-                options.listenHost(),
-                options.advertiseHost(),
-                options.dataHosts(),
-                options.dataPort(),
-                options.advertiseDataPorts(),
-                options.transports(),
-                options.streamsPerPeer(),
-                REQUESTS_PER_PEER_MAX,
-                options.limits().connectLimitNs(),
+        int workers = options.countIfGiven("transferWorkers");
+        return TransferOptions.defaults()
+                .withHosts(options.text("listenHost"), options.text("advertiseHost"))
+                .withDataHosts(options.textsIfGiven("dataHosts"))
+                .withDataPort(options.countIfGiven("dataPort"))
+                .withAdvertiseDataPorts(ports(options))
+                .withTransports(options.texts("transports").toArray(String[]::new))
+                .withStreamsPerPeer(options.count("streamsPerPeer"))
+                .withRequestsPerPeerMax(REQUESTS_PER_PEER_MAX)
+                .withConnectLimitNs(limits.connectLimitNs())
                 // Not before the session would have ended for silence.
-                Math.max(TransferOptions.IDLE_LIMIT_NS, options.limits().silenceLimitNs()),
-                options.sealsTcp(),
-                ThreadingMode.forCores(coreCount),
-                workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,
-                options.fabric(),
-                options.verbsDevices(),
-                options.dmaBuf(),
-                TransferOptions.CUDA_LIBRARY));
+                .withIdleLimitNs(Math.max(TransferOptions.IDLE_LIMIT_NS, limits.silenceLimitNs()))
+                .withSealTcp(sealTcp)
+                .withThreading(ThreadingMode.forCores(coreCount))
+                .withWorkers(workers == 0 ? TransferOptions.workersForCores(coreCount) : workers)
+                .withFabric(new FabricChoice(
+                        options.textIfGiven("libfabricLibrary"), options.textIfGiven("libfabricProvider")))
+                .withVerbsDevices(options.textsIfGiven("verbsDevices").toArray(String[]::new))
+                .withDmaBuf(!options.has("dmaBuf") || options.flagIfGiven("dmaBuf"));
+    }
+
+    private static List<Integer> ports(Fields options) {
+        return options.has("advertiseDataPorts")
+                ? Arrays.stream(options.counts("advertiseDataPorts")).boxed().toList()
+                : List.of();
+    }
+
+    /** @param contextAddresses {@link SubjectRequest#contextAddresses} */
+    static TransferEngine open(TransferOptions options, Set<Long> contextAddresses) {
+        TransferEngine engine = TransferEngines.open(options);
         return decorated(engine, contextAddresses);
     }
 

@@ -7,49 +7,11 @@ import java.util.Set;
 import java.util.function.Consumer;
 
 /**
- * Options for opening an engine.
+ * Options for opening an engine: each with its default, its meaning and, in {@link #check}, what it may be.
  *
- * @param listenHost literal address or name that the engine listens on
- * @param advertiseHost the address or name that peers are told to connect to, which only they look up; empty for
- *     {@code listenHost}
- * @param dataHosts addresses of this machine that data sockets are offered on and dialled from, one for each network;
- *     empty for {@code advertiseHost} and the operating system's routing
- * @param dataPort port that tcp data paths are accepted on; 0 for any free port
- * @param advertiseDataPorts ports that peers are told for tcp data paths: none for those that are listened on, one for
- *     all addresses, or one for each of {@code dataHosts}
- * @param transports names of the transports offered and tried, fastest first
- * @param streamsPerPeer data sockets to each tcp peer
- * @param requestsPerPeerMax writes queued for or in flight to one peer; a power of two
- * @param connectLimitNs limit on the time that one transport may take to reach a peer
- * @param idleLimitNs limit on the time in which nothing comes from a peer over an idle socket, although both sides give
- *     heartbeats there; an engine of mode {@link ThreadingMode#CALLER} gives them only while it is polled
- * @param sealTcp whether tcp sockets are encrypted and authenticated; must be the same on both sides
- * @param threading which thread moves the bytes
- * @param workers number of workers that peers are spread over; each moves the bytes of its own peers
- * @param fabric libfabric's library and provider, if it is one of the transports
- * @param verbsDevices the RDMA devices that verbs uses, one for each network; empty for the one that has the advertised
- *     address, or the first
- * @param dmaBuf whether NICs access device memory directly, where driver and NIC support it
- * @param cudaLibrary NVIDIA's driver, used when device memory is registered: its path, or a name for the loader
+ * <p>Immutable: each {@code with} returns a changed copy, and throws {@code IllegalArgumentException} naming the option.
  */
-public record TransferOptions(
-        String listenHost,
-        String advertiseHost,
-        List<String> dataHosts,
-        int dataPort,
-        List<Integer> advertiseDataPorts,
-        List<String> transports,
-        int streamsPerPeer,
-        int requestsPerPeerMax,
-        long connectLimitNs,
-        long idleLimitNs,
-        boolean sealTcp,
-        ThreadingMode threading,
-        int workers,
-        FabricChoice fabric,
-        List<String> verbsDevices,
-        boolean dmaBuf,
-        String cudaLibrary) {
+public final class TransferOptions implements Cloneable {
     public static final String CUDA = "cuda";
     public static final String LIBFABRIC = "libfabric";
     public static final String SHM = "shm";
@@ -78,22 +40,247 @@ public record TransferOptions(
 
     private static final Set<String> KNOWN = Set.of(CUDA, LIBFABRIC, SHM, TCP, VERBS);
 
-    public TransferOptions {
-        transports = List.copyOf(transports);
-        dataHosts = List.copyOf(dataHosts);
+    private String listenHost = "127.0.0.1";
+    private String advertiseHost = "";
+    private List<String> dataHosts = List.of();
+    private int dataPort = 0;
+    private List<Integer> advertiseDataPorts = List.of();
+    private List<String> transports = List.of(SHM, TCP);
+    private int streamsPerPeer = 2;
+    private int requestsPerPeerMax = 512;
+    private long connectLimitNs = 5_000_000_000L;
+    private long idleLimitNs = IDLE_LIMIT_NS;
+    private boolean sealTcp = false;
+    private ThreadingMode threading = ThreadingMode.OWN_THREAD;
+    private int workers = 1;
+    private FabricChoice fabric = FabricChoice.installed();
+    private List<String> verbsDevices = List.of();
+    private boolean dmaBuf = true;
+    private String cudaLibrary = CUDA_LIBRARY;
+
+    private TransferOptions() {}
+
+    /** Loopback, shared memory before tcp, one worker with a thread of its own. */
+    public static TransferOptions defaults() {
+        return new TransferOptions();
+    }
+
+    /** Literal address or name that the engine listens on. */
+    public String listenHost() {
+        return listenHost;
+    }
+
+    /** Sets the listen address and the one that peers are told; if the latter is empty, the former is used. */
+    public TransferOptions withHosts(String listen, String advertise) {
+        return with(copy -> {
+            copy.listenHost = listen;
+            copy.advertiseHost = advertise;
+        });
+    }
+
+    /**
+     * The address or name that peers are told to connect to, which only they look up; "" for that of {@link
+     * #listenHost}.
+     */
+    public String advertiseHost() {
+        return advertiseHost;
+    }
+
+    /**
+     * Addresses of this machine that data sockets are offered on and dialled from, one for each network; none for
+     * {@link #reachableHost} and the operating system's routing.
+     */
+    public List<String> dataHosts() {
+        return dataHosts;
+    }
+
+    public TransferOptions withDataHosts(List<String> hosts) {
+        return with(copy -> copy.dataHosts = List.copyOf(hosts));
+    }
+
+    /** Port that tcp data paths are accepted on; 0 for any free port. */
+    public int dataPort() {
+        return dataPort;
+    }
+
+    public TransferOptions withDataPort(int port) {
+        return with(copy -> copy.dataPort = port);
+    }
+
+    /**
+     * Ports that peers are told for tcp data paths: none for those that are listened on, one for all addresses, or one
+     * for each of {@link #dataHosts}.
+     */
+    public List<Integer> advertiseDataPorts() {
+        return advertiseDataPorts;
+    }
+
+    public TransferOptions withAdvertiseDataPorts(List<Integer> ports) {
+        return with(copy -> copy.advertiseDataPorts = List.copyOf(ports));
+    }
+
+    /** Names of the transports offered and tried, fastest first. */
+    public List<String> transports() {
+        return transports;
+    }
+
+    public TransferOptions withTransports(String... names) {
+        return with(copy -> copy.transports = List.of(names));
+    }
+
+    /** Data sockets to each tcp peer. */
+    public int streamsPerPeer() {
+        return streamsPerPeer;
+    }
+
+    public TransferOptions withStreamsPerPeer(int count) {
+        return with(copy -> copy.streamsPerPeer = count);
+    }
+
+    /** Writes queued for or in flight to one peer; a power of two. Beyond it a submit returns back pressure. */
+    public int requestsPerPeerMax() {
+        return requestsPerPeerMax;
+    }
+
+    public TransferOptions withRequestsPerPeerMax(int count) {
+        return with(copy -> copy.requestsPerPeerMax = count);
+    }
+
+    /** Limit on the time that one transport may take to reach a peer. */
+    public long connectLimitNs() {
+        return connectLimitNs;
+    }
+
+    public TransferOptions withConnectLimitNs(long limitNs) {
+        return with(copy -> copy.connectLimitNs = limitNs);
+    }
+
+    /**
+     * Limit on the time in which nothing comes from a peer over an idle socket, although both sides give heartbeats
+     * there; an engine of mode {@link ThreadingMode#CALLER} gives them only while it is polled.
+     */
+    public long idleLimitNs() {
+        return idleLimitNs;
+    }
+
+    public TransferOptions withIdleLimitNs(long limitNs) {
+        return with(copy -> copy.idleLimitNs = limitNs);
+    }
+
+    /** Whether tcp sockets are encrypted and authenticated; must be the same on both sides. */
+    public boolean sealTcp() {
+        return sealTcp;
+    }
+
+    public TransferOptions withSealTcp(boolean sealed) {
+        return with(copy -> copy.sealTcp = sealed);
+    }
+
+    /** Which thread moves the bytes. */
+    public ThreadingMode threading() {
+        return threading;
+    }
+
+    public TransferOptions withThreading(ThreadingMode chosen) {
+        return with(copy -> copy.threading = chosen);
+    }
+
+    /** Number of workers that peers are spread over; each moves the bytes of its own peers. */
+    public int workers() {
+        return workers;
+    }
+
+    public TransferOptions withWorkers(int count) {
+        return with(copy -> copy.workers = count);
+    }
+
+    /** Libfabric's library and provider, if it is one of the transports. */
+    public FabricChoice fabric() {
+        return fabric;
+    }
+
+    public TransferOptions withFabric(FabricChoice choice) {
+        return with(copy -> copy.fabric = choice);
+    }
+
+    /**
+     * The RDMA devices that verbs uses, one for each network; none for the one that has the advertised address, or the
+     * first.
+     */
+    public List<String> verbsDevices() {
+        return verbsDevices;
+    }
+
+    public TransferOptions withVerbsDevices(String... names) {
+        return with(copy -> copy.verbsDevices = List.of(names));
+    }
+
+    /** Whether NICs access device memory directly, where driver and NIC support it. */
+    public boolean dmaBuf() {
+        return dmaBuf;
+    }
+
+    public TransferOptions withDmaBuf(boolean wanted) {
+        return with(copy -> copy.dmaBuf = wanted);
+    }
+
+    /** NVIDIA's driver, used when device memory is registered: its path, or a name for the loader. */
+    public String cudaLibrary() {
+        return cudaLibrary;
+    }
+
+    public TransferOptions withCudaLibrary(String library) {
+        return with(copy -> copy.cudaLibrary = library);
+    }
+
+    /** The address or name that peers are told. */
+    public String reachableHost() {
+        return advertiseHost.isEmpty() ? listenHost : advertiseHost;
+    }
+
+    /** The same, given the address that is listened on. */
+    public String reachableHost(InetAddress listening) {
+        return advertiseHost.isEmpty() ? listening.getHostAddress() : advertiseHost;
+    }
+
+    /** The port that peers are told for the listener of data paths; 0 for the one that is listened on. */
+    public int reachableDataPort() {
+        int index = Math.max(0, dataHosts.indexOf(reachableHost()));
+        return advertiseDataPorts.isEmpty()
+                ? 0
+                : advertiseDataPorts.get(Math.min(index, advertiseDataPorts.size() - 1));
+    }
+
+    /** The port that peers are told for each of {@code dataHosts}; empty for those that are listened on. */
+    public List<Integer> reachableDataPorts() {
+        return advertiseDataPorts.size() == 1
+                ? Collections.nCopies(dataHosts.size(), advertiseDataPorts.getFirst())
+                : advertiseDataPorts;
+    }
+
+    private TransferOptions with(Consumer<TransferOptions> change) {
+        try {
+            TransferOptions copy = (TransferOptions) clone();
+            change.accept(copy);
+            copy.check();
+            return copy;
+        } catch (CloneNotSupportedException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    private void check() {
         require(
                 dataHosts.size() <= DATA_HOSTS_MAX && Set.copyOf(dataHosts).size() == dataHosts.size(),
                 "data_hosts",
                 dataHosts,
                 "at most " + DATA_HOSTS_MAX + " addresses, each once");
-        verbsDevices = List.copyOf(verbsDevices);
         require(
                 verbsDevices.size() <= DATA_HOSTS_MAX
                         && Set.copyOf(verbsDevices).size() == verbsDevices.size(),
                 "verbs_devices",
                 verbsDevices,
                 "at most " + DATA_HOSTS_MAX + " devices, each once");
-        advertiseDataPorts = List.copyOf(advertiseDataPorts);
         require(
                 advertiseDataPorts.size() <= 1 || advertiseDataPorts.size() == dataHosts.size(),
                 "advertise_data_ports",
@@ -124,197 +311,6 @@ public record TransferOptions(
         require(workers >= 1 && workers <= WORKERS_MAX, "transfer_workers", workers, "1 to " + WORKERS_MAX);
         require(idleLimitNs > 0, "idleLimitNs", idleLimitNs, "more than 0");
         require(connectLimitNs > 0, "connectLimitNs", connectLimitNs, "more than 0");
-    }
-
-    /** Loopback, shared memory before tcp, one worker with a thread of its own. */
-    public static TransferOptions defaults() {
-        return new TransferOptions(
-                "127.0.0.1",
-                "",
-                List.of(),
-                0,
-                List.of(),
-                List.of(SHM, TCP),
-                2,
-                512,
-                5_000_000_000L,
-                IDLE_LIMIT_NS,
-                false,
-                ThreadingMode.OWN_THREAD,
-                1,
-                FabricChoice.installed(),
-                List.of(),
-                true,
-                CUDA_LIBRARY);
-    }
-
-    /** Sets the listen address and the one that peers are told; if the latter is empty, the former is used. */
-    public TransferOptions withHosts(String listen, String advertise) {
-        return with(draft -> {
-            draft.listenHost = listen;
-            draft.advertiseHost = advertise;
-        });
-    }
-
-    /** Sets several addresses of this machine, whose networks {@code tcp} uses in parallel. */
-    public TransferOptions withDataHosts(List<String> hosts) {
-        return with(draft -> draft.dataHosts = hosts);
-    }
-
-    /** Sets the port for data sockets; 0 is any free port. */
-    public TransferOptions withDataPort(int port) {
-        return with(draft -> draft.dataPort = port);
-    }
-
-    /** Sets the ports that peers are told for data sockets. */
-    public TransferOptions withAdvertiseDataPorts(Integer... ports) {
-        return with(draft -> draft.advertiseDataPorts = List.of(ports));
-    }
-
-    /** The address or name that peers are told, given the address that is listened on. */
-    public String reachableHost(InetAddress listening) {
-        return advertiseHost.isEmpty() ? listening.getHostAddress() : advertiseHost;
-    }
-
-    /** The port that peers are told for the listener of data paths; 0 for the one that is listened on. */
-    public int reachableDataPort() {
-        int index = Math.max(0, dataHosts.indexOf(advertiseHost.isEmpty() ? listenHost : advertiseHost));
-        return advertiseDataPorts.isEmpty()
-                ? 0
-                : advertiseDataPorts.get(Math.min(index, advertiseDataPorts.size() - 1));
-    }
-
-    /** The port that peers are told for each of {@code dataHosts}; empty for those that are listened on. */
-    public List<Integer> reachableDataPorts() {
-        return advertiseDataPorts.size() == 1
-                ? Collections.nCopies(dataHosts.size(), advertiseDataPorts.getFirst())
-                : advertiseDataPorts;
-    }
-
-    /** Sets the transports in order of preference. */
-    public TransferOptions withTransports(String... names) {
-        return with(draft -> draft.transports = List.of(names));
-    }
-
-    /** Sets the number of data sockets of {@code tcp} to each peer. */
-    public TransferOptions withStreamsPerPeer(int count) {
-        return with(draft -> draft.streamsPerPeer = count);
-    }
-
-    /** Sets the limit on requests in flight to one peer; beyond it a submit returns back pressure. */
-    public TransferOptions withRequestsPerPeerMax(int count) {
-        return with(draft -> draft.requestsPerPeerMax = count);
-    }
-
-    /** Sets the limit on each attempt to reach a peer. */
-    public TransferOptions withConnectLimitNs(long limitNs) {
-        return with(draft -> draft.connectLimitNs = limitNs);
-    }
-
-    /** Sets how long an idle socket may be without a heartbeat of its peer. */
-    public TransferOptions withIdleLimitNs(long limitNs) {
-        return with(draft -> draft.idleLimitNs = limitNs);
-    }
-
-    /** Sets whether {@code tcp} is encrypted; must be the same on both sides. */
-    public TransferOptions withSealTcp(boolean sealed) {
-        return with(draft -> draft.sealTcp = sealed);
-    }
-
-    /** Sets which thread moves the bytes. */
-    public TransferOptions withThreading(ThreadingMode chosen) {
-        return with(draft -> draft.threading = chosen);
-    }
-
-    /** Sets the number of workers that peers are spread over. */
-    public TransferOptions withWorkers(int count) {
-        return with(draft -> draft.workers = count);
-    }
-
-    /** Selects the libfabric library and provider. */
-    public TransferOptions withFabric(FabricChoice choice) {
-        return with(draft -> draft.fabric = choice);
-    }
-
-    public TransferOptions withVerbsDevices(String... names) {
-        return with(draft -> draft.verbsDevices = List.of(names));
-    }
-
-    /** Sets whether NICs access device memory directly. */
-    public TransferOptions withDmaBuf(boolean wanted) {
-        return with(draft -> draft.dmaBuf = wanted);
-    }
-
-    public TransferOptions withCudaLibrary(String library) {
-        return with(draft -> draft.cudaLibrary = library);
-    }
-
-    private TransferOptions with(Consumer<Draft> change) {
-        Draft draft = new Draft(this);
-        change.accept(draft);
-        return draft.options();
-    }
-
-    /** Mutable copy of the options. */
-    private static final class Draft {
-        String listenHost;
-        String advertiseHost;
-        List<String> dataHosts;
-        int dataPort;
-        List<Integer> advertiseDataPorts;
-        List<String> transports;
-        int streamsPerPeer;
-        int requestsPerPeerMax;
-        long connectLimitNs;
-        long idleLimitNs;
-        boolean sealTcp;
-        ThreadingMode threading;
-        int workers;
-        FabricChoice fabric;
-        List<String> verbsDevices;
-        boolean dmaBuf;
-        String cudaLibrary;
-
-        Draft(TransferOptions of) {
-            listenHost = of.listenHost;
-            advertiseHost = of.advertiseHost;
-            dataHosts = of.dataHosts;
-            dataPort = of.dataPort;
-            advertiseDataPorts = of.advertiseDataPorts;
-            transports = of.transports;
-            streamsPerPeer = of.streamsPerPeer;
-            requestsPerPeerMax = of.requestsPerPeerMax;
-            connectLimitNs = of.connectLimitNs;
-            idleLimitNs = of.idleLimitNs;
-            sealTcp = of.sealTcp;
-            threading = of.threading;
-            workers = of.workers;
-            fabric = of.fabric;
-            verbsDevices = of.verbsDevices;
-            dmaBuf = of.dmaBuf;
-            cudaLibrary = of.cudaLibrary;
-        }
-
-        TransferOptions options() {
-            return new TransferOptions(
-                    listenHost,
-                    advertiseHost,
-                    dataHosts,
-                    dataPort,
-                    advertiseDataPorts,
-                    transports,
-                    streamsPerPeer,
-                    requestsPerPeerMax,
-                    connectLimitNs,
-                    idleLimitNs,
-                    sealTcp,
-                    threading,
-                    workers,
-                    fabric,
-                    verbsDevices,
-                    dmaBuf,
-                    cudaLibrary);
-        }
     }
 
     /** The number of workers that suits a machine with this many cores. */

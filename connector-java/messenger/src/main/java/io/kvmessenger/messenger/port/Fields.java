@@ -85,6 +85,11 @@ public record Fields(String what, Map<String, Object> values) {
         return (int) value;
     }
 
+    /** 0 if absent. */
+    public int countIfGiven(String name) {
+        return has(name) ? count(name) : 0;
+    }
+
     public List<?> list(String name) {
         if (values.get(name) instanceof List<?> list) {
             return list;
@@ -98,6 +103,11 @@ public record Fields(String what, Map<String, Object> values) {
 
     public List<String> texts(String name) {
         return list(name).stream().map(String::valueOf).toList();
+    }
+
+    /** None if absent. */
+    public List<String> textsIfGiven(String name) {
+        return has(name) ? texts(name) : List.of();
     }
 
     public int[] counts(String name) {

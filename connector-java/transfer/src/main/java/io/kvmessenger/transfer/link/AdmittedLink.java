@@ -24,12 +24,12 @@ import java.util.List;
  * The control socket of one admitted peer: when the peer is ready, silent, dismissed or gone, and when that ends its
  * admission.
  *
- * <p>Worker only. It does not know how its {@link Attachments} are opened and numbered. The admission ends when all its paths are over, and that is a proof; each domain defines what ends
- * its paths. If the peer writes into this process's memory, it is the end of this socket: the peer's engine unmaps
- * before closing it, and the kernel closes a dead process's sockets after its last thread has ended. It may also be the
- * end of the peer's process, even if a child still holds the socket, as no child has its mappings. If a device writes
- * for the peer, a hang-up without a notice proves nothing, and only the end of the process does. Without proof the
- * admission does not end, however long it takes.
+ * <p>Worker only. It does not know how its {@link Attachments} are opened and numbered. The admission ends when all its
+ * paths are over, and that is a proof; each domain defines what ends its paths. If the peer writes into this process's
+ * memory, it is the end of this socket: the peer's engine unmaps before closing it, and the kernel closes a dead
+ * process's sockets after its last thread has ended. It may also be the end of the peer's process, even if a child still
+ * holds the socket, as no child has its mappings. If a device writes for the peer, a hang-up without a notice proves
+ * nothing, and only the end of the process does. Without proof the admission does not end, however long it takes.
  */
 final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatch.Events, Attachments.Link {
     /** How long paths may take to end after the peer has gone; also how long the peer may take to read a notice. */
