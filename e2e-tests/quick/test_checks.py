@@ -64,6 +64,13 @@ def test_rule_leaves_the_neighbour_alone(rule: str) -> None:
     assert list(RULES[rule](PurePosixPath(path), text)) == []
 
 
+@pytest.mark.parametrize("folder", ["transfer/src/main/java", "python/kv_connector"])
+def test_production_files_are_shorter(folder: str) -> None:
+    rule = RULES["files are short"]
+    assert len(list(rule(PurePosixPath(folder) / "Long.java", "\n" * 500))) == 1
+    assert list(rule(PurePosixPath(folder) / "Short.java", "\n" * 499)) == []
+
+
 def test_class_named_by_no_role_is_found() -> None:
     assert list(RULES["names say something"](PurePosixPath("A.java"), "public final class PageManager {}"))
 

@@ -34,8 +34,7 @@ USED_ELSEWHERE: Final = {
 
 BOOLEAN_STATES: Final = {
     "RingInboundPaths": 4,
-    "AdmittedLink": 6,
-    "OutboundPeer": 6,
+    "AdmittedLink": 4,
     "TcpSendPath": 5,
     "ControlStream": 5,
     "LibFabricOutboundPaths": 3,
