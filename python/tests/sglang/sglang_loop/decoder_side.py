@@ -116,7 +116,7 @@ class Fetches:
 
     def on_ready(self, session: Session) -> None:
         assert session.prefiller is not None
-        self._messenger.tell(Connected(*session.address, session.prefiller.opened.incarnation))
+        self._messenger.report(Connected(*session.address, session.prefiller.opened.incarnation))
         for declined in [each for each in self._declines if each[0] is session]:
             self._declines.remove(declined)
             self._send_decline(*declined)
@@ -180,7 +180,7 @@ class Fetches:
             return False
         if fetching.failing and not fetching.quarantined:
             fetching.quarantined = True
-            self._messenger.tell(Quarantined(fetching.request, "its prefiller is lost"))
+            self._messenger.report(Quarantined(fetching.request, "its prefiller is lost"))
         waited = self._network.now - source.lost_at
         if waited < self._network.limits.silence and self._network.drawn.random() > 0.02:
             return False
@@ -225,6 +225,6 @@ class Fetches:
             return
         del self.open[fetching.request]
         if all(each.filled for each in fetching.sources):
-            self._messenger.tell(Arrived(fetching.request, len(fetching.pages)))
+            self._messenger.report(Arrived(fetching.request, len(fetching.pages)))
         else:
-            self._messenger.tell(Failed(fetching.request, fetching.failing or "it failed"))
+            self._messenger.report(Failed(fetching.request, fetching.failing or "it failed"))

@@ -234,7 +234,7 @@ class SimulatedMessenger:
 
     # ---- for both sides
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         self.events.append(event)
 
     @property

@@ -101,8 +101,8 @@ def _no_second_look(self: Any, failure: str) -> int:
 
 def _stale_contact(self: Any, bootstrap_addr: str) -> bool:
     contact = self._first_contacts.get(bootstrap_addr)
-    was_told = contact is not None and contact.done() and contact.exception() is None and contact.result()
-    return _find(self, bootstrap_addr) or bool(was_told)
+    was_answered = contact is not None and contact.done() and contact.exception() is None and contact.result()
+    return _find(self, bootstrap_addr) or bool(was_answered)
 
 
 def _forget_nothing(_self: Any, _bootstrap_addr: str) -> None:

@@ -88,7 +88,7 @@ class Prefills:
         self._named.add(command.request)
         key = (command.transfer, command.prompt_digest)
         if any(_may_mean(other.key, key) for other in self._open.values()):
-            self._messenger.tell(Stopped(command.request, "another request with this transfer id is being sent"))
+            self._messenger.report(Stopped(command.request, "another request with this transfer id is being sent"))
             return
         prefill = self._open[command.request] = Prefill(command.request, key, self._network.now)
         self._heard.add(key)
@@ -109,8 +109,8 @@ class Prefills:
             prefill.computed_end = max(prefill.computed_end, command.end_token)
 
     def step(self, command: Step) -> None:
-        assert command.chunks, "a step without chunks need not be told"
-        assert command.step > self._last_step, "steps are told in order"
+        assert command.chunks, "a step without chunks need not be reported"
+        assert command.step > self._last_step, "steps are reported in order"
         assert not self._steps or self._steps[-1].end is not None, "a step began before the last one was queued"
         self._last_step = command.step
         step = StepInFlight(command.step, command.counter_start)
@@ -164,7 +164,7 @@ class Prefills:
     def ended(self, command: PrefillEnded) -> None:
         prefill = self._open.get(command.request)
         if prefill is None:
-            self._messenger.tell(Released(command.request))
+            self._messenger.report(Released(command.request))
             return
         if prefill.concluded:
             self._release(prefill)
@@ -172,7 +172,7 @@ class Prefills:
         if prefill.outcome and command.outcome == "finished":
             return
         if command.outcome == "finished":
-            assert prefill.stopped or self._is_told(prefill), "it finished, and has not given all pages"
+            assert prefill.stopped or self._is_complete(prefill), "it finished, and has not given all pages"
             prefill.slot = -1 if command.context_slot is None else command.context_slot
             assert prefill.slot >= 0, "a finished prompt without metadata"
         prefill.outcome, prefill.ended_at = prefill.outcome or command.outcome, self._network.now
@@ -180,9 +180,9 @@ class Prefills:
             self._stop(prefill, "the prefiller's engine aborted the request")
         self._settle(prefill)
 
-    def _is_told(self, prefill: Prefill) -> bool:
-        told = max([prefill.computed_end, *(end for _step, end in prefill.steps)])
-        return prefill.prompt_tokens > 0 and told == prefill.prompt_tokens
+    def _is_complete(self, prefill: Prefill) -> bool:
+        known_end = max([prefill.computed_end, *(end for _step, end in prefill.steps)])
+        return prefill.prompt_tokens > 0 and known_end == prefill.prompt_tokens
 
     def fence(self, request: str) -> bool:
         """Whether no metadata of it is being written, and none will be."""
@@ -234,7 +234,7 @@ class Prefills:
         if prefill.prompt_tokens and prefill.prompt_tokens != fetch.prompt_tokens:
             self._stop_delivery(delivery, "the prompt has another length at the prefiller")
         elif not prefill.outcome:
-            self._messenger.tell(Granted(prefill.request, fetch.prompt_tokens, fetch.first_token))
+            self._messenger.report(Granted(prefill.request, fetch.prompt_tokens, fetch.first_token))
 
     def _needing(self, session: Session) -> set[int]:
         from sglang_loop.messenger import heads_of
@@ -391,11 +391,11 @@ class Prefills:
             prefill.concluded = True
             sentences = [each.sentence for each in prefill.deliveries]
             prefill.stopped = prefill.stopped or (sentences or ["its decoder does not fetch it"])[-1]
-            self._messenger.tell(Stopped(prefill.request, prefill.stopped))
+            self._messenger.report(Stopped(prefill.request, prefill.stopped))
 
     def _release(self, prefill: Prefill) -> None:
         del self._open[prefill.request]
-        self._messenger.tell(Released(prefill.request))
+        self._messenger.report(Released(prefill.request))
 
     def _expire(self) -> bool:
         limits, now, moved = self._network.limits, self._network.now, False

@@ -134,10 +134,12 @@ class World:
     def _was_forgotten(self, ask: Ask) -> bool:
         """Whether its prefiller has waited for a decoder that had said that it would not come."""
         waited = any("BOOTSTRAP_TIMEOUT" in sentence for sentence in ask.notes["prefill"])
-        told = ask.declined_at is not None and ask.prefill_at - ask.declined_at < self.story.limits.grant_wait - 1.0
+        heard_in_time = (
+            ask.declined_at is not None and ask.prefill_at - ask.declined_at < self.story.limits.grant_wait - 1.0
+        )
         alone = [other.room for other in self.story.asks].count(ask.room) == 1
         faults = [kind for _round, kind, _number in self.story.faults if kind != "pause"]
-        return waited and told and alone and not faults and ask.blame == "its client leaves"
+        return waited and heard_in_time and alone and not faults and ask.blame == "its client leaves"
 
     def _has_waited(self, ask: Ask) -> bool:
         """Whether it waited for pages that another request held until its own limit was over, because of a fault."""
