@@ -1,8 +1,9 @@
 """Makes the one file that runs the checks on a bare machine: this package, the engine, the wheel's and a Java runtime.
 
-    python -m gpu_check.pack WHEEL OUT [STAND_IN [ENGINE]]
+    python -m gpu_check.pack WHEEL OUT [STAND_IN [ENGINE [KIND]]]
 
-ENGINE is the interpreter of an environment with vLLM; what of it the file then has is said in vllm_on_torch/gather.py.
+ENGINE is the interpreter of an environment with an engine, and KIND its name, vllm or sglang; by default vllm. What of
+it the file then has is said in vllm_on_torch/gather.py and sglang_on_torch/gather.py.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gpu_check.sglang_on_torch import gather as of_sglang
+from gpu_check.sglang_on_torch.plan import NO_SGLANG, SGLANG
 from gpu_check.vllm_on_torch.gather import NotGathered, gather
 from gpu_check.vllm_on_torch.plan import NO_VLLM, VLLM
 
 HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parent.parent / "examples"
 LIMIT_BYTES = 60 << 20
+SGLANG_KIND = "sglang"
 MODULES = (
     "java.base",
     "java.logging",
@@ -49,7 +54,7 @@ export GPU_CHECK_CALLED_IN="$PWD"
 cd "$folder"
 unset PYTHONHOME JAVA_TOOL_OPTIONS
 status=0
-KV_MESSENGER_JAVA_HOME="$folder/java" PYTHONPATH="$folder" "$python" -m gpu_check %s"$@" || status=$?
+KV_MESSENGER_JAVA_HOME="$folder/java" PYTHONPATH="$folder" "$python" -m %s %s"$@" || status=$?
 exit $status
 """
 
@@ -58,9 +63,11 @@ def main() -> None:
     wheel, out = Path(sys.argv[1]), Path(sys.argv[2])
     stand_in = Path(sys.argv[3]) if len(sys.argv) > 3 and sys.argv[3] else None
     engine = Path(sys.argv[4]) if len(sys.argv) > 4 and sys.argv[4] else None
+    kind = sys.argv[5] if len(sys.argv) > 5 else ""
+    module = "gpu_check.sglang_on_torch" if kind == SGLANG_KIND else "gpu_check"
     with TemporaryDirectory() as work:
         folder = Path(work)
-        add_vllm(engine, folder / "vllm")
+        (add_sglang if kind == SGLANG_KIND else add_vllm)(engine, folder / "engine")
         java = folder / "java"
         link_java(java)
         with zipfile.ZipFile(wheel) as packed:
@@ -70,14 +77,14 @@ def main() -> None:
             archive.add(java, "java")
             for part in sorted((folder / "wheel").iterdir()):
                 archive.add(part, part.name)
-            for part in sorted((folder / "vllm").iterdir()):
+            for part in sorted((folder / "engine").iterdir()):
                 archive.add(part, part.name)
             for package in ("gpu_check", "torch_engine"):
                 archive.add(HERE.parent / package, package, filter=source_only)
             if stand_in is not None:
                 archive.add(stand_in / "libcuda.so.1", "stand-in/libcuda.so.1")
     option = "--stand-in stand-in/libcuda.so.1 " if stand_in is not None else ""
-    header = HEADER % (HEADER.count("\n") + 1, UNPACK, option)
+    header = HEADER % (HEADER.count("\n") + 1, UNPACK, module, option)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(header.encode() + payload.getvalue())
     out.chmod(0o755)
@@ -94,12 +101,28 @@ def add_vllm(engine: Path | None, folder: Path) -> None:
         if engine is None:
             raise NotGathered("the file was made without an environment that has it")
         version = gather(engine, folder / VLLM)
-        shutil.copy(HERE.parent.parent / "examples" / "make_model.py", folder)
+        shutil.copy(EXAMPLES / "make_model.py", folder)
         print(f"with vLLM {version}", file=sys.stderr)
     except (NotGathered, OSError, subprocess.CalledProcessError) as fault:
         shutil.rmtree(folder / VLLM, ignore_errors=True)
         (folder / NO_VLLM).write_text(str(fault), encoding="utf-8")
         print(f"without vLLM: {fault}", file=sys.stderr)
+
+
+def add_sglang(engine: Path | None, folder: Path) -> None:
+    """A folder with SGLang and what starts its servers, or with the reason why there is none."""
+    folder.mkdir()
+    for name in ("make_model.py", "server_process.py"):
+        shutil.copy(EXAMPLES / name, folder)
+    try:
+        if engine is None:
+            raise NotGathered("the file was made without an environment that has it")
+        version = of_sglang.gather(engine, EXAMPLES / "sglang-1p1d" / "cpu_kernels", folder / SGLANG)
+        print(f"with SGLang {version}", file=sys.stderr)
+    except (NotGathered, OSError, subprocess.CalledProcessError) as fault:
+        shutil.rmtree(folder / SGLANG, ignore_errors=True)
+        (folder / NO_SGLANG).write_text(str(fault), encoding="utf-8")
+        print(f"without SGLang: {fault}", file=sys.stderr)
 
 
 def link_java(home: Path) -> None:

@@ -68,8 +68,9 @@ class VllmProcess(EngineProcess):
 
 @dataclass
 class Compared:
-    """Answers beside those of vLLM alone."""
+    """Answers beside those of the same engine alone."""
 
+    engine: str = "vLLM"
     equal: int = 0
     near_ties: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Compared:
         ties = (
             f", {len(self.near_ties)} others at near ties (at most {max(self.near_ties):.3f})" if self.near_ties else ""
         )
-        return f"{self.equal} answers equal those of vLLM alone{ties}"
+        return f"{self.equal} answers equal those of {self.engine} alone{ties}"
 
 
 def tokens(length: int, seed: int, vocabulary: int = 512) -> list[int]:

@@ -1,0 +1,167 @@
+"""SGLang with the backend on a GPU, a prefiller and a decoder, and the same SGLang alone: real tokens, compared.
+
+Answers are judged as those of vLLM are, see vllm_checks. The servers are SGLang's own, asked over HTTP.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gpu_check.counter_checks import expect
+from gpu_check.report import NotShown
+from gpu_check.sglang_on_torch import servers
+from gpu_check.sglang_on_torch.absent import MORE
+from gpu_check.sglang_on_torch.plan import NO_SGLANG, SGLANG, SglangPlan
+from gpu_check.vllm_checks import ANSWER, AT_ONCE, ONE_BY_ONE, PAGES, PROMPTS, SHARED, Compared, model, options
+from gpu_check.vllm_on_torch.gather import PYTHON
+
+LIMIT_SECONDS = 200
+"""For a check: two servers import SGLang and capture their graphs first."""
+ANSWER_LIMIT_SECONDS = 90.0
+SITE = Path(__file__).resolve().parent.parent / SGLANG
+FIRST_PASS = "the first forward pass was counted correctly"
+
+
+def packed() -> None:
+    """Raises if SGLang cannot run here."""
+    if not SITE.exists():
+        reason = SITE.with_name(NO_SGLANG)
+        raise NotShown(f"SGLang is not packed: {reason.read_text('utf-8') if reason.exists() else f'no {SITE}'}")
+    version = ".".join(map(str, sys.version_info[:2]))
+    if version != PYTHON:
+        raise NotShown(f"SGLang is packed for Python {PYTHON}, this is {version}")
+    if importlib.util.find_spec("transformers") is None:
+        raise NotShown("transformers is not installed")
+
+
+def body(prompt: list[int], *, margins: bool = False) -> dict[str, Any]:
+    """A request for a greedy answer of a fixed length."""
+    asked = {"temperature": 0, "max_new_tokens": ANSWER, "ignore_eos": True}
+    return {"input_ids": prompt, "sampling_params": asked} | (
+        {"return_logprob": True, "top_logprobs_num": 2} if margins else {}
+    )
+
+
+class SglangChecks:
+    """Each method is a check; what SGLang alone answers is asked once for each kind of number."""
+
+    def __init__(self, logs: Path, device: str = "cuda") -> None:
+        self._logs = logs
+        self._models = TemporaryDirectory(prefix="gpu-check-models-")
+        self._alone: dict[str, list[dict[str, Any]]] = {}
+        on_cpu = {"attention": "torch_native", "decode_graphs": "disabled", "overlap": False}
+        self._settings: dict[str, Any] = {"device": device} | (on_cpu if device == "cpu" else {})
+
+    def all(self) -> dict[str, Callable[[], str]]:
+        """The one whose failure says most comes first, and the plainest pair before those with more in them."""
+        float32 = {"dtype": "float32"}
+        pairs: dict[str, tuple[str, dict[str, Any]]] = {
+            "pair, no graphs, no overlap, cuda": ("cuda", {"decode_graphs": "disabled", "overlap": False}),
+            "pair, graphs of decoding, cuda": ("cuda", {}),
+            "pair, graphs of decoding, staged tcp": ("tcp", {}),
+            "pair, passes of 512 tokens, cuda": ("cuda", {"chunk_tokens": 512}),
+            "pair, breakable graphs of prefilling, cuda": ("cuda", {"prefill_graphs": "breakable"}),
+            "pair, shared beginnings, passes of 512 tokens, cuda": ("cuda", {"radix": True, "chunk_tokens": 512}),
+            "pair, float32, shared beginnings, staged tcp": ("tcp", float32 | {"radix": True}),
+        }
+        checks: dict[str, Callable[[], str]] = {"imports": self.imports, "alone, bfloat16": self.alone}
+        for name, (transport, settings) in pairs.items():
+            if "dtype" in settings:
+                checks["alone, float32"] = partial(self.alone, "float32")
+            checks[name] = partial(self.pair, re.sub(r"\W+", "-", name), transport, **settings)
+        return checks
+
+    def imports(self) -> str:
+        """What a server imports; what is missing is replaced in the servers of the other checks."""
+        packed()
+        command = [sys.executable, "-m", "gpu_check.sglang_on_torch.imports"]
+        environment = {**os.environ, **servers.environment_of(self._settings["device"])}
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        replaced = json.loads((run.stdout.splitlines() or ["[]"])[-1])
+        os.environ[MORE] = ",".join(replaced)
+        if run.returncode:
+            raise AssertionError(f"status {run.returncode}, replaced {replaced}:\n{run.stderr[-6000:]}")
+        return f"all found but {', '.join(replaced)}" if replaced else "all found"
+
+    def alone(self, dtype: str = "bfloat16") -> str:
+        """One by one, and all at once: how much SGLang differs from itself."""
+        packed()
+        plan = self._plan(f"alone-{dtype}", dtype=dtype)
+        with servers.alone(plan, self._logs) as server, ThreadPoolExecutor(len(PROMPTS)) as askers:
+            answers = [server.ask(body(prompt, margins=True)) for prompt in PROMPTS]
+            beside = list(askers.map(server.ask, [body(prompt) for prompt in PROMPTS]))
+        again = Compared("SGLang")
+        for at, (answer, together) in enumerate(zip(answers, beside, strict=True)):
+            again.add(f"prompt {at} beside others", together["tokens"], answer)
+        if again.wrong:
+            raise AssertionError(again.wrong[0])
+        kinds = len({tuple(answer["tokens"]) for answer in answers})
+        if kinds != len(PROMPTS):
+            raise AssertionError(f"{len(PROMPTS)} prompts have {kinds} different answers: they show no wrong page")
+        self._alone[dtype] = answers
+        return f"one by one and all at once, {again}"
+
+    def pair(self, name: str, transport: str, **settings: Any) -> str:
+        """All prompts: one by one, several at once, and with a beginning that is already cached."""
+        packed()
+        alone = self._of_alone(settings.get("dtype", "bfloat16"))
+        plan = self._plan(name, options=options(transport), **settings)
+        with servers.started(plan, self._logs) as pair:
+            seen = Compared("SGLang")
+            cached = self._asked(pair, seen, alone)
+            sent, received = pair.prefiller.rest(), pair.decoder.rest()
+            sent["counted"] = FIRST_PASS in pair.prefiller.server.log()
+        return judged(plan, seen, sent, received, cached)
+
+    def _plan(self, name: str, **settings: Any) -> SglangPlan:
+        return SglangPlan(name, model(Path(self._models.name), 20), **self._settings | settings)
+
+    def _of_alone(self, dtype: str) -> list[dict[str, Any]]:
+        if dtype not in self._alone:
+            raise NotShown("SGLang alone has given no answers to compare with")
+        return self._alone[dtype]
+
+    def _asked(self, pair: Any, seen: Compared, alone: list[dict[str, Any]]) -> int:
+        """How many tokens of shared beginnings the prefiller had in its cache."""
+        answers = iter(alone)
+        cached = 0
+        groups = [[prompt] for prompt in ONE_BY_ONE] + [AT_ONCE] + [[prompt] for prompt in SHARED]
+        for group in groups:
+            for prompt, legs in [(prompt, pair.ask(body(prompt))) for prompt in group]:
+                prefill, decode = (leg.result(ANSWER_LIMIT_SECONDS) for leg in legs)
+                cached += prefill["cached"]
+                seen.add(f"the prompt of {len(prompt)} tokens", decode["tokens"], next(answers))
+        return cached
+
+
+def judged(plan: SglangPlan, seen: Compared, sent: dict[str, Any], received: dict[str, Any], cached: int) -> str:
+    """What the figures of both sides at rest say; raises where it is wrong."""
+    if seen.wrong:
+        raise AssertionError(f"{len(seen.wrong)} of {len(PROMPTS)} answers are wrong: {seen.wrong}")
+    expect(sent["held"] | received["held"], {}, "what is held at rest")
+    left, arrived = sent["figures"], received["figures"]
+    expect(arrived["fetches_failed"], 0, "the number of failed fetches")
+    expect({kind: count for kind, count in arrived["compared"].items() if count}, {"equal": len(PROMPTS)}, "the proof")
+    if plan.device != "cpu":
+        expect(sent["counted"], True, "whether the first forward pass was counted correctly")
+    pages = PAGES - arrived["pages_received"]
+    if plan.radix and not cached:
+        raise AssertionError("the prefiller found none of the shared beginnings in its cache")
+    if not plan.radix:
+        expect(pages, 0, "the number of pages that did not come")
+    prefixes = f", {cached} tokens of the prefiller and {pages:.0f} pages of the decoder cached" if cached else ""
+    return (
+        f"{seen}, {len(PROMPTS)} last tokens judged equal, {arrived['pages_received']:.0f} pages,"
+        f" {left['layers_sent_early']:.0f} of {left['layers_sent']:.0f} layers left before their pass ended{prefixes}"
+    )

@@ -1,0 +1,88 @@
+"""Gathers SGLang for a bare machine: its Python and the wheels that such a machine lacks, each downloaded once."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+from importlib.metadata import distributions
+from pathlib import Path
+
+from gpu_check.vllm_on_torch.gather import NotGathered, downloaded
+
+WHEELS = (
+    "annotated-doc",
+    "annotated-types",
+    "apache-tvm-ffi",
+    "compressed-tensors",
+    "dill",
+    "distro",
+    "docstring_parser",
+    "easydict",
+    "fastapi",
+    "httpcore2",
+    "httpx2",
+    "interegular",
+    "jiter",
+    "loguru",
+    "msgspec",
+    "openai",
+    "opentelemetry-api",
+    "orjson",
+    "partial-json-parser",
+    "pybase64",
+    "pydantic",
+    "pydantic-core",
+    "python-multipart",
+    "pyzmq",
+    "setproctitle",
+    "sniffio",
+    "starlette",
+    "truststore",
+    "typing-inspection",
+    "uvicorn",
+    "watchfiles",
+    "zstandard",
+)
+"""What SGLang imports beyond what a machine with torch and transformers has, and beyond placeholders."""
+LEFT_OUT = ("*.so", "__pycache__", "multimodal_gen", "benchmark", "csrc", "include", "E=*.json", "N=*.json", "*.md")
+"""Of SGLang: what is compiled, what makes pictures, sources of kernels, and tuned sizes of those not called."""
+KERNELS = "sgl_kernel"
+STARTED_BY_PYTHON = """import kv_connector_door
+from gpu_check.sglang_on_torch.absent import install
+
+install()
+"""
+"""What each process of SGLang runs first; the door is otherwise opened by an installed wheel's `.pth`."""
+JIT = "kernels/jit/utils/__init__.py"
+REFUSED = "\n\nfrom gpu_check.sglang_on_torch.kernels import load_jit\n"
+
+
+def gather(engine: Path, kernels: Path, site: Path) -> str:
+    """Fills the folder `site` from the environment of this interpreter; returns SGLang's version."""
+    asked = [str(engine), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    installed = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
+    versions = {found.name.lower().replace("_", "-"): found.version for found in distributions(path=[str(installed)])}
+    version = versions.get("sglang")
+    if version is None:
+        raise NotGathered(f"{engine} has no SGLang")
+    missing = [name for name in WHEELS if name.replace("_", "-") not in versions]
+    if missing:
+        raise NotGathered(f"{engine} has no {', '.join(missing)}")
+    for wheel in downloaded([f"{name}=={versions[name.replace('_', '-')]}" for name in WHEELS]):
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(site)
+    shutil.copytree(installed / "sglang", site / "sglang", ignore=shutil.ignore_patterns(*LEFT_OUT))
+    place(site, kernels, version)
+    return version
+
+
+def place(site: Path, kernels: Path, version: str) -> None:
+    """Beside the package `sglang`: the stand-in for its kernels, what Python runs first, and its name and version."""
+    shutil.copytree(kernels / KERNELS, site / KERNELS, ignore=shutil.ignore_patterns("__pycache__"))
+    (site / "sitecustomize.py").write_text(STARTED_BY_PYTHON, encoding="utf-8")
+    jit = site / "sglang" / JIT
+    jit.write_text(jit.read_text(encoding="utf-8") + REFUSED, encoding="utf-8")
+    described = site / f"sglang-{version}.dist-info"
+    described.mkdir(exist_ok=True)
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n", encoding="utf-8")
