@@ -56,6 +56,13 @@ install()
 """What each process of SGLang runs first; the door is otherwise opened by an installed wheel's `.pth`."""
 JIT = "kernels/jit/utils/__init__.py"
 REFUSED = "\n\nfrom gpu_check.sglang_on_torch.kernels import load_jit\n"
+ANSWERED = """
+
+from gpu_check.sglang_on_torch.kernels import is_arch_support_pdl
+
+sys.modules[f"{__name__}.utils"].is_arch_support_pdl = is_arch_support_pdl
+"""
+"""The one function of the kernel package that a server on a GPU calls: behind the stand-in for it."""
 
 
 def gather(engine: Path, kernels: Path, site: Path) -> str:
@@ -80,6 +87,8 @@ def gather(engine: Path, kernels: Path, site: Path) -> str:
 def place(site: Path, kernels: Path, version: str) -> None:
     """Beside the package `sglang`: the stand-in for its kernels, what Python runs first, and its name and version."""
     shutil.copytree(kernels / KERNELS, site / KERNELS, ignore=shutil.ignore_patterns("__pycache__"))
+    with (site / KERNELS / "__init__.py").open("a", encoding="utf-8") as stand_in:
+        stand_in.write(ANSWERED)
     (site / "sitecustomize.py").write_text(STARTED_BY_PYTHON, encoding="utf-8")
     jit = site / "sglang" / JIT
     jit.write_text(jit.read_text(encoding="utf-8") + REFUSED, encoding="utf-8")

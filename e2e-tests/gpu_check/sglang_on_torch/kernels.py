@@ -12,3 +12,8 @@ from typing import Any, NoReturn
 def load_jit(*names: Any, **_build: Any) -> NoReturn:
     """In place of SGLang's own, which compiles."""
     raise NotImplementedError(f"the kernel {'.'.join(map(str, names))} is not carried: torch has to stand in for it")
+
+
+def is_arch_support_pdl() -> bool:
+    """In place of that of SGLang's kernel package; kernels that depend on each other's begin are an optimisation."""
+    return False

@@ -1,0 +1,172 @@
+"""SGLang on a GPU's checks, as far as they need neither: what counts as right, what is packed, and what is not."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_check import pack, sglang_checks
+from gpu_check.report import NotShown
+from gpu_check.sglang_checks import SglangChecks, judged
+from gpu_check.sglang_on_torch import absent, gather, imports, kernels, servers
+from gpu_check.sglang_on_torch.plan import DECODER, NO_SGLANG, PREFILLER, SGLANG, SglangPlan
+from gpu_check.vllm_checks import PAGES, PROMPTS, Compared
+from gpu_check.vllm_on_torch.gather import NotGathered
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def at_rest(**changed: Any) -> dict[str, Any]:
+    figures = {
+        "fetches_failed": 0.0,
+        "compared": {"equal": float(len(PROMPTS)), "different": 0.0},
+        "pages_received": float(PAGES),
+        "layers_sent": 8.0,
+        "layers_sent_early": 2.0,
+    }
+    held, counted = changed.pop("held", {}), changed.pop("counted", True)
+    return {"held": held, "counted": counted, "figures": figures | changed}
+
+
+def plan(**settings: Any) -> SglangPlan:
+    return SglangPlan("pair", "model", **settings)
+
+
+def test_pair_that_is_right_passes() -> None:
+    seen = Compared("SGLang", equal=15)
+    assert "15 answers equal those of SGLang alone, 15 last" in judged(plan(), seen, at_rest(), at_rest(), 0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "why"),
+    [
+        ({}, {"held": {"num_used_tokens": 3}}, "held at rest"),
+        ({"held": {"kv_messenger_prefills_open": 1.0}}, {}, "held at rest"),
+        ({}, {"fetches_failed": 1.0}, "failed fetches"),
+        ({}, {"compared": {"equal": 1.0}}, "the proof"),
+        ({}, {"compared": {"equal": float(len(PROMPTS)), "different": 1.0}}, "the proof"),
+        ({"counted": False}, {}, "was counted correctly"),
+        ({}, {"pages_received": 5.0}, "pages that did not come"),
+    ],
+)
+def test_pair_fails_for_what_its_figures_show(sent: dict[str, Any], received: dict[str, Any], why: str) -> None:
+    with pytest.raises(AssertionError, match=why):
+        judged(plan(), Compared("SGLang"), at_rest(**sent), at_rest(**received), 0)
+
+
+def test_pair_fails_where_shared_beginnings_were_not_found() -> None:
+    with pytest.raises(AssertionError, match="shared beginnings"):
+        judged(plan(radix=True), Compared("SGLang"), at_rest(), at_rest(), 0)
+
+
+def test_pair_fails_for_a_wrong_answer() -> None:
+    with pytest.raises(AssertionError, match="1 of 15 answers are wrong"):
+        judged(plan(), Compared("SGLang", wrong=["it"]), at_rest(), at_rest(), 0)
+
+
+def test_both_roles_of_a_plan_have_their_arguments() -> None:
+    prefiller = plan(role=PREFILLER, radix=True).arguments(1, 2, 3)
+    assert prefiller[prefiller.index("--disaggregation-bootstrap-port") + 1] == "3"
+    assert "--disable-radix-cache" not in prefiller
+    decoder = plan(role=DECODER, overlap=False).arguments(1, 2, 3)
+    assert "--disaggregation-bootstrap-port" not in decoder
+    assert {"--disable-radix-cache", "--disable-overlap-schedule"} <= {*decoder}
+
+
+def test_checks_need_the_answers_of_sglang_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang_checks, "packed", lambda: None)
+    checks = SglangChecks(tmp_path).all()
+    assert [*checks].index("alone, float32") < [*checks].index("pair, float32, shared beginnings, staged tcp")
+    for name, check in checks.items():
+        if name.startswith("pair"):
+            with pytest.raises(NotShown, match="to compare with"):
+                check()
+
+
+def test_reason_why_sglang_is_not_packed_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack.add_sglang(None, tmp_path / "made")
+    monkeypatch.setattr(sglang_checks, "SITE", tmp_path / "made" / SGLANG)
+    with pytest.raises(NotShown, match="not packed: the file was made without"):
+        sglang_checks.packed()
+    assert {each.name for each in (tmp_path / "made").iterdir()} == {NO_SGLANG, "make_model.py", "server_process.py"}
+
+
+def test_environment_without_sglang_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotGathered, match="has no SGLang"):
+        gather.gather(Path(sys.executable), tmp_path, tmp_path / "site")
+
+
+def test_packed_sglang_has_a_version_kernels_and_placeholders_in_each_process(tmp_path: Path) -> None:
+    jit = tmp_path / "sglang" / gather.JIT
+    jit.parent.mkdir(parents=True)
+    jit.write_text("load_jit = None\n", encoding="utf-8")
+    gather.place(tmp_path, EXAMPLES / "sglang-1p1d" / "cpu_kernels", "0.5.23")
+    assert [(each.name, each.version) for each in distributions(path=[str(tmp_path)])] == [("sglang", "0.5.23")]
+    assert jit.read_text(encoding="utf-8").endswith("import load_jit\n")
+    assert (tmp_path / "sgl_kernel" / "__init__.py").exists()
+    assert "install()" in (tmp_path / "sitecustomize.py").read_text(encoding="utf-8")
+
+
+def test_packed_kernels_answer_what_a_server_on_a_gpu_asks(tmp_path: Path) -> None:
+    jit = tmp_path / "sglang" / gather.JIT
+    jit.parent.mkdir(parents=True)
+    jit.touch()
+    gather.place(tmp_path, EXAMPLES / "sglang-1p1d" / "cpu_kernels", "0.5.23")
+    stand_in = (tmp_path / "sgl_kernel" / "__init__.py").read_text(encoding="utf-8")
+    assert stand_in.endswith(gather.ANSWERED)
+    assert "utils" in stand_in.split("SUBMODULES", 1)[1].split(")", 1)[0]
+    assert kernels.is_arch_support_pdl() is False
+
+
+def test_kernel_that_is_not_carried_is_named() -> None:
+    with pytest.raises(NotImplementedError, match=r"kernel kvcache\.256 is not carried"):
+        kernels.load_jit("kvcache", 256, cuda_files=[])
+
+
+def in_its_own_process(*lines: str) -> str:
+    script = "\n".join(["from gpu_check.sglang_on_torch.absent import install", "install()", *lines])
+    folder = str(Path(sglang_checks.__file__).resolve().parents[1])
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+    )
+    return run.stdout.strip()
+
+
+def test_placeholder_has_any_name_and_is_not_found_by_those_who_ask() -> None:
+    asked = (
+        "import importlib.util",
+        "from gguf.quants import Kind",
+        "kinds = {Kind.F32, Kind[int]}",
+        "print(importlib.util.find_spec('gguf'), Kind(3, four=5).__class__.__name__, len(kinds))",
+        "try:",
+        "    import not_there_at_all",
+        "except ModuleNotFoundError as fault:",
+        "    print(fault.name)",
+    )
+    assert in_its_own_process(*asked).split() == ["None", "Kind", "2", "not_there_at_all"]
+
+
+def test_missing_module_is_replaced_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wants_more.py").write_text("from missing_here.deep import Name\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(absent.MORE, "")
+    finders = [*sys.meta_path]
+    found = importlib.util.find_spec
+    try:
+        absent.install()
+        assert imports.missing_for("wants_more") == ["missing_here"]
+    finally:
+        sys.meta_path[:] = finders
+        importlib.util.find_spec = found
+        for name in ("wants_more", "missing_here", "missing_here.deep"):
+            sys.modules.pop(name, None)
+
+
+def test_margin_is_that_of_the_two_likeliest() -> None:
+    assert servers._margin([[-0.5, 7, None], [-2.0, 9, None]]) == 1.5
