@@ -56,7 +56,7 @@ def test_line_stays_one_line() -> None:
 
 
 def test_file_begins_with_a_script_that_ends_where_its_payload_begins() -> None:
-    header = pack.HEADER % (pack.HEADER.count("\n") + 1, pack.UNPACK, "")
+    header = pack.HEADER % (pack.HEADER.count("\n") + 1, pack.UNPACK, "gpu_check", "")
     assert header.count("\n") == pack.HEADER.count("\n")
     assert f"tail -n +{header.count(chr(10)) + 1} " in header
     assert '"' not in pack.UNPACK

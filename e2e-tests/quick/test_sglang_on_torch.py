@@ -152,6 +152,11 @@ def test_placeholder_has_any_name_and_is_not_found_by_those_who_ask() -> None:
     assert in_its_own_process(*asked).split() == ["None", "Kind", "2", "not_there_at_all"]
 
 
+def test_placeholder_may_be_the_type_of_a_model_s_field() -> None:
+    asked = ("from xgrammar import Tag", "print(Tag.__get_pydantic_core_schema__(Tag, None), hasattr(Tag, '__len__'))")
+    assert in_its_own_process(*asked) == "{'type': 'any'} False"
+
+
 def test_missing_module_is_replaced_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wants_more.py").write_text("from missing_here.deep import Name\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))

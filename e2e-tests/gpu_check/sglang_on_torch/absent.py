@@ -52,7 +52,9 @@ class AnyClass(type):
 
 
 def any_class(name: str) -> Any:
-    return AnyClass(name, (), {"__init__": lambda *_arguments, **_named: None})
+    """Fields of pydantic's models may be of this type, and then take anything."""
+    schema = classmethod(lambda *_asked: {"type": "any"})
+    return AnyClass(name, (), {"__init__": lambda *_given, **_named: None, "__get_pydantic_core_schema__": schema})
 
 
 class Placeholder(ModuleType):
