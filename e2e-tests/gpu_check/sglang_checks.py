@@ -23,11 +23,12 @@ from gpu_check.report import NotShown
 from gpu_check.sglang_on_torch import servers
 from gpu_check.sglang_on_torch.absent import MORE
 from gpu_check.sglang_on_torch.plan import NO_SGLANG, SGLANG, SglangPlan
-from gpu_check.vllm_checks import ANSWER, AT_ONCE, ONE_BY_ONE, PAGES, PROMPTS, SHARED, Compared, model, options
+from gpu_check.vllm_checks import AT_ONCE, ONE_BY_ONE, PAGES, PROMPTS, SHARED, Compared, model, options
 from gpu_check.vllm_on_torch.gather import PYTHON
 
 LIMIT_SECONDS = 200
 """For a check: two servers import SGLang and capture their graphs first."""
+ANSWER_TOKENS = 24
 ANSWER_LIMIT_SECONDS = 90.0
 SITE = Path(__file__).resolve().parent.parent / SGLANG
 FIRST_PASS = "the first forward pass was counted correctly"
@@ -47,7 +48,7 @@ def packed() -> None:
 
 def body(prompt: list[int], *, margins: bool = False) -> dict[str, Any]:
     """A request for a greedy answer of a fixed length."""
-    asked = {"temperature": 0, "max_new_tokens": ANSWER, "ignore_eos": True}
+    asked = {"temperature": 0, "max_new_tokens": ANSWER_TOKENS, "ignore_eos": True}
     return {"input_ids": prompt, "sampling_params": asked} | (
         {"return_logprob": True, "top_logprobs_num": 2} if margins else {}
     )

@@ -8,6 +8,8 @@ A check that fails prints its traceback, and the end of each server's log. With 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 import time
 import traceback
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpu_check.report import NotShown, Report
+from gpu_check.report import NotShown, Report, outcome_of
 from gpu_check.sglang_checks import LIMIT_SECONDS, SglangChecks
 
 LOG_LINES = 60
@@ -37,13 +39,15 @@ def main() -> int:
     has_gpu = torch.cuda.is_available()
     device = torch.cuda.get_device_name(0) if has_gpu else "none"
     print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, GPU {device}", flush=True)
-    report = Report(only=parsed.only)
+    report = Report()
     with TemporaryDirectory(prefix="gpu-check-") as removed:
-        logs = parsed.logs or Path(removed)
-        checks = SglangChecks(logs.resolve(), "cpu" if parsed.cpu else "cuda")
+        logs = Path(os.environ.get("GPU_CHECK_CALLED_IN", ""), parsed.logs or removed).resolve()
+        checks = SglangChecks(logs, "cpu" if parsed.cpu else "cuda")
         for name, check in checks.all().items():
+            if not re.search(parsed.only, name):
+                continue
             run = explained(check, logs) if has_gpu or parsed.cpu else no_gpu
-            report.check(f"gpu: SGLang {name}", run, LIMIT_SECONDS)
+            report.add(f"gpu: SGLang {name}", outcome_of(run, LIMIT_SECONDS))
             print(f"{time.monotonic() - begun:.0f} s so far", flush=True)
     return report.end(needs_gpu=parsed.need_gpu)
 
