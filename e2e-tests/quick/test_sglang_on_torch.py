@@ -102,23 +102,31 @@ def test_environment_without_sglang_is_named(tmp_path: Path) -> None:
         gather.gather(Path(sys.executable), tmp_path, tmp_path / "site")
 
 
-def test_packed_sglang_has_a_version_kernels_and_placeholders_in_each_process(tmp_path: Path) -> None:
-    jit = tmp_path / "sglang" / gather.JIT
-    jit.parent.mkdir(parents=True)
-    jit.write_text("load_jit = None\n", encoding="utf-8")
+@pytest.fixture
+def placed(tmp_path: Path) -> Path:
+    for name in gather.ADDED:
+        module = tmp_path / "sglang" / name
+        module.parent.mkdir(parents=True)
+        module.write_text("class DualGemm: ...\n", encoding="utf-8")
     gather.place(tmp_path, EXAMPLES / "sglang-1p1d" / "cpu_kernels", "0.5.23")
-    assert [(each.name, each.version) for each in distributions(path=[str(tmp_path)])] == [("sglang", "0.5.23")]
-    assert jit.read_text(encoding="utf-8").endswith("import load_jit\n")
-    assert (tmp_path / "sgl_kernel" / "__init__.py").exists()
-    assert "install()" in (tmp_path / "sitecustomize.py").read_text(encoding="utf-8")
+    return tmp_path
 
 
-def test_packed_kernels_answer_what_a_server_on_a_gpu_asks(tmp_path: Path) -> None:
-    jit = tmp_path / "sglang" / gather.JIT
-    jit.parent.mkdir(parents=True)
-    jit.touch()
-    gather.place(tmp_path, EXAMPLES / "sglang-1p1d" / "cpu_kernels", "0.5.23")
-    stand_in = (tmp_path / "sgl_kernel" / "__init__.py").read_text(encoding="utf-8")
+def test_packed_sglang_has_a_version_and_placeholders_in_each_process(placed: Path) -> None:
+    assert [(each.name, each.version) for each in distributions(path=[str(placed)])] == [("sglang", "0.5.23")]
+    assert "install()" in (placed / "sitecustomize.py").read_text(encoding="utf-8")
+
+
+def test_packed_sglang_refuses_to_compile_and_has_no_fused_gemm(placed: Path) -> None:
+    assert (placed / "sglang" / gather.JIT).read_text(encoding="utf-8").endswith("import load_jit\n")
+    fused = (placed / "sglang" / gather.DUAL_GEMM).read_text(encoding="utf-8")
+    made: dict[str, Any] = {}
+    exec(fused, made)
+    assert made["DualGemm"]()._select_mode("a layer", 512) is None
+
+
+def test_packed_kernels_answer_what_a_server_on_a_gpu_asks(placed: Path) -> None:
+    stand_in = (placed / "sgl_kernel" / "__init__.py").read_text(encoding="utf-8")
     assert stand_in.endswith(gather.ANSWERED)
     assert "utils" in stand_in.split("SUBMODULES", 1)[1].split(")", 1)[0]
     assert kernels.is_arch_support_pdl() is False

@@ -56,6 +56,11 @@ install()
 """What each process of SGLang runs first; the door is otherwise opened by an installed wheel's `.pth`."""
 JIT = "kernels/jit/utils/__init__.py"
 REFUSED = "\n\nfrom gpu_check.sglang_on_torch.kernels import load_jit\n"
+DUAL_GEMM = "srt/layers/dual_gemm.py"
+APART = "\n\nDualGemm._select_mode = lambda *_asked: None\n"
+"""Its kernel is imported before it is asked whether it fits, and needs NVIDIA's CUTLASS."""
+ADDED = {JIT: REFUSED, DUAL_GEMM: APART}
+"""What is written behind modules of SGLang."""
 ANSWERED = """
 
 from gpu_check.sglang_on_torch.kernels import is_arch_support_pdl
@@ -90,8 +95,9 @@ def place(site: Path, kernels: Path, version: str) -> None:
     with (site / KERNELS / "__init__.py").open("a", encoding="utf-8") as stand_in:
         stand_in.write(ANSWERED)
     (site / "sitecustomize.py").write_text(STARTED_BY_PYTHON, encoding="utf-8")
-    jit = site / "sglang" / JIT
-    jit.write_text(jit.read_text(encoding="utf-8") + REFUSED, encoding="utf-8")
+    for name, added in ADDED.items():
+        module = site / "sglang" / name
+        module.write_text(module.read_text(encoding="utf-8") + added, encoding="utf-8")
     described = site / f"sglang-{version}.dist-info"
     described.mkdir(exist_ok=True)
     (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n", encoding="utf-8")
