@@ -29,7 +29,11 @@ from gpu_check.vllm_on_torch.gather import PYTHON
 LIMIT_SECONDS = 200
 """For a check: two servers import SGLang and capture their graphs first."""
 ANSWER_TOKENS = 24
+NEAR_TIE = 0.5
+"""In nats: in bfloat16 SGLang alone, with torch's operators, differed from itself where one token was 0.31 ahead."""
 ANSWER_LIMIT_SECONDS = 90.0
+PARTS = 2
+"""SGLang keeps K and V apart."""
 SITE = Path(__file__).resolve().parent.parent / SGLANG
 FIRST_PASS = "the first forward pass was counted correctly"
 
@@ -72,7 +76,6 @@ class SglangChecks:
             "pair, graphs of decoding, cuda": ("cuda", {}),
             "pair, graphs of decoding, staged tcp": ("tcp", {}),
             "pair, passes of 512 tokens, cuda": ("cuda", {"chunk_tokens": 512}),
-            "pair, breakable graphs of prefilling, cuda": ("cuda", {"prefill_graphs": "breakable"}),
             "pair, shared beginnings, passes of 512 tokens, cuda": ("cuda", {"radix": True, "chunk_tokens": 512}),
             "pair, float32, shared beginnings, staged tcp": ("tcp", float32 | {"radix": True}),
         }
@@ -102,7 +105,7 @@ class SglangChecks:
         with servers.alone(plan, self._logs) as server, ThreadPoolExecutor(len(PROMPTS)) as askers:
             answers = [server.ask(body(prompt, margins=True)) for prompt in PROMPTS]
             beside = list(askers.map(server.ask, [body(prompt) for prompt in PROMPTS]))
-        again = Compared("SGLang")
+        again = Compared("SGLang", NEAR_TIE)
         for at, (answer, together) in enumerate(zip(answers, beside, strict=True)):
             again.add(f"prompt {at} beside others", together["tokens"], answer)
         if again.wrong:
@@ -119,7 +122,7 @@ class SglangChecks:
         alone = self._of_alone(settings.get("dtype", "bfloat16"))
         plan = self._plan(name, options=options(transport), **settings)
         with servers.started(plan, self._logs) as pair:
-            seen = Compared("SGLang")
+            seen = Compared("SGLang", NEAR_TIE)
             cached = self._asked(pair, seen, alone)
             sent, received = pair.prefiller.rest(), pair.decoder.rest()
             sent["counted"] = FIRST_PASS in pair.prefiller.server.log()
@@ -153,16 +156,17 @@ def judged(plan: SglangPlan, seen: Compared, sent: dict[str, Any], received: dic
     expect(sent["held"] | received["held"], {}, "what is held at rest")
     left, arrived = sent["figures"], received["figures"]
     expect(arrived["fetches_failed"], 0, "the number of failed fetches")
-    expect({kind: count for kind, count in arrived["compared"].items() if count}, {"equal": len(PROMPTS)}, "the proof")
+    compared = {kind: count for kind, count in arrived["compared"].items() if count}
+    expect(compared, {"equal": 1}, "the proof of the pair")
     if plan.device != "cpu":
         expect(sent["counted"], True, "whether the first forward pass was counted correctly")
-    pages = PAGES - arrived["pages_received"]
+    pages = PARTS * PAGES - arrived["pages_received"]
     if plan.radix and not cached:
         raise AssertionError("the prefiller found none of the shared beginnings in its cache")
     if not plan.radix:
         expect(pages, 0, "the number of pages that did not come")
     prefixes = f", {cached} tokens of the prefiller and {pages:.0f} pages of the decoder cached" if cached else ""
     return (
-        f"{seen}, {len(PROMPTS)} last tokens judged equal, {arrived['pages_received']:.0f} pages,"
+        f"{seen}, one prompt of the pair computed by both and judged equal, {arrived['pages_received']:.0f} pages,"
         f" {left['layers_sent_early']:.0f} of {left['layers_sent']:.0f} layers left before their pass ended{prefixes}"
     )

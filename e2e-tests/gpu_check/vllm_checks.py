@@ -71,6 +71,7 @@ class Compared:
     """Answers beside those of the same engine alone."""
 
     engine: str = "vLLM"
+    near_tie: float = NEAR_TIE
     equal: int = 0
     near_ties: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -81,7 +82,7 @@ class Compared:
             return
         at = next((at for at, (a, b) in enumerate(zip(tokens, alone["tokens"], strict=False)) if a != b), len(tokens))
         margin = alone["margins"][at] if at < len(tokens) else float("inf")
-        if margin < NEAR_TIE:
+        if margin < self.near_tie:
             self.near_ties.append(margin)
         else:
             self.wrong.append(f"{what} differs at token {at}, where the margin is {margin:.2f}")

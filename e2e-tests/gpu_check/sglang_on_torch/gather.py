@@ -59,6 +59,8 @@ REFUSED = "\n\nfrom gpu_check.sglang_on_torch.kernels import load_jit\n"
 DUAL_GEMM = "srt/layers/dual_gemm.py"
 APART = "\n\nDualGemm._select_mode = lambda *_asked: None\n"
 """Its kernel is imported before it is asked whether it fits, and needs NVIDIA's CUTLASS."""
+SOURCES = ("kernels/jit/csrc", "kernels/jit/include")
+"""Folders of sources that SGLang looks for when it is imported, and does not read where nothing is compiled."""
 ADDED = {JIT: REFUSED, DUAL_GEMM: APART}
 """What is written behind modules of SGLang."""
 ANSWERED = """
@@ -95,6 +97,8 @@ def place(site: Path, kernels: Path, version: str) -> None:
     with (site / KERNELS / "__init__.py").open("a", encoding="utf-8") as stand_in:
         stand_in.write(ANSWERED)
     (site / "sitecustomize.py").write_text(STARTED_BY_PYTHON, encoding="utf-8")
+    for name in SOURCES:
+        (site / "sglang" / name).mkdir(parents=True, exist_ok=True)
     for name, added in ADDED.items():
         module = site / "sglang" / name
         module.write_text(module.read_text(encoding="utf-8") + added, encoding="utf-8")

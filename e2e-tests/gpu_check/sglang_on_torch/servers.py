@@ -47,7 +47,13 @@ HELD = (
     "kv_messenger_windows_open",
     "kv_messenger_pages_quarantined",
 )
-DIED = ("Fatal Python error", "SIGSEGV", "Segmentation fault", "Scheduler hit an exception", "invalid memory access")
+DIED = (
+    "Fatal Python error",
+    "SIGSEGV (0x",
+    "Segmentation fault",
+    "Scheduler hit an exception",
+    "invalid memory access",
+)
 """What a log has when a process of a server has died, whatever status the server then ends with."""
 
 
