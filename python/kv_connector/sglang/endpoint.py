@@ -182,8 +182,8 @@ class TransferEndpoint(CommonEndpoint):
         messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata, ALLOCATIONS))
         if self._device is not None:
             logger.warning(
-                "gpu is 'unproven': this engine computes on a GPU, where KV Messenger has run with vLLM, and with"
-                " SGLang only against a stand-in for the driver (docs/hardware.md)"
+                "gpu is 'unproven': this engine computes on a GPU, where KV Messenger has run with SGLang on one H100"
+                " and not with several GPUs, RDMA, or attention other than Triton's (docs/hardware.md)"
             )
         opened, group, memories = messenger.opened, described["groups"][0], described["ranks"][0]["memories"]
         self.local_ip, self.rank_port = opened.control_host, opened.control_port

@@ -111,7 +111,7 @@ def test_should_move_pages_between_devices_and_say_that_no_gpu_has_seen_it(
     assert '"transport":"cuda"' in caplog.text
     assert all(memory["handleKind"] == "posixFd" for memory in gpu_pair.memories())
     logged = [record.getMessage() for record in caplog.get_records("setup")]
-    assert sum("gpu is 'unproven'" in line and "only against a stand-in" in line for line in logged) == 2
+    assert sum("gpu is 'unproven'" in line and "one H100" in line for line in logged) == 2
 
 
 def test_should_move_pages_that_torchs_own_allocator_has_put_on_a_device(
