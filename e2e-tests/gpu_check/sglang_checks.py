@@ -5,7 +5,6 @@ Answers are judged as those of vLLM are, see vllm_checks. The servers are SGLang
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -23,8 +22,7 @@ from gpu_check.report import NotShown
 from gpu_check.sglang_on_torch import servers
 from gpu_check.sglang_on_torch.absent import MORE
 from gpu_check.sglang_on_torch.plan import NO_SGLANG, SGLANG, SglangPlan
-from gpu_check.vllm_checks import AT_ONCE, ONE_BY_ONE, PAGES, PROMPTS, SHARED, Compared, model, options
-from gpu_check.vllm_on_torch.gather import PYTHON
+from gpu_check.vllm_checks import AT_ONCE, ONE_BY_ONE, PAGES, PROMPTS, SHARED, Compared, model, options, require_packed
 
 LIMIT_SECONDS = 200
 """For a check: two servers import SGLang and capture their graphs first."""
@@ -40,14 +38,7 @@ FIRST_PASS = "the first forward pass was counted correctly"
 
 def packed() -> None:
     """Raises if SGLang cannot run here."""
-    if not SITE.exists():
-        reason = SITE.with_name(NO_SGLANG)
-        raise NotShown(f"SGLang is not packed: {reason.read_text('utf-8') if reason.exists() else f'no {SITE}'}")
-    version = ".".join(map(str, sys.version_info[:2]))
-    if version != PYTHON:
-        raise NotShown(f"SGLang is packed for Python {PYTHON}, this is {version}")
-    if importlib.util.find_spec("transformers") is None:
-        raise NotShown("transformers is not installed")
+    require_packed("SGLang", SITE, NO_SGLANG)
 
 
 def body(prompt: list[int], *, margins: bool = False) -> dict[str, Any]:

@@ -115,12 +115,17 @@ PAGES = LAYERS * sum(-(-len(prompt) // PAGE_TOKENS) for prompt in PROMPTS)
 
 def packed() -> None:
     """Raises if vLLM cannot run here."""
-    if not SITE.exists():
-        reason = SITE.with_name(NO_VLLM)
-        raise NotShown(f"vLLM is not packed: {reason.read_text('utf-8') if reason.exists() else f'no {SITE}'}")
+    require_packed("vLLM", SITE, NO_VLLM)
+
+
+def require_packed(what: str, site: Path, absent: str) -> None:
+    """Raises if an engine cannot run here; beside its folder `site` lies `absent`, the reason why there is none."""
+    if not site.exists():
+        reason = site.with_name(absent)
+        raise NotShown(f"{what} is not packed: {reason.read_text('utf-8') if reason.exists() else f'no {site}'}")
     version = ".".join(map(str, sys.version_info[:2]))
     if version != PYTHON:
-        raise NotShown(f"vLLM is packed for Python {PYTHON}, this is {version}")
+        raise NotShown(f"{what} is packed for Python {PYTHON}, this is {version}")
     if importlib.util.find_spec("transformers") is None:
         raise NotShown("transformers is not installed")
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import zipfile
-from importlib.metadata import distributions
 from pathlib import Path
 
-from gpu_check.vllm_on_torch.gather import NotGathered, downloaded
+from gpu_check.vllm_on_torch.gather import NotGathered, downloaded, installed_in
 
 WHEELS = (
     "annotated-doc",
@@ -74,9 +72,7 @@ sys.modules[f"{__name__}.utils"].is_arch_support_pdl = is_arch_support_pdl
 
 def gather(engine: Path, kernels: Path, site: Path) -> str:
     """Fills the folder `site` from the environment of this interpreter; returns SGLang's version."""
-    asked = [str(engine), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    installed = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
-    versions = {found.name.lower().replace("_", "-"): found.version for found in distributions(path=[str(installed)])}
+    installed, versions = installed_in(engine)
     version = versions.get("sglang")
     if version is None:
         raise NotGathered(f"{engine} has no SGLang")

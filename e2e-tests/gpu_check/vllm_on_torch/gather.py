@@ -78,9 +78,7 @@ class NotGathered(Exception):
 
 def gather(engine: Path, site: Path) -> str:
     """Fills the folder `site` from the environment of this interpreter; returns vLLM's version."""
-    asked = [str(engine), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    installed = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
-    versions = {found.name.lower().replace("_", "-"): found.version for found in distributions(path=[str(installed)])}
+    installed, versions = installed_in(engine)
     version = next((versions[name] for name in DISTRIBUTIONS if name in versions), None)
     if version is None:
         raise NotGathered(f"{engine} has no vLLM")
@@ -93,6 +91,14 @@ def gather(engine: Path, site: Path) -> str:
     shutil.copytree(installed / "vllm", site / "vllm", ignore=shutil.ignore_patterns(*LEFT_OUT))
     place(site / "vllm", version)
     return version
+
+
+def installed_in(engine: Path) -> tuple[Path, dict[str, str]]:
+    """The folder with the packages of this interpreter's environment, and their versions by name."""
+    asked = [str(engine), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    installed = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
+    versions = {found.name.lower().replace("_", "-"): found.version for found in distributions(path=[str(installed)])}
+    return installed, versions
 
 
 def downloaded(requirements: list[str]) -> list[Path]:
