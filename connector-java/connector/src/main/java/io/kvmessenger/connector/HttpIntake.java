@@ -30,7 +30,8 @@ import javax.net.ssl.SSLException;
  *
  * <p>Called by the messenger's thread, which only hands over: a daemon thread, which ends when idle, makes the request,
  * and results come back through the inbox. It retries once if the engine has closed a kept-alive connection, as vLLM
- * does after five idle seconds: a request may have been sent by then without being read.
+ * does after five idle seconds: a request may have been sent by then without being read. The second request goes on a
+ * new connection, because an engine closes all connections of a burst at the same time.
  */
 final class HttpIntake implements EngineIntake, AutoCloseable {
     /** Longest excerpt of an error response: it is sent to the decoder within one sentence. */
@@ -48,8 +49,10 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     private final Duration connectLimit;
     private final Duration limit;
     private final BiConsumer<TransferKey, String> onFailed;
-    private final Optional<HttpClient> client;
     private final ThreadPoolExecutor requests;
+
+    /** Replaced by the daemon thread only. */
+    private volatile Optional<HttpClient> client;
 
     /**
      * @param apiUrl of the engine, with or without {@code /v1}; empty = none
@@ -69,11 +72,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         this.connectLimit = connectLimit;
         this.limit = limit;
         this.onFailed = onFailed;
-        this.client = completions.map(url -> HttpClient.newBuilder()
-                .version(HttpClient.Version.HTTP_1_1) // vLLM's server drops the body of an offer to upgrade
-                .connectTimeout(connectLimit)
-                .proxy(HttpClient.Builder.NO_PROXY) // the engine is this host's, whatever the system's proxy is
-                .build());
+        this.client = completions.map(url -> newClient());
         requests = new ThreadPoolExecutor(
                 1,
                 1,
@@ -82,6 +81,14 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
                 new LinkedBlockingQueue<>(),
                 Thread.ofPlatform().daemon().name("kv-messenger-intake-", 0).factory());
         requests.allowCoreThreadTimeOut(true);
+    }
+
+    private HttpClient newClient() {
+        return HttpClient.newBuilder()
+                .version(HttpClient.Version.HTTP_1_1) // vLLM's server drops the body of an offer to upgrade
+                .connectTimeout(connectLimit)
+                .proxy(HttpClient.Builder.NO_PROXY) // the engine is this host's, whatever the system's proxy is
+                .build();
     }
 
     private static URI completionsAt(String apiUrl) {
@@ -117,19 +124,27 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
 
     @Override
     public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
-        enqueue(transfer, prompt, false);
+        requests.execute(() -> attempt(transfer, prompt, false));
     }
 
-    private void enqueue(TransferKey transfer, EngineCommand.Prompt prompt, boolean again) {
+    private void enqueueAgain(TransferKey transfer, EngineCommand.Prompt prompt, HttpClient closedOn) {
         requests.execute(() -> {
-            try {
-                send(transfer, prompt, again);
-            } catch (IOException e) {
-                failed(transfer, e.getMessage());
-            } catch (RuntimeException e) { // results in a decline, instead of a decoder that waits for its limit
-                failed(transfer, e.toString());
+            if (client.orElseThrow() == closedOn) {
+                client = Optional.of(newClient());
+                closedOn.shutdown(); // what it has sent already is finished
             }
+            attempt(transfer, prompt, true);
         });
+    }
+
+    private void attempt(TransferKey transfer, EngineCommand.Prompt prompt, boolean again) {
+        try {
+            send(transfer, prompt, again);
+        } catch (IOException e) {
+            failed(transfer, e.getMessage());
+        } catch (RuntimeException e) { // results in a decline, instead of a decoder that waits for its limit
+            failed(transfer, e.toString());
+        }
     }
 
     /** The URL, at the first address of its host that takes a connection. TLS needs the name, so it stays there. */
@@ -146,15 +161,14 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         if (!apiKey.isEmpty()) {
             request.header("Authorization", "Bearer " + apiKey);
         }
-        var unused = client.orElseThrow()
-                .sendAsync(request.build(), BodyHandlers.ofString())
-                .whenComplete((answer, fault) -> {
-                    if (!again && String.valueOf(fault).contains(CLOSED_BEFORE_THE_ANSWER)) {
-                        enqueue(transfer, prompt, true);
-                    } else {
-                        onAnswer(transfer, answer, fault);
-                    }
-                });
+        HttpClient used = client.orElseThrow();
+        var unused = used.sendAsync(request.build(), BodyHandlers.ofString()).whenComplete((answer, fault) -> {
+            if (!again && String.valueOf(fault).contains(CLOSED_BEFORE_THE_ANSWER)) {
+                enqueueAgain(transfer, prompt, used);
+            } else {
+                onAnswer(transfer, answer, fault);
+            }
+        });
     }
 
     private void onAnswer(TransferKey transfer, HttpResponse<String> answer, Throwable fault) {

@@ -9,6 +9,7 @@ import com.sun.net.httpserver.HttpServer;
 import com.sun.net.httpserver.HttpsConfigurator;
 import com.sun.net.httpserver.HttpsServer;
 import io.kvmessenger.connector.boot.RefusedException;
+import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.InetAddress;
@@ -21,7 +22,12 @@ import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Queue;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -168,54 +174,97 @@ class HttpIntakeTest {
         }
     }
 
-    @Test
-    void shouldAskAgainWhereTheEngineHasClosedAConnectionThatWasKept() throws Exception {
-        CompletableFuture<Boolean> first = new CompletableFuture<>();
-        CompletableFuture<Boolean> second = new CompletableFuture<>();
-        try (ServerSocket engine = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            Thread.ofVirtual().start(() -> {
-                try (Socket kept = engine.accept()) {
-                    answerOne(kept);
-                    first.complete(true);
-                    readRequest(kept.getInputStream());
-                    kept.shutdownOutput();
-                    try (Socket another = engine.accept()) {
-                        answerOne(another);
-                        second.complete(true);
-                    }
-                } catch (IOException e) {
-                    second.completeExceptionally(e);
-                }
-            });
-            Map<String, Object> api = Map.of("engineApiUrl", "http://127.0.0.1:" + engine.getLocalPort());
-            try (EngineDouble prefiller = new EngineDouble("prefiller", api, Map.of());
-                    EngineDouble decoder = EngineDouble.of("decoder")) {
-                fetch(decoder, prefiller, "d", "t");
-                first.get(20, TimeUnit.SECONDS);
-                fetch(decoder, prefiller, "e", "u");
+    /**
+     * An engine closes all kept connections of a burst at the same time, so a second request must not find another of
+     * them. A client may still be reading an answer when the next prompt comes: prompts follow until one was closed on.
+     */
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void shouldAskAgainOnAConnectionOfItsOwnWhereTheEngineHasClosedThoseThatWereKept(boolean reset) throws Exception {
+        try (ClosingEngine engine = new ClosingEngine(reset);
+                EngineDouble prefiller = new EngineDouble("prefiller", Map.of("engineApiUrl", engine.url()), Map.of());
+                EngineDouble decoder = EngineDouble.of("decoder")) {
+            for (int prompt = 0; prompt < ClosingEngine.BURST; prompt++) {
+                fetch(decoder, prefiller, "burst" + prompt, "t" + prompt);
+            }
+            for (int prompt = 0; prompt < ClosingEngine.BURST; prompt++) {
+                engine.answered.take();
+            }
+            for (int prompt = 0; engine.closedOn.isEmpty(); prompt++) {
+                fetch(decoder, prefiller, "single" + prompt, "s" + prompt);
 
-                assertThat(second.get(20, TimeUnit.SECONDS)).isTrue();
+                assertThat(engine.answered.take()).contains("\"s" + prompt + "\"");
             }
         }
     }
 
-    private static void answerOne(Socket connection) throws IOException {
-        readRequest(connection.getInputStream());
-        connection
-                .getOutputStream()
-                .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}".getBytes(StandardCharsets.US_ASCII));
-        connection.getOutputStream().flush();
+    /** Answers the first request of each connection, and closes the connection without an answer at the second. */
+    private static final class ClosingEngine implements AutoCloseable {
+        /** First requests that wait for each other, so that each has a connection. */
+        static final int BURST = 3;
+
+        private static final String OK = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+
+        private final boolean reset;
+        private final CountDownLatch burst = new CountDownLatch(BURST);
+        private final BlockingQueue<String> answered = new LinkedBlockingQueue<>();
+        private final Queue<String> closedOn = new ConcurrentLinkedQueue<>();
+        private final ServerSocket listener = new ServerSocket(0, 8, InetAddress.getLoopbackAddress());
+
+        /** @param reset whether the request is left unread, so that the client gets a reset and not an orderly end */
+        ClosingEngine(boolean reset) throws IOException {
+            this.reset = reset;
+            Thread.ofVirtual().start(this::accept);
+        }
+
+        String url() {
+            return "http://127.0.0.1:" + listener.getLocalPort();
+        }
+
+        private void accept() {
+            try {
+                while (true) {
+                    Socket connection = listener.accept();
+                    Thread.ofVirtual().start(() -> serve(connection));
+                }
+            } catch (IOException closed) {
+                // the test has ended
+            }
+        }
+
+        private void serve(Socket connection) {
+            try (connection) {
+                String request = readRequest(connection.getInputStream());
+                burst.countDown();
+                burst.await();
+                connection.getOutputStream().write(OK.getBytes(StandardCharsets.US_ASCII));
+                answered.add(request);
+                InputStream from = connection.getInputStream();
+                closedOn.add(reset ? "" + from.read() : readRequest(from));
+            } catch (IOException | InterruptedException ended) {
+                // the client, or the test, has ended
+            }
+        }
+
+        @Override
+        public void close() throws IOException {
+            listener.close();
+        }
     }
 
-    /** All of it: a connection with bytes that were not read would be reset, not closed. */
-    private static void readRequest(InputStream from) throws IOException {
+    /** The body, read whole: a connection with bytes that were not read would be reset, not closed. */
+    private static String readRequest(InputStream from) throws IOException {
         StringBuilder head = new StringBuilder();
         while (!head.toString().endsWith("\r\n\r\n")) {
-            head.append((char) from.read());
+            int next = from.read();
+            if (next < 0) {
+                throw new EOFException();
+            }
+            head.append((char) next);
         }
         Matcher length = Pattern.compile("(?i)content-length: (\\d+)").matcher(head);
         assertThat(length.find()).isTrue();
-        from.readNBytes(Integer.parseInt(length.group(1)));
+        return new String(from.readNBytes(Integer.parseInt(length.group(1))), StandardCharsets.UTF_8);
     }
 
     @Test
