@@ -125,8 +125,8 @@ final class EchoAsks {
     }
 
     /**
-     * Ends the sessions of asks whose limit has passed: a path may be lost after the listener's write was complete there
-     * and before it was counted here, and nothing else would end such an ask.
+     * Ends the sessions of asks whose limit has passed: a listener that lives may still never answer, and nothing else
+     * would end such an ask.
      */
     int endOverdue(long nowNs) {
         int ended = 0;

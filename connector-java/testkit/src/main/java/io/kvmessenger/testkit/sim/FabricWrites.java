@@ -390,6 +390,15 @@ final class FabricWrites {
         }
     }
 
+    /** A ring in shared memory outlives its writer: the target reads it to its end before it closes the path. */
+    void countLanded(FabricPath path) {
+        for (FabricWrite write : List.copyOf(inFlight)) {
+            if (write.path() == path && write.landed) {
+                count(write);
+            }
+        }
+    }
+
     void dropAtTarget(FabricPath path) {
         for (FabricWrite write : List.copyOf(inFlight)) {
             if (write.path() == path && (write.payload != null || path.sourceGone)) {

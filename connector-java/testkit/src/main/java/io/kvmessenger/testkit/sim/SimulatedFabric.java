@@ -103,6 +103,11 @@ final class SimulatedFabric {
         return kind.targetChecks;
     }
 
+    /** Whether a target counts a write only after the source was informed of its completion. */
+    boolean countsAfterCompletion() {
+        return kind.completionIsDelivery && !kind.writerCopies();
+    }
+
     /** Whether a link has no room at the moment. */
     boolean backPressures() {
         return !healed && random.nextDouble() < swarm.backPressure() * 0.3;
@@ -277,6 +282,9 @@ final class SimulatedFabric {
 
     private void endTarget(FabricPath path, String detail) {
         if (!path.targetGone) {
+            if (kind.writerCopies()) {
+                writes.countLanded(path);
+            }
             path.targetGone = true;
             writes.dropAtTarget(path);
             path.target.inbound.remove(path);

@@ -21,6 +21,11 @@ final class SimulatedLane implements Endpoint {
     }
 
     @Override
+    public boolean mayOweDelivery() {
+        return link.mayOweDelivery();
+    }
+
+    @Override
     public void giveUp() {
         link.giveUp(this);
     }

@@ -36,6 +36,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
 
     private boolean ready;
     private boolean closed;
+    private boolean hasPosted;
 
     SimulatedOutboundLink(
             SimulatedTransport transport,
@@ -153,6 +154,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         batch.limit(pagesMax, POST_BYTES_MAX, Imm.WEIGHT_MAX);
         FabricWrite.Post post = new FabricWrite.Post(path, postId, lane);
         posts.add(post);
+        hasPosted = true;
         if (batch.pageCount() == 0) {
             post.unfinished++;
             fabric.postImmediate(post, batch);
@@ -165,6 +167,12 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
             post.unfinished++;
             fabric.post(post, batch, i, pages, Imm.withWeight(batch.window(), weight * pages));
         }
+    }
+
+    /** As with verbs: a write that is complete here may be lost with the target's queue before it is counted there. */
+    @Override
+    public boolean mayOweDelivery() {
+        return fabric.countsAfterCompletion() && hasPosted;
     }
 
     /** Does nothing: posts move by themselves. */
