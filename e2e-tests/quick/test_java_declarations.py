@@ -12,7 +12,6 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PRODUCTION: Final = production_of(ROOT)
 
 USED_ELSEWHERE: Final = {
-    "TransferOptions.with*": "the transfer engine is a library: its users set options so",
     "CudaLayout.ALLOCATION_PROP_*": "test beds make device memory as torch does",
     "CudaApi.CU_MEM_ALLOCATION_TYPE_PINNED": "the same",
     "LibCuda.cu*": "test beds make device memory and captures",

@@ -47,7 +47,7 @@ public final class TwoEngines {
             write(writer, writer.register(source.shared()), reader, reader.register(target.shared()));
             check(target.memory());
         }
-        System.out.println(FROM.length + " pages arrived over " + options.transports().getFirst());
+        System.out.println(FROM.length + " pages arrived over " + options.get(TransferOptions.TRANSPORTS).getFirst());
     }
 
     private static void write(TransferEngine writer, Region source, TransferEngine reader, Region target) {

@@ -3,7 +3,6 @@ package io.kvmessenger.benchmarks;
 import io.kvmessenger.benchmarks.ControlPipe.Hello;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
@@ -16,6 +15,8 @@ import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.engine.TransferEngines;
+import io.kvmessenger.transfer.libfabric.LibFabricTransport;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.stream.Stream;
@@ -63,12 +64,12 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     private static TransferOptions engineOptions(KvPerfOptions options, List<String> hosts) {
         return TransferOptions.defaults()
                 .withHosts(hosts.getFirst(), "")
-                .withDataHosts(hosts.size() > 1 ? hosts : List.of())
+                .with(TransferOptions.DATA_HOSTS, hosts.size() > 1 ? hosts : List.of())
                 .withTransports(options.transport())
-                .withFabric(new FabricChoice("", options.provider()))
-                .withStreamsPerPeer(options.streams())
-                .withThreading(options.threading())
-                .withWorkers(options.workers());
+                .with(LibFabricTransport.PROVIDER, options.provider())
+                .with(TcpTransport.STREAMS_PER_PEER, options.streams())
+                .with(TransferOptions.THREADING, options.threading())
+                .with(TransferOptions.WORKERS, options.workers());
     }
 
     /** One for each connection that the other side is to open. */

@@ -88,7 +88,7 @@ public final class FreshPool {
             targetMemory.memory().fill((byte) 0);
             TransferOptions options = TransferOptions.defaults()
                     .withTransports(TransferOptions.SHM)
-                    .withThreading(ThreadingMode.CALLER);
+                    .with(TransferOptions.THREADING, ThreadingMode.CALLER);
             writer = TransferEngines.open(options);
             target = TransferEngines.open(options);
             Region source = writer.register(sourceMemory.shared());

@@ -2,6 +2,7 @@ package io.kvmessenger.benchmarks;
 
 import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -134,9 +135,9 @@ record KvPerfOptions(
                 (int) number(
                         given,
                         "--streams",
-                        TransferOptions.defaults().streamsPerPeer(),
+                        TcpTransport.STREAMS_PER_PEER.byDefault(),
                         1,
-                        TransferOptions.STREAMS_PER_PEER_MAX),
+                        TcpTransport.STREAMS_PER_PEER_MAX),
                 (int) number(given, "--rounds", 11, 1, 1_000_000),
                 (int) number(given, "--seconds", 0, 0, 86_400),
                 parseThreading(given),

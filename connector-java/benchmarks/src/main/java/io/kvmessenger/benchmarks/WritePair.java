@@ -50,8 +50,9 @@ final class WritePair implements AutoCloseable {
     private final Counting atTarget = new Counting();
 
     WritePair(String transport) {
-        TransferOptions options =
-                TransferOptions.defaults().withTransports(transport).withThreading(ThreadingMode.CALLER);
+        TransferOptions options = TransferOptions.defaults()
+                .withTransports(transport)
+                .with(TransferOptions.THREADING, ThreadingMode.CALLER);
         writer = TransferEngines.open(options);
         target = TransferEngines.open(options);
         source = writer.register(sourceMemory.shared());

@@ -15,6 +15,7 @@ import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferOptions;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
@@ -90,7 +91,7 @@ final class OpenMessenger {
                 new Messenger(sessions, subject.served(), new Messenger.Ports(transfer, metrics, warnings, CLOCK));
         transfer.notes().forEach(note -> events.log(EngineLog.Level.WARNING, note));
         this.controlPort = request.subject().listens()
-                ? network.listen(options.transfer().listenHost(), options.listenPort())
+                ? network.listen(options.transfer().get(TransferOptions.LISTEN_HOST), options.listenPort())
                 : NOT_LISTENING;
         this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);
         agent.start();

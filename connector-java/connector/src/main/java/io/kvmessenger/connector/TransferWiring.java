@@ -3,19 +3,19 @@ package io.kvmessenger.connector;
 import io.kvmessenger.messenger.SubjectRequest;
 import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.ProtocolLimits;
-import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferDecorator;
 import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferOption;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.engine.TransferEngines;
 import java.net.MalformedURLException;
 import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.file.Path;
-import java.util.Arrays;
-import java.util.List;
+import java.util.Locale;
 import java.util.Set;
+import java.util.regex.Pattern;
 
 /** Reads the options of a messenger's transfer engine, and opens it. */
 final class TransferWiring {
@@ -26,6 +26,7 @@ final class TransferWiring {
     static final String DECORATOR_JAR_PROPERTY = "kvmessenger.transferDecoratorJar";
 
     private static final int REQUESTS_PER_PEER_MAX = 1024;
+    private static final Pattern AFTER_UNDERSCORE = Pattern.compile("_([a-z])");
 
     private TransferWiring() {}
 
@@ -34,33 +35,30 @@ final class TransferWiring {
      *
      * @param sealTcp whether tcp is encrypted
      */
-    static TransferOptions read(Fields options, ProtocolLimits limits, boolean sealTcp) {
-        int coreCount = Runtime.getRuntime().availableProcessors();
-        int workers = options.countIfGiven("transferWorkers");
-        return TransferOptions.defaults()
-                .withHosts(options.text("listenHost"), options.text("advertiseHost"))
-                .withDataHosts(options.textsIfGiven("dataHosts"))
-                .withDataPort(options.countIfGiven("dataPort"))
-                .withAdvertiseDataPorts(ports(options))
-                .withTransports(options.texts("transports").toArray(String[]::new))
-                .withStreamsPerPeer(options.count("streamsPerPeer"))
-                .withRequestsPerPeerMax(REQUESTS_PER_PEER_MAX)
-                .withConnectLimitNs(limits.connectLimitNs())
-                // Not before the session would have ended for silence.
-                .withIdleLimitNs(Math.max(TransferOptions.IDLE_LIMIT_NS, limits.silenceLimitNs()))
-                .withSealTcp(sealTcp)
-                .withThreading(ThreadingMode.forCores(coreCount))
-                .withWorkers(workers == 0 ? TransferOptions.workersForCores(coreCount) : workers)
-                .withFabric(new FabricChoice(
-                        options.textIfGiven("libfabricLibrary"), options.textIfGiven("libfabricProvider")))
-                .withVerbsDevices(options.textsIfGiven("verbsDevices").toArray(String[]::new))
-                .withDmaBuf(!options.has("dmaBuf") || options.flagIfGiven("dmaBuf"));
+    static TransferOptions read(Fields given, ProtocolLimits limits, boolean sealTcp) {
+        TransferOptions options = TransferOptions.defaults();
+        for (TransferOption<?> option : TransferEngines.options()) {
+            String name = boundaryName(option);
+            if (given.has(name)) {
+                options = options.withUntyped(option, given.values().get(name));
+            }
+        }
+        // Not before the session would have ended for silence.
+        long idleLimitNs = Math.max(TransferOptions.IDLE_LIMIT_NS.byDefault(), limits.silenceLimitNs());
+        return options.with(TransferOptions.REQUESTS_PER_PEER_MAX, REQUESTS_PER_PEER_MAX)
+                .with(TransferOptions.CONNECT_LIMIT_NS, limits.connectLimitNs())
+                .with(TransferOptions.IDLE_LIMIT_NS, idleLimitNs)
+                .with(TransferOptions.SEAL_TCP, sealTcp)
+                .with(
+                        TransferOptions.THREADING,
+                        ThreadingMode.forCores(Runtime.getRuntime().availableProcessors()));
     }
 
-    private static List<Integer> ports(Fields options) {
-        return options.has("advertiseDataPorts")
-                ? Arrays.stream(options.counts("advertiseDataPorts")).boxed().toList()
-                : List.of();
+    /** An option's name in docs/boundary.md. */
+    private static String boundaryName(TransferOption<?> option) {
+        return AFTER_UNDERSCORE
+                .matcher(option.name())
+                .replaceAll(found -> found.group(1).toUpperCase(Locale.ROOT));
     }
 
     /** @param contextAddresses {@link SubjectRequest#contextAddresses} */

@@ -117,18 +117,20 @@ class DirectionTest {
         assertThat(rooms).isEqualTo(known.keySet());
     }
 
+    /** What opens a transfer engine alone sets an option of a transport where that has declared it. */
     @Test
     void shouldLetTheMessengerNameNoTransport() {
         noClasses()
                 .that()
-                .resideOutsideOfPackage(ROOT + "transfer..")
+                .resideOutsideOfPackages(ROOT + "transfer..", ROOT + "testkit..", ROOT + "benchmarks..")
                 .should()
                 .dependOnClassesThat()
                 .resideInAnyPackage(
                         ROOT + "transfer.tcp..",
                         ROOT + "transfer.shm..",
                         ROOT + "transfer.cuda..",
-                        ROOT + "transfer.libfabric..")
+                        ROOT + "transfer.libfabric..",
+                        ROOT + "transfer.verbs..")
                 .check(PRODUCTION);
     }
 

@@ -59,8 +59,12 @@ public final class SimulatedEngines {
                 node,
                 fabric,
                 new EngineLimits(
-                        options.requestsPerPeerMax(), Imm.SLOT_COUNT_MAX, Imm.GENERATION_COUNT, COMPLETIONS, PEERS),
-                options.workers(),
+                        options.get(TransferOptions.REQUESTS_PER_PEER_MAX),
+                        Imm.SLOT_COUNT_MAX,
+                        Imm.GENERATION_COUNT,
+                        COMPLETIONS,
+                        PEERS),
+                options.workerCount(),
                 null,
                 () -> {});
         fabric.started(process.transport());

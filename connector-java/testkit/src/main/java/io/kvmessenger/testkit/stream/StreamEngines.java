@@ -25,8 +25,9 @@ public final class StreamEngines {
     public static TransferEngine open(TransferOptions options) {
         LibC libC = new FfmLibC();
         EventLoop loop = new EventLoop(libC, System::nanoTime);
-        SocketLinks links = new SocketLinks(loop, options.connectLimitNs(), options.idleLimitNs());
-        StreamTransport transport = new StreamTransport(loop, links, options.connectLimitNs());
+        long connectLimitNs = options.get(TransferOptions.CONNECT_LIMIT_NS);
+        SocketLinks links = new SocketLinks(loop, connectLimitNs, options.get(TransferOptions.IDLE_LIMIT_NS));
+        StreamTransport transport = new StreamTransport(loop, links, connectLimitNs);
         EnginePorts ports =
                 new EnginePorts(libC, System::nanoTime, new SecureRandom(), loop, links, List.of(transport));
         return new Invoked(new InvokedEngine(limits(options), ports, () -> {}), loop);
@@ -34,7 +35,11 @@ public final class StreamEngines {
 
     private static EngineLimits limits(TransferOptions options) {
         return new EngineLimits(
-                options.requestsPerPeerMax(), Imm.SLOT_COUNT_MAX, Imm.GENERATION_COUNT, COMPLETIONS, PEERS);
+                options.get(TransferOptions.REQUESTS_PER_PEER_MAX),
+                Imm.SLOT_COUNT_MAX,
+                Imm.GENERATION_COUNT,
+                COMPLETIONS,
+                PEERS);
     }
 
     private static final class Invoked extends PassingTransferEngine {

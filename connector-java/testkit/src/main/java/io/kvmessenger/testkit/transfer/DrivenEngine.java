@@ -160,7 +160,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     }
 
     private boolean needsCaller() {
-        return companion != null && companion.options.threading() == ThreadingMode.CALLER;
+        return companion != null && companion.options.get(TransferOptions.THREADING) == ThreadingMode.CALLER;
     }
 
     /** Lets another engine make progress whenever this one waits; its completions are not handed out. */

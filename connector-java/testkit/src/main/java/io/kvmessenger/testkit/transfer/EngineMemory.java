@@ -26,7 +26,7 @@ public interface EngineMemory extends AutoCloseable {
 
         /** Null if the engine's first transport is for host memory. */
         static OfDevices wantedBy(TransferOptions options) {
-            return options.transports().getFirst().equals(TransferOptions.CUDA)
+            return options.get(TransferOptions.TRANSPORTS).getFirst().equals(TransferOptions.CUDA)
                     ? ServiceLoader.load(OfDevices.class)
                             .findFirst()
                             .orElseThrow(() -> new IllegalStateException("no test has memory of devices"))

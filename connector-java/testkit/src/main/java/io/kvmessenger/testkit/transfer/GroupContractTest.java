@@ -18,6 +18,7 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
@@ -63,7 +64,7 @@ public abstract class GroupContractTest {
     protected abstract String transport();
 
     protected TransferOptions options() {
-        return TransferOptions.defaults().withTransports(transport()).withStreamsPerPeer(2);
+        return TransferOptions.defaults().withTransports(transport()).with(TcpTransport.STREAMS_PER_PEER, 2);
     }
 
     @BeforeEach

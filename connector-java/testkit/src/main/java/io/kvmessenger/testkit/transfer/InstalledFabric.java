@@ -2,8 +2,8 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.foreign.FabricApi;
 import io.kvmessenger.foreign.FfmLibFabric;
-import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.libfabric.LibFabricTransport;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import org.junit.jupiter.api.Assumptions;
@@ -35,6 +35,6 @@ public final class InstalledFabric {
     public static TransferOptions byTcp(TransferOptions options) {
         boolean renamed = new FfmLibFabric(FfmLibFabric.DEFAULT_NAME).fi_version() > FabricApi.VERSION;
         return options.withTransports(TransferOptions.LIBFABRIC)
-                .withFabric(new FabricChoice("", renamed ? "tcp" : "net"));
+                .with(LibFabricTransport.PROVIDER, renamed ? "tcp" : "net");
     }
 }

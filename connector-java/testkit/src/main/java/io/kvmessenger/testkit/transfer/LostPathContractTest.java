@@ -16,6 +16,7 @@ import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
@@ -74,7 +75,7 @@ public abstract class LostPathContractTest {
     protected abstract String transport();
 
     protected TransferOptions options() {
-        return TransferOptions.defaults().withTransports(transport()).withStreamsPerPeer(STREAMS);
+        return TransferOptions.defaults().withTransports(transport()).with(TcpTransport.STREAMS_PER_PEER, STREAMS);
     }
 
     /** An engine with a region of {@link #MEMORY_BYTES}. */
@@ -275,7 +276,7 @@ public abstract class LostPathContractTest {
     @Test
     void shouldFailInTheTimeGivenWhenNoDataSocketComesBack() {
         close();
-        connect(options().withConnectLimitNs(SHORT_LIMIT_NS));
+        connect(options().with(TransferOptions.CONNECT_LIMIT_NS, SHORT_LIMIT_NS));
         grant(draw(PAGE_COUNT), Long.MAX_VALUE, 1);
         int[] all = IntStream.range(0, PAGE_COUNT).toArray();
         breaking.refuseConnects();
@@ -301,7 +302,7 @@ public abstract class LostPathContractTest {
     @Test
     void shouldRepeatWhatADataSocketSwallows() {
         close();
-        connect(options().withConnectLimitNs(SHORT_LIMIT_NS));
+        connect(options().with(TransferOptions.CONNECT_LIMIT_NS, SHORT_LIMIT_NS));
         boolean[] swallowing = {false};
         round(0, () -> {
             if (!swallowing[0]) {

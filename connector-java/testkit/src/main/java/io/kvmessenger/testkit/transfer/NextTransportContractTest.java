@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import org.junit.jupiter.api.Test;
@@ -33,7 +34,9 @@ public abstract class NextTransportContractTest extends RoundsOfPages {
 
     @Override
     protected TransferOptions options() {
-        return TransferOptions.defaults().withStreamsPerPeer(2).withConnectLimitNs(PATH_LIMIT_NS);
+        return TransferOptions.defaults()
+                .with(TcpTransport.STREAMS_PER_PEER, 2)
+                .with(TransferOptions.CONNECT_LIMIT_NS, PATH_LIMIT_NS);
     }
 
     private void connect(String preferred, String next) {

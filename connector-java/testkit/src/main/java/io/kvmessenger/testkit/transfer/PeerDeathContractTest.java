@@ -48,12 +48,15 @@ public abstract class PeerDeathContractTest {
     }
 
     protected TransferOptions options() {
-        return TransferOptions.defaults().withTransports(transport()).withRequestsPerPeerMax(REQUESTS_MAX);
+        return TransferOptions.defaults()
+                .withTransports(transport())
+                .with(TransferOptions.REQUESTS_PER_PEER_MAX, REQUESTS_MAX);
     }
 
     /** A healthy peer, which makes progress while this test waits. */
     private DrivenEngine bystander() {
-        return new DrivenEngine(options().withThreading(ThreadingMode.OWN_THREAD), "bystander", MEMORY_BYTES);
+        return new DrivenEngine(
+                options().with(TransferOptions.THREADING, ThreadingMode.OWN_THREAD), "bystander", MEMORY_BYTES);
     }
 
     private static WindowRanges everything() {

@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.verbs.VerbsTransport;
 import java.util.List;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Assumptions;
@@ -21,15 +22,15 @@ public final class RdmaDevices {
 
     /** Assigns engines whose name begins with "target" to one end of the wire, all others to the other end. */
     public static TransferOptions by(TransferOptions options, String engine) {
-        return options.withTransports(TransferOptions.VERBS).withVerbsDevices(deviceOf(engine));
+        return options.withTransports(TransferOptions.VERBS).with(VerbsTransport.DEVICES, List.of(deviceOf(engine)));
     }
 
     /** Assigns {@code count} devices to each engine, each of the writer's connected to one of the target's. */
     public static TransferOptions byPairs(TransferOptions options, String engine, int count) {
-        String[] devices = IntStream.range(0, count)
+        List<String> devices = IntStream.range(0, count)
                 .mapToObj(pair -> deviceOfPair(engine, pair))
-                .toArray(String[]::new);
-        return options.withTransports(TransferOptions.VERBS).withVerbsDevices(devices);
+                .toList();
+        return options.withTransports(TransferOptions.VERBS).with(VerbsTransport.DEVICES, devices);
     }
 
     /** The device of an engine in one of the bed's pairs, as {@code examples/setup/rdma-bed} names it. */
@@ -39,9 +40,9 @@ public final class RdmaDevices {
 
     /** Assigns {@code count} devices of the bed's switch, from one number on. */
     public static TransferOptions bySwitched(TransferOptions options, int first, int count) {
-        String[] devices =
-                IntStream.range(first, first + count).mapToObj(i -> "rxs" + i).toArray(String[]::new);
-        return options.withTransports(TransferOptions.VERBS).withVerbsDevices(devices);
+        List<String> devices =
+                IntStream.range(first, first + count).mapToObj(i -> "rxs" + i).toList();
+        return options.withTransports(TransferOptions.VERBS).with(VerbsTransport.DEVICES, devices);
     }
 
     public static String deviceOf(String engine) {

@@ -60,8 +60,8 @@ final class ScarceProcess {
     public static void main(String[] words) throws Exception {
         TransferOptions options = TransferOptions.defaults()
                 .withTransports(words[1].split(",", -1))
-                .withThreading(ThreadingMode.valueOf(words[2]))
-                .withConnectLimitNs(CONNECT_LIMIT_NS);
+                .with(TransferOptions.THREADING, ThreadingMode.valueOf(words[2]))
+                .with(TransferOptions.CONNECT_LIMIT_NS, CONNECT_LIMIT_NS);
         loadAllClasses();
         ScarceProcess process = new ScarceProcess(options);
         switch (words[0]) {

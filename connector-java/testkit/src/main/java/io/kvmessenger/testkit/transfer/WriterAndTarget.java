@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
@@ -43,7 +44,7 @@ public abstract class WriterAndTarget {
     protected abstract String transport();
 
     protected TransferOptions options() {
-        return TransferOptions.defaults().withTransports(transport()).withStreamsPerPeer(4);
+        return TransferOptions.defaults().withTransports(transport()).with(TcpTransport.STREAMS_PER_PEER, 4);
     }
 
     /** An engine with a region. */

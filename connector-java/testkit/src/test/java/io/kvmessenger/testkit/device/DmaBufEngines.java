@@ -8,6 +8,8 @@ import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.device.DriverAccess;
 import io.kvmessenger.transfer.engine.TransferEngines;
+import io.kvmessenger.transfer.verbs.VerbsTransport;
+import java.util.List;
 
 /** Engines with two RDMA devices of {@link LoopbackVerbs} each, whose region is memory of the stand-in's devices, or a host's. */
 final class DmaBufEngines {
@@ -29,7 +31,7 @@ final class DmaBufEngines {
     }
 
     DrivenEngine open(TransferOptions options, EngineMemory memory, DeviceAccess access) {
-        TransferOptions byBoth = options.withVerbsDevices(NICS);
+        TransferOptions byBoth = options.with(VerbsTransport.DEVICES, List.of(NICS));
         return new DrivenEngine(
                 byBoth, memory, TransferEngines.open(byBoth, new FfmLibC(), FfmLibFabric::new, () -> verbs, access));
     }

@@ -21,6 +21,7 @@ import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.device.DmaBuf;
 import io.kvmessenger.transfer.device.DriverAccess;
 import io.kvmessenger.transfer.device.NicWrites;
+import io.kvmessenger.transfer.verbs.VerbsTransport;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Files;
@@ -198,7 +199,7 @@ final class DmaBufEnginesTest extends WriterAndTarget {
     @Test
     void shouldLeaveItWhereItIsSwitchedOff() {
         long exports = standIn.callCount("cuMemGetHandleForAddressRange");
-        try (DrivenEngine without = engines.onDevice(options().withDmaBuf(false), MEMORY_BYTES)) {
+        try (DrivenEngine without = engines.onDevice(options().with(VerbsTransport.DMA_BUF, false), MEMORY_BYTES)) {
             assertThat(without.engine().notes()).isEmpty();
             assertThat(move(writer, without, 11)).isEqualTo(TransferOptions.TCP);
         }

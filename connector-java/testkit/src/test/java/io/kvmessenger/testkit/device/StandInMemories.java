@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.device;
 import io.kvmessenger.testkit.transfer.EngineMemory;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.cuda.CudaTransport;
 import io.kvmessenger.transfer.device.DeviceDriver;
 import java.lang.foreign.MemorySegment;
 
@@ -18,7 +19,7 @@ public final class StandInMemories implements EngineMemory.OfDevices {
 
     @Override
     public TransferOptions prepare(TransferOptions options) {
-        return options.withCudaLibrary(StandInCuda.library());
+        return options.with(CudaTransport.LIBRARY, StandInCuda.library());
     }
 
     /** Of two devices in turn, and of two handles each, so that pages lie on both sides of a border. */

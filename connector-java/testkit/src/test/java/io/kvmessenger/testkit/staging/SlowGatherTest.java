@@ -7,6 +7,7 @@ import io.kvmessenger.testkit.transfer.DrivenEngine;
 import io.kvmessenger.testkit.transfer.WriterAndTarget;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.util.Random;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -28,7 +29,9 @@ final class SlowGatherTest extends WriterAndTarget {
 
     @Override
     protected DrivenEngine open(String name) {
-        TransferOptions options = options().withStreamsPerPeer(1).withConnectLimitNs(CONNECT_LIMIT_NS);
+        TransferOptions options = options()
+                .with(TcpTransport.STREAMS_PER_PEER, 1)
+                .with(TransferOptions.CONNECT_LIMIT_NS, CONNECT_LIMIT_NS);
         return StagedMemory.openFromDevice(name, options, MEMORY_BYTES);
     }
 

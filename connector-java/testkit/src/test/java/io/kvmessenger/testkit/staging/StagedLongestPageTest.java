@@ -28,7 +28,11 @@ final class StagedLongestPageTest {
                         : new DrivenEngine(options, "target", memoryBytes)) {
             StandInCuda.load().delay(0);
             LongestPage.check(
-                    owner, other, options.transports().getFirst(), PAGE_MAX_BYTES, StagingLimits.STANDARD.slabBytes());
+                    owner,
+                    other,
+                    options.get(TransferOptions.TRANSPORTS).getFirst(),
+                    PAGE_MAX_BYTES,
+                    StagingLimits.STANDARD.slabBytes());
         }
     }
 

@@ -8,7 +8,9 @@ import io.kvmessenger.transfer.TransferOptions;
 final class StagedTcpCallerDrivenTest extends StagedTcpContractTest {
     @Override
     protected TransferOptions options() {
-        return super.options().withThreading(ThreadingMode.CALLER).withSealTcp(true);
+        return super.options()
+                .with(TransferOptions.THREADING, ThreadingMode.CALLER)
+                .with(TransferOptions.SEAL_TCP, true);
     }
 
     /** The target's word is not sealed with a key that it does not have. */

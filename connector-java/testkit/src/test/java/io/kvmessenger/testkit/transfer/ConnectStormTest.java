@@ -29,8 +29,8 @@ final class ConnectStormTest {
     void shouldServeAllByTheirFastestTransport(int peerCount, int busyCycles, String expected, String offered) {
         TransferOptions options = TransferOptions.defaults()
                 .withTransports(offered.split(" "))
-                .withConnectLimitNs(CONNECT_LIMIT_NS)
-                .withThreading(ThreadingMode.CALLER);
+                .with(TransferOptions.CONNECT_LIMIT_NS, CONNECT_LIMIT_NS)
+                .with(TransferOptions.THREADING, ThreadingMode.CALLER);
         try (DrivenEngine target = new DrivenEngine(options, "target", MEMORY_BYTES);
                 DrivenEngine writer = new DrivenEngine(options, "writer", MEMORY_BYTES)) {
             List<Peer> peers = new ArrayList<>();

@@ -16,6 +16,7 @@ import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.cuda.CudaTransport;
 import io.kvmessenger.transfer.device.DeviceCopyStream;
 import io.kvmessenger.transfer.device.DeviceDriver;
 import io.kvmessenger.transfer.device.PinnedMemory;
@@ -119,7 +120,7 @@ final class CudaHandOverTest {
             }
         };
         TransferOptions options =
-                TransferOptions.defaults().withTransports("cuda").withCudaLibrary(StandInCuda.library());
+                TransferOptions.defaults().withTransports("cuda").with(CudaTransport.LIBRARY, StandInCuda.library());
         return new DrivenEngine(options, memory, TransferEngines.open(options));
     }
 

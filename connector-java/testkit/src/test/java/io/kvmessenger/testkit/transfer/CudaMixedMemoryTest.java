@@ -17,6 +17,7 @@ import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.cuda.CudaTransport;
 import io.kvmessenger.transfer.device.DeviceDriver;
 import io.kvmessenger.transfer.engine.TransferEngines;
 import java.lang.foreign.MemorySegment;
@@ -156,7 +157,8 @@ final class CudaMixedMemoryTest extends WriterAndTarget {
 
     @Test
     void shouldSayWhyThereIsNoDriver() {
-        TransferOptions without = TransferOptions.defaults().withCudaLibrary("libcuda-that-nothing-has.so.1");
+        TransferOptions without =
+                TransferOptions.defaults().with(CudaTransport.LIBRARY, "libcuda-that-nothing-has.so.1");
         assertThatThrownBy(() -> TransferEngines.open(without.withTransports("cuda")))
                 .hasMessageContainingAll("NVIDIA's driver cannot be loaded", "leave cuda out of the transports");
         try (TransferEngine engine = TransferEngines.open(without.withTransports("cuda", "tcp"))) {

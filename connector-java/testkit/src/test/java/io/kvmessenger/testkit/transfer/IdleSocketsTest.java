@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Timeout;
@@ -31,9 +32,9 @@ final class IdleSocketsTest {
     private TestedClock open(boolean sealed) {
         TransferOptions options = TransferOptions.defaults()
                 .withTransports(TransferOptions.TCP)
-                .withStreamsPerPeer(STREAMS)
-                .withIdleLimitNs(IDLE_LIMIT_NS)
-                .withSealTcp(sealed);
+                .with(TcpTransport.STREAMS_PER_PEER, STREAMS)
+                .with(TransferOptions.IDLE_LIMIT_NS, IDLE_LIMIT_NS)
+                .with(TransferOptions.SEAL_TCP, sealed);
         return new TestedClock(options, WRITE_BYTES, ofWriter.libC(), new BreakingLibC().libC());
     }
 

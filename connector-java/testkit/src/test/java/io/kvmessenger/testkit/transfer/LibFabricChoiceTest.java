@@ -3,10 +3,10 @@ package io.kvmessenger.testkit.transfer;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.engine.TransferEngines;
+import io.kvmessenger.transfer.libfabric.LibFabricTransport;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
@@ -17,7 +17,8 @@ final class LibFabricChoiceTest {
     private static TransferOptions by(String library, String provider) {
         return TransferOptions.defaults()
                 .withTransports(TransferOptions.LIBFABRIC)
-                .withFabric(new FabricChoice(library, provider));
+                .with(LibFabricTransport.LIBRARY, library)
+                .with(LibFabricTransport.PROVIDER, provider);
     }
 
     private static void assertRefused(TransferOptions options, String... words) {
@@ -44,7 +45,7 @@ final class LibFabricChoiceTest {
 
     @Test
     void shouldNotMoveInClearWhatIsToBeEncrypted() {
-        assertRefused(by("", "").withSealTcp(true), "libfabric cannot encrypt", "tcp_in_clear");
+        assertRefused(by("", "").with(TransferOptions.SEAL_TCP, true), "libfabric cannot encrypt", "tcp_in_clear");
     }
 
     @Test

@@ -62,7 +62,9 @@ final class LibFabricFaultTest extends WriterAndTarget {
 
     @Override
     protected TransferOptions options() {
-        return TransferOptions.defaults().withTransports(transport()).withConnectLimitNs(connectLimitNs);
+        return TransferOptions.defaults()
+                .withTransports(transport())
+                .with(TransferOptions.CONNECT_LIMIT_NS, connectLimitNs);
     }
 
     @Override

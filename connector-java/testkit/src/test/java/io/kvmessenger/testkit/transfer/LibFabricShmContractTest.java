@@ -3,9 +3,9 @@ package io.kvmessenger.testkit.transfer;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.FfmLibC;
-import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.engine.TransferEngines;
+import io.kvmessenger.transfer.libfabric.LibFabricTransport;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Files;
@@ -39,7 +39,9 @@ final class LibFabricShmContractTest extends TransportContractTest {
 
     @Override
     protected DrivenEngine open(String name) {
-        TransferOptions by = options().withFabric(new FabricChoice(copyFor(name).toString(), ShmByAnotherName.NAME));
+        TransferOptions by = options()
+                .with(LibFabricTransport.LIBRARY, copyFor(name).toString())
+                .with(LibFabricTransport.PROVIDER, ShmByAnotherName.NAME);
         return new DrivenEngine(
                 by, name, MEMORY_BYTES, TransferEngines.open(by, new FfmLibC(), ShmByAnotherName::load));
     }

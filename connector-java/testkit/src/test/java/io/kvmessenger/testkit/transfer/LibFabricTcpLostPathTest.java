@@ -64,7 +64,7 @@ final class LibFabricTcpLostPathTest extends WriterAndTarget {
 
     @Override
     protected TransferOptions options() {
-        return InstalledFabric.byTcp(super.options()).withConnectLimitNs(CONNECT_LIMIT_NS);
+        return InstalledFabric.byTcp(super.options()).with(TransferOptions.CONNECT_LIMIT_NS, CONNECT_LIMIT_NS);
     }
 
     @Override

@@ -37,8 +37,9 @@ final class RefusedCallTest {
     }
 
     private void open(String transport) {
-        TransferOptions options =
-                TransferOptions.defaults().withTransports(transport).withConnectLimitNs(CONNECT_LIMIT_NS);
+        TransferOptions options = TransferOptions.defaults()
+                .withTransports(transport)
+                .with(TransferOptions.CONNECT_LIMIT_NS, CONNECT_LIMIT_NS);
         faulty = new DrivenEngine(options, "faulty", MEMORY_BYTES, refusing.libC());
         steady = new DrivenEngine(options, "steady", MEMORY_BYTES);
         other = new DrivenEngine(options, "other", MEMORY_BYTES);

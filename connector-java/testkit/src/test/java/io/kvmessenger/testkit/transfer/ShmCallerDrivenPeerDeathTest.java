@@ -7,6 +7,6 @@ import io.kvmessenger.transfer.TransferOptions;
 final class ShmCallerDrivenPeerDeathTest extends ShmPeerDeathTest {
     @Override
     protected TransferOptions options() {
-        return super.options().withThreading(ThreadingMode.CALLER);
+        return super.options().with(TransferOptions.THREADING, ThreadingMode.CALLER);
     }
 }

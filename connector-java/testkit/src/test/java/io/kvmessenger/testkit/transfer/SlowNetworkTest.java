@@ -76,8 +76,8 @@ final class SlowNetworkTest {
     void shouldWriteALongPageOnce(boolean sealed) {
         TransferOptions options = TransferOptions.defaults()
                 .withTransports(TransferOptions.TCP)
-                .withConnectLimitNs(CONNECT_LIMIT_NS)
-                .withSealTcp(sealed);
+                .with(TransferOptions.CONNECT_LIMIT_NS, CONNECT_LIMIT_NS)
+                .with(TransferOptions.SEAL_TCP, sealed);
         try (TestedClock pair = new TestedClock(options, WRITE_BYTES, real, slow)) {
             pair.writer.memory().fill((byte) 7);
             throttled = true;

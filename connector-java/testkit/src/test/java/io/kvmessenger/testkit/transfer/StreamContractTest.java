@@ -14,7 +14,7 @@ class StreamContractTest extends TransportContractTest {
 
     @Override
     protected TransferOptions options() {
-        return TransferOptions.defaults().withThreading(ThreadingMode.CALLER);
+        return TransferOptions.defaults().with(TransferOptions.THREADING, ThreadingMode.CALLER);
     }
 
     @Override

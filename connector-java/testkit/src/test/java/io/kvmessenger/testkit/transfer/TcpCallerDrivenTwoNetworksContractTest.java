@@ -6,6 +6,6 @@ import io.kvmessenger.transfer.TransferOptions;
 final class TcpCallerDrivenTwoNetworksContractTest extends TcpCallerDrivenContractTest {
     @Override
     protected TransferOptions options() {
-        return TcpTwoNetworksLostPathTest.twoNetworks(super.options()).withWorkers(2);
+        return TcpTwoNetworksLostPathTest.twoNetworks(super.options()).with(TransferOptions.WORKERS, 2);
     }
 }

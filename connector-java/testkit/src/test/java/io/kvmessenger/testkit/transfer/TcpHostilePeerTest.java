@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.socket.ControlRecord;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.SocketCalls;
 import io.kvmessenger.transfer.socket.SocketLocation;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.net.InetSocketAddress;
@@ -69,7 +70,7 @@ class TcpHostilePeerTest extends HostilePeerContractTest {
         awaitConnected(control);
         send(control, hello(control, Hello.CONTROL, admission.key()));
         awaitRecord(control);
-        send(control, attach(TransferOptions.STREAMS_PER_PEER_MAX + 1));
+        send(control, attach(TcpTransport.STREAMS_PER_PEER_MAX + 1));
         awaitRejected(1);
         send(control, new byte[] {ControlRecord.ATTACH, 1, 0, 0, 0, 0, 0, 0});
         awaitRejected(2);

@@ -7,7 +7,7 @@ import io.kvmessenger.transfer.TransferOptions;
 class TcpSealedContractTest extends TcpTransportContractTest {
     @Override
     protected TransferOptions options() {
-        return super.options().withSealTcp(true);
+        return super.options().with(TransferOptions.SEAL_TCP, true);
     }
 
     /** The target's word is not sealed with a key that it does not have. */

@@ -6,6 +6,6 @@ import io.kvmessenger.transfer.TransferOptions;
 final class TcpSealedLostPathTest extends TcpLostPathTest {
     @Override
     protected TransferOptions options() {
-        return super.options().withSealTcp(true);
+        return super.options().with(TransferOptions.SEAL_TCP, true);
     }
 }

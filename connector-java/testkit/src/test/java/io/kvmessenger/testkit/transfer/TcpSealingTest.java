@@ -38,7 +38,7 @@ final class TcpSealingTest {
     private static final int PAYLOAD_READ_BYTES = 10_000;
 
     private static final TransferOptions CLEAR = TransferOptions.defaults().withTransports("tcp");
-    private static final TransferOptions SEALED = CLEAR.withSealTcp(true);
+    private static final TransferOptions SEALED = CLEAR.with(TransferOptions.SEAL_TCP, true);
 
     /** What the kernel is given and gives. Any thread. */
     private static final class Wire {

@@ -15,7 +15,7 @@ final class TcpTwoNetworksLostPathTest extends LostPathContractTest {
     private static final String SECOND = "127.0.0.2";
 
     static TransferOptions twoNetworks(TransferOptions options) {
-        return options.withDataHosts(List.of(FIRST, SECOND));
+        return options.with(TransferOptions.DATA_HOSTS, List.of(FIRST, SECOND));
     }
 
     @Override

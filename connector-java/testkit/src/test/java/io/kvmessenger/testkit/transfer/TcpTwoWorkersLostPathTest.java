@@ -6,6 +6,6 @@ import io.kvmessenger.transfer.TransferOptions;
 final class TcpTwoWorkersLostPathTest extends TcpLostPathTest {
     @Override
     protected TransferOptions options() {
-        return super.options().withWorkers(2);
+        return super.options().with(TransferOptions.WORKERS, 2);
     }
 }

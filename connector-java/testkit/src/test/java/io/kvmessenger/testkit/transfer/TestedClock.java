@@ -34,7 +34,7 @@ final class TestedClock implements AutoCloseable {
     private long cookie;
 
     TestedClock(TransferOptions options, long memoryBytes, LibC ofWriter, LibC ofTarget) {
-        TransferOptions driven = options.withThreading(ThreadingMode.CALLER);
+        TransferOptions driven = options.with(TransferOptions.THREADING, ThreadingMode.CALLER);
         writer = new DrivenEngine(driven, "writer", memoryBytes, open(driven, ofWriter));
         target = new DrivenEngine(driven, "target", memoryBytes, open(driven, ofTarget));
         connect();

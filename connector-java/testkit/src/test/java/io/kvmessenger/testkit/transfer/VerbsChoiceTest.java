@@ -6,6 +6,8 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.engine.TransferEngines;
+import io.kvmessenger.transfer.verbs.VerbsTransport;
+import java.util.List;
 import org.junit.jupiter.api.Test;
 
 /** When verbs is a transport of an engine, and what is said when it is not: with devices and without. */
@@ -13,7 +15,7 @@ final class VerbsChoiceTest {
     private static TransferOptions byDeviceThatNothingHas() {
         return TransferOptions.defaults()
                 .withTransports(TransferOptions.VERBS)
-                .withVerbsDevices("nic-that-nothing-has");
+                .with(VerbsTransport.DEVICES, List.of("nic-that-nothing-has"));
     }
 
     private static void assertRefused(TransferOptions options, String... words) {
@@ -40,6 +42,7 @@ final class VerbsChoiceTest {
 
     @Test
     void shouldNotMoveInClearWhatIsToBeEncrypted() {
-        assertRefused(byDeviceThatNothingHas().withSealTcp(true), "verbs cannot encrypt", "tcp_in_clear");
+        assertRefused(
+                byDeviceThatNothingHas().with(TransferOptions.SEAL_TCP, true), "verbs cannot encrypt", "tcp_in_clear");
     }
 }

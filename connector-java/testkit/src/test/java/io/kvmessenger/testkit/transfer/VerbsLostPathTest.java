@@ -123,7 +123,9 @@ final class VerbsLostPathTest extends VerbsRounds {
     void shouldWaitForATargetThatDoesNotLook() {
         writer = open("writer", TransferOptions.VERBS);
         target = new DrivenEngine(
-                RdmaDevices.by(options(), "target").withThreading(ThreadingMode.CALLER), "target", MEMORY_BYTES);
+                RdmaDevices.by(options(), "target").with(TransferOptions.THREADING, ThreadingMode.CALLER),
+                "target",
+                MEMORY_BYTES);
         admission = target.engine().admit("writer");
         peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
         writer.alongside(target);

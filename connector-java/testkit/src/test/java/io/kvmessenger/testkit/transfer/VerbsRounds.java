@@ -19,7 +19,7 @@ abstract class VerbsRounds extends RoundsOfPages {
 
     @Override
     protected TransferOptions options() {
-        return TransferOptions.defaults().withConnectLimitNs(CONNECT_LIMIT_NS);
+        return TransferOptions.defaults().with(TransferOptions.CONNECT_LIMIT_NS, CONNECT_LIMIT_NS);
     }
 
     void connect(DrivenEngine newWriter, DrivenEngine newTarget) {

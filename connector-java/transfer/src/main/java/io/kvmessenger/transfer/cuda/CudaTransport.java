@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.cuda;
 
+import io.kvmessenger.transfer.TransferOption;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.device.DeviceDriver;
 import io.kvmessenger.transfer.device.NoDeviceException;
@@ -10,23 +11,23 @@ import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.spi.TransportUnavailableException;
+import java.util.List;
 
 /** Device memory shared between processes of one user on one host, and host memory besides. */
 public final class CudaTransport implements Transport {
+    /** NVIDIA's driver, also where another transport is to reach device memory: its path, or a name for the loader. */
+    public static final TransferOption<String> LIBRARY = TransferOption.any("cuda_library", "libcuda.so.1");
+
+    public static final List<TransferOption<?>> OPTIONS = List.of(LIBRARY);
+
     private final EventLoop loop;
     private final SocketLinks links;
-    private final long connectLimitNs;
-    private final String library;
+    private final TransferOptions options;
 
-    /**
-     * @param connectLimitNs how long a peer may take to map what it is sent
-     * @param library NVIDIA's driver: its path, or a name for the loader
-     */
-    public CudaTransport(EventLoop loop, SocketLinks links, long connectLimitNs, String library) {
+    public CudaTransport(EventLoop loop, SocketLinks links, TransferOptions options) {
         this.loop = loop;
         this.links = links;
-        this.connectLimitNs = connectLimitNs;
-        this.library = library;
+        this.options = options;
     }
 
     @Override
@@ -38,13 +39,13 @@ public final class CudaTransport implements Transport {
     public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
         DeviceDriver driver;
         try {
-            driver = DeviceDriver.open(library);
+            driver = DeviceDriver.open(options.get(LIBRARY));
         } catch (NoDeviceException e) {
             throw new TransportUnavailableException(e.getMessage(), e);
         }
         try {
             String location = links.listenLocal(name(), port, figures);
-            return new CudaDomain(loop, connectLimitNs, port, figures, location, driver);
+            return new CudaDomain(loop, options.get(TransferOptions.CONNECT_LIMIT_NS), port, figures, location, driver);
         } catch (IllegalStateException e) {
             driver.close();
             throw new TransportUnavailableException("cuda cannot listen on a Unix socket: " + e.getMessage(), e);

@@ -35,7 +35,11 @@ public record EngineLimits(int requestsPerPeer, int slots, int generations, int 
     /** The limits given by the immediate's layout and by the options. */
     static EngineLimits of(TransferOptions options) {
         return new EngineLimits(
-                options.requestsPerPeerMax(), Imm.SLOT_COUNT_MAX, Imm.GENERATION_COUNT, COMPLETIONS_MAX, PEERS_MAX);
+                options.get(TransferOptions.REQUESTS_PER_PEER_MAX),
+                Imm.SLOT_COUNT_MAX,
+                Imm.GENERATION_COUNT,
+                COMPLETIONS_MAX,
+                PEERS_MAX);
     }
 
     private static void require(boolean holds, String limit, int seen, String expected) {

@@ -8,6 +8,7 @@ import io.kvmessenger.foreign.LibFabric;
 import io.kvmessenger.foreign.LibVerbs;
 import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferOption;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.cuda.CudaTransport;
 import io.kvmessenger.transfer.device.DeviceAccess;
@@ -30,10 +31,25 @@ import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.LongSupplier;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 
 /** Opens transfer engines. Any thread. */
 public final class TransferEngines {
+    private static final List<TransferOption<?>> OPTIONS = Stream.of(
+                    TransferOptions.OPTIONS,
+                    CudaTransport.OPTIONS,
+                    LibFabricTransport.OPTIONS,
+                    TcpTransport.OPTIONS,
+                    VerbsTransport.OPTIONS)
+            .flatMap(List::stream)
+            .toList();
+
     private TransferEngines() {}
+
+    /** The options of the engine itself and of all transports. */
+    public static List<TransferOption<?>> options() {
+        return OPTIONS;
+    }
 
     /**
      * Opens an engine, which listens when this returns.
@@ -51,7 +67,7 @@ public final class TransferEngines {
 
     /** The same with another libfabric too, such as one with a faulty provider. */
     public static TransferEngine open(TransferOptions options, LibC libC, Function<String, LibFabric> libFabric) {
-        return open(options, libC, libFabric, new DriverAccess(options.cudaLibrary()));
+        return open(options, libC, libFabric, new DriverAccess(options.get(CudaTransport.LIBRARY)));
     }
 
     /** The same with other copies to and from devices; they are closed with the engine. */
@@ -82,18 +98,21 @@ public final class TransferEngines {
             Supplier<LibVerbs> libVerbs,
             DeviceAccess devices,
             LongSupplier clock) {
-        InetAddress listenHost = resolve("listen_host", options.listenHost());
+        InetAddress listenHost = resolve("listen_host", options.get(TransferOptions.LISTEN_HOST));
         InetAddress advertiseHost = ofDevices(options, listenHost);
         List<InetAddress> dataHosts = dataHosts(options);
         List<EventLoop> loops = loops(options, libC, clock);
-        SocketLinks first = new SocketLinks(loops.getFirst(), options.connectLimitNs(), options.idleLimitNs());
+        SocketLinks first = new SocketLinks(
+                loops.getFirst(),
+                options.get(TransferOptions.CONNECT_LIMIT_NS),
+                options.get(TransferOptions.IDLE_LIMIT_NS));
         List<WorkerPorts> ports = new ArrayList<>();
         for (EventLoop loop : loops) {
             SocketLinks links = ports.isEmpty() ? first : first.beside(loop);
             ports.add(new WorkerPorts(
                     loop,
                     links,
-                    options.transports().stream()
+                    options.get(TransferOptions.TRANSPORTS).stream()
                             .map(name -> transport(
                                     name,
                                     options,
@@ -111,15 +130,15 @@ public final class TransferEngines {
                 EngineLimits.of(options),
                 new EnginePorts(
                         loops.getFirst().libC(), clock, new SecureRandom(), devices, StagingLimits.STANDARD, ports),
-                (workers, onBug) -> runner(options.threading(), workers, clock, onBug));
+                (workers, onBug) -> runner(options.get(TransferOptions.THREADING), workers, clock, onBug));
     }
 
     /** One event loop per worker; if one thread runs all workers they share one, since it can wait in only one. */
     private static List<EventLoop> loops(TransferOptions options, LibC libC, LongSupplier clock) {
         List<EventLoop> loops = new ArrayList<>();
         try {
-            while (loops.size() < options.workers()) {
-                boolean shared = options.threading() == ThreadingMode.CALLER && !loops.isEmpty();
+            while (loops.size() < options.workerCount()) {
+                boolean shared = options.get(TransferOptions.THREADING) == ThreadingMode.CALLER && !loops.isEmpty();
                 loops.add(shared ? loops.getFirst() : loop(options, libC, clock));
             }
         } catch (RuntimeException | Error e) {
@@ -130,7 +149,7 @@ public final class TransferEngines {
     }
 
     private static EventLoop loop(TransferOptions options, LibC libC, LongSupplier clock) {
-        if (!options.sealTcp()) {
+        if (!options.get(TransferOptions.SEAL_TCP)) {
             return new EventLoop(libC, clock);
         }
         SealingLibC sealing = new SealingLibC(libC, new SecureRandom());
@@ -158,11 +177,10 @@ public final class TransferEngines {
             Supplier<LibVerbs> libVerbs,
             DeviceAccess devices) {
         return switch (name) {
-            case TransferOptions.CUDA ->
-                new CudaTransport(loop, links, options.connectLimitNs(), options.cudaLibrary());
+            case TransferOptions.CUDA -> new CudaTransport(loop, links, options);
             case TransferOptions.LIBFABRIC ->
                 new LibFabricTransport(loop, links, options, listenHost, advertiseHost, libFabric);
-            case TransferOptions.SHM -> new ShmTransport(loop, links, options.connectLimitNs());
+            case TransferOptions.SHM -> new ShmTransport(loop, links, options.get(TransferOptions.CONNECT_LIMIT_NS));
             case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, dataHosts);
             case TransferOptions.VERBS ->
                 new VerbsTransport(links, options, listenHost, advertiseHost, devices, loop.libC(), libVerbs);
@@ -175,7 +193,9 @@ public final class TransferEngines {
      * only they know, or the address of a relay; then it is the one that is listened on.
      */
     private static InetAddress ofDevices(TransferOptions options, InetAddress listenHost) {
-        InetAddress given = options.advertiseHost().isEmpty() ? listenHost : literal(options.advertiseHost());
+        InetAddress given = options.get(TransferOptions.ADVERTISE_HOST).isEmpty()
+                ? listenHost
+                : literal(options.get(TransferOptions.ADVERTISE_HOST));
         if (given != null && given.isAnyLocalAddress()) {
             throw new IllegalArgumentException("option advertise_host is " + given.getHostAddress()
                     + ", which no peer can connect to; set it to an address that peers can dial");
@@ -193,7 +213,7 @@ public final class TransferEngines {
 
     private static List<InetAddress> dataHosts(TransferOptions options) {
         List<InetAddress> hosts = new ArrayList<>();
-        for (String given : options.dataHosts()) {
+        for (String given : options.get(TransferOptions.DATA_HOSTS)) {
             InetAddress host = resolve("data_hosts", given);
             if (host.isAnyLocalAddress()) {
                 throw new IllegalArgumentException("option data_hosts names " + given

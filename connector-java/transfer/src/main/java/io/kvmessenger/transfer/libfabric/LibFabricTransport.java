@@ -1,7 +1,8 @@
 package io.kvmessenger.transfer.libfabric;
 
+import io.kvmessenger.foreign.FfmLibFabric;
 import io.kvmessenger.foreign.LibFabric;
-import io.kvmessenger.transfer.FabricChoice;
+import io.kvmessenger.transfer.TransferOption;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.socket.EventLoop;
@@ -11,10 +12,19 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.spi.TransportUnavailableException;
 import java.net.InetAddress;
+import java.util.List;
 import java.util.function.Function;
 
 /** NICs driven by libfabric, if it is installed. */
 public final class LibFabricTransport implements Transport {
+    /** The library's path, or a name for the loader; "" for the installed one. */
+    public static final TransferOption<String> LIBRARY = TransferOption.any("libfabric_library", "");
+
+    /** The provider's name in {@code fi_info}; "" for libfabric's first provider that meets the requirements. */
+    public static final TransferOption<String> PROVIDER = TransferOption.any("libfabric_provider", "");
+
+    public static final List<TransferOption<?>> OPTIONS = List.of(LIBRARY, PROVIDER);
+
     private final EventLoop loop;
     private final SocketLinks links;
     private final TransferOptions options;
@@ -45,27 +55,27 @@ public final class LibFabricTransport implements Transport {
 
     @Override
     public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
-        FabricChoice choice = options.fabric();
-        if (options.sealTcp()) {
+        if (options.get(TransferOptions.SEAL_TCP)) {
             throw new TransportUnavailableException(
                     "libfabric cannot encrypt what it moves: set tcp_in_clear, or leave libfabric out", null);
         }
+        String name = options.get(LIBRARY).isEmpty() ? FfmLibFabric.DEFAULT_NAME : options.get(LIBRARY);
         LibFabric library;
         try {
-            library = KeptSignals.during(loop.libC(), () -> loader.apply(choice.library()));
+            library = KeptSignals.during(loop.libC(), () -> loader.apply(name));
         } catch (UnsatisfiedLinkError e) {
             throw new TransportUnavailableException("libfabric cannot be loaded: " + e.getMessage(), e);
         }
         try {
-            return open(library, choice.provider(), port, figures);
+            return open(library, port, figures);
         } catch (IllegalStateException e) {
             throw new TransportUnavailableException("libfabric " + e.getMessage(), e);
         }
     }
 
-    private Domain open(LibFabric library, String provider, InboundPort port, Figures figures) {
-        FabricInfo info =
-                KeptSignals.during(loop.libC(), () -> new FabricSearch(library, advertiseHost).find(provider));
+    private Domain open(LibFabric library, InboundPort port, Figures figures) {
+        FabricInfo info = KeptSignals.during(
+                loop.libC(), () -> new FabricSearch(library, advertiseHost).find(options.get(PROVIDER)));
         OpenFabric fabric = new OpenFabric(library, info);
         FabricRegions regions = null;
         try {
@@ -78,7 +88,8 @@ public final class LibFabricTransport implements Transport {
                     dataPort() == 0 ? 0 : options.reachableDataPort(),
                     port,
                     figures);
-            return new LibFabricDomain(fabric, regions, options.connectLimitNs(), port, figures, location);
+            return new LibFabricDomain(
+                    fabric, regions, options.get(TransferOptions.CONNECT_LIMIT_NS), port, figures, location);
         } catch (IllegalStateException | IllegalArgumentException e) {
             if (regions != null) {
                 regions.close();
@@ -90,6 +101,8 @@ public final class LibFabricTransport implements Transport {
 
     /** The user's data port, unless tcp is offered too and takes it. */
     private int dataPort() {
-        return options.transports().contains(TransferOptions.TCP) ? 0 : options.dataPort();
+        return options.get(TransferOptions.TRANSPORTS).contains(TransferOptions.TCP)
+                ? 0
+                : options.get(TransferOptions.DATA_PORT);
     }
 }

@@ -52,9 +52,9 @@ record DataNetworks(List<InetAddress> hosts, List<InetSocketAddress> addresses) 
             }
             addresses.add(address);
         }
-        if (addresses.size() > TransferOptions.DATA_HOSTS_MAX) {
+        if (addresses.size() > TransferOptions.NETWORKS_MAX) {
             throw new IllegalArgumentException(
-                    addresses.size() + " data addresses, at most " + TransferOptions.DATA_HOSTS_MAX);
+                    addresses.size() + " data addresses, at most " + TransferOptions.NETWORKS_MAX);
         }
         return addresses;
     }

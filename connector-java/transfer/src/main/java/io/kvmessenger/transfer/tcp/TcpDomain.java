@@ -96,7 +96,7 @@ final class TcpDomain extends PathDomain<TcpInboundPaths> {
     @Override
     protected TcpInboundPaths accept(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
         int count = wish.byteSize() == Integer.BYTES ? wish.get(INT, 0) : 0;
-        if (count < 1 || count > TransferOptions.STREAMS_PER_PEER_MAX) {
+        if (count < 1 || count > TcpTransport.STREAMS_PER_PEER_MAX) {
             throw new IllegalArgumentException("a peer wants " + count + " data paths");
         }
         return new TcpInboundPaths(

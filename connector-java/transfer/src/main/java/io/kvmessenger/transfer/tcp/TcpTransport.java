@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.tcp;
 
+import io.kvmessenger.transfer.TransferOption;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.socket.EventLoop;
@@ -14,6 +15,15 @@ import java.util.List;
 
 /** TCP sockets, available on every machine. */
 public final class TcpTransport implements Transport {
+    /** One worker moves the bytes of all streams to a peer, so more streams do not raise the throughput. */
+    public static final int STREAMS_PER_PEER_MAX = 16;
+
+    /** Data sockets to each peer. */
+    public static final TransferOption<Integer> STREAMS_PER_PEER =
+            TransferOption.integer("streams_per_peer", 2, 1, STREAMS_PER_PEER_MAX);
+
+    public static final List<TransferOption<?>> OPTIONS = List.of(STREAMS_PER_PEER);
+
     private final EventLoop loop;
     private final SocketLinks links;
     private final TransferOptions options;
@@ -45,18 +55,22 @@ public final class TcpTransport implements Transport {
                     name(),
                     listenHost,
                     options.reachableHost(listenHost),
-                    options.dataPort(),
+                    options.get(TransferOptions.DATA_PORT),
                     options.reachableDataPort(),
                     port,
                     figures);
-            List<InetSocketAddress> dataAddresses =
-                    links.listenData(name(), listenHost, dataHosts, options.dataPort(), options.reachableDataPorts());
+            List<InetSocketAddress> dataAddresses = links.listenData(
+                    name(),
+                    listenHost,
+                    dataHosts,
+                    options.get(TransferOptions.DATA_PORT),
+                    options.reachableDataPorts());
             return new TcpDomain(
                     loop,
                     new DataNetworks(dataHosts, dataAddresses),
-                    options.streamsPerPeer(),
-                    options.connectLimitNs(),
-                    options.idleLimitNs(),
+                    options.get(STREAMS_PER_PEER),
+                    options.get(TransferOptions.CONNECT_LIMIT_NS),
+                    options.get(TransferOptions.IDLE_LIMIT_NS),
                     port,
                     figures,
                     location);

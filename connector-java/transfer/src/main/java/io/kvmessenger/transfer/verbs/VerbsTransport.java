@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.verbs;
 
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.LibVerbs;
+import io.kvmessenger.transfer.TransferOption;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.link.SocketLinks;
@@ -20,6 +21,15 @@ import java.util.function.Supplier;
 
 /** RDMA devices driven by libibverbs, if there are any. */
 public final class VerbsTransport implements Transport {
+    /** The RDMA devices to use, one for each network; none for the one that has the advertised address, or the first. */
+    public static final TransferOption<List<String>> DEVICES =
+            TransferOption.names("verbs_devices", TransferOptions.NETWORKS_MAX, "devices");
+
+    /** Whether NICs access device memory directly, where driver and NIC support it. */
+    public static final TransferOption<Boolean> DMA_BUF = TransferOption.any("dma_buf", true);
+
+    public static final List<TransferOption<?>> OPTIONS = List.of(DEVICES, DMA_BUF);
+
     /** Far more than the paths that a peer may have. */
     private static final int CONNECTING_MAX = 64;
 
@@ -60,7 +70,7 @@ public final class VerbsTransport implements Transport {
 
     @Override
     public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
-        if (options.sealTcp()) {
+        if (options.get(TransferOptions.SEAL_TCP)) {
             throw new TransportUnavailableException(
                     "verbs cannot encrypt what it moves: set tcp_in_clear, or leave verbs out", null);
         }
@@ -76,8 +86,8 @@ public final class VerbsTransport implements Transport {
     private Domain open(LibVerbs loaded, InboundPort port, Figures figures) {
         VerbsSearch search = new VerbsSearch(loaded, advertiseHost);
         ExecutorService connecting = connecting();
-        List<Nic> nics = Nic.openAll(loaded, search.find(options.verbsDevices()), connecting);
-        List<String> leftOut = options.verbsDevices().isEmpty() ? List.of() : search.leftOut();
+        List<Nic> nics = Nic.openAll(loaded, search.find(options.get(DEVICES)), connecting);
+        List<String> leftOut = options.get(DEVICES).isEmpty() ? List.of() : search.leftOut();
         try {
             String location = links.listenInet(
                     name(),
@@ -87,9 +97,16 @@ public final class VerbsTransport implements Transport {
                     dataPort() == 0 ? 0 : options.reachableDataPort(),
                     port,
                     figures);
-            DeviceRegions regions = new DeviceRegions(nics, devices, libC, options.dmaBuf());
+            DeviceRegions regions = new DeviceRegions(nics, devices, libC, options.get(DMA_BUF));
             return new VerbsDomain(
-                    nics, regions, connecting, leftOut, options.connectLimitNs(), port, figures, location);
+                    nics,
+                    regions,
+                    connecting,
+                    leftOut,
+                    options.get(TransferOptions.CONNECT_LIMIT_NS),
+                    port,
+                    figures,
+                    location);
         } catch (IllegalStateException | IllegalArgumentException e) {
             nics.forEach(Nic::close);
             throw e;
@@ -111,9 +128,9 @@ public final class VerbsTransport implements Transport {
 
     /** The user's data port, unless tcp or libfabric is offered too and takes it. */
     private int dataPort() {
-        return options.transports().contains(TransferOptions.TCP)
-                        || options.transports().contains(TransferOptions.LIBFABRIC)
+        List<String> transports = options.get(TransferOptions.TRANSPORTS);
+        return transports.contains(TransferOptions.TCP) || transports.contains(TransferOptions.LIBFABRIC)
                 ? 0
-                : options.dataPort();
+                : options.get(TransferOptions.DATA_PORT);
     }
 }
