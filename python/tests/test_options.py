@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from options_for_java import FILE, options_for_java
 from options_page import options_page
 
 from kv_connector import OptionError, parse_options
 from kv_connector.configuration import own_address
-from kv_connector.configuration.options import OPTION_SPECS
+from kv_connector.configuration.options import OPTION_SPECS, boundary_name
 
 SECRET = "a secret of enough bytes"
 OPTIONS_PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+OPTIONS_FOR_JAVA = Path(__file__).parents[2] / FILE
 BOUNDARY_PAGE = Path(__file__).parents[2] / "docs" / "boundary.md"
 
 
@@ -20,12 +22,17 @@ def parse(role: Any = "decoder", **given: Any) -> Any:
     return parse_options(given, role=role, engine_id="e")
 
 
-def test_should_pass_every_option_under_its_name_of_the_boundary() -> None:
+def test_should_pass_java_each_option_that_its_test_knows() -> None:
+    declared = options_for_java()
+    assert OPTIONS_FOR_JAVA.read_text(encoding="utf-8") == declared, f"stale: run tests/options_for_java.py, for {FILE}"
+
+
+def test_should_name_on_the_page_of_the_boundary_what_is_passed_beside_the_options() -> None:
     section = BOUNDARY_PAGE.read_text(encoding="utf-8").split("## Options")[1].split("\n## ")[0]
-    resolved_fields = parse().for_java()
-    assert all(f"`{name}`" in section for name in resolved_fields)
-    resolved = {"role", "engineId", "unheardLimitMillis"}
-    assert set(resolved_fields) == resolved | {spec.boundary for spec in OPTION_SPECS.values() if spec.boundary}
+    options = {boundary_name(name) for name, spec in OPTION_SPECS.items() if spec.java}
+    beside = parse().for_java().keys() - options
+    assert beside == {"role", "engineId", "unheardAskedMillis"}
+    assert all(f"`{name}`" in section for name in beside)
 
 
 def test_should_tell_java_times_in_milliseconds() -> None:

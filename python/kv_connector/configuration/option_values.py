@@ -16,8 +16,8 @@ class OptionSpec:
 
     kind: option_variables.Kind
     sentence: str
-    boundary: str = ""
-    """Its name in docs/boundary.md; "" if it is not passed to Java."""
+    java: bool = True
+    """Whether Java reads it."""
     unit: str = ""
     minimum: float = -math.inf
     maximum: float = math.inf

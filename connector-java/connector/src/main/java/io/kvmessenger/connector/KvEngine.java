@@ -63,7 +63,7 @@ final class KvEngine implements EngineSubject {
                         request.geometry(),
                         register(request.memories(), transfer),
                         registerContext(request.context(), transfer),
-                        request.checksumMode()),
+                        request.pageChecksum()),
                 ports.sessions(),
                 ports.limits(),
                 new KvCache.Ports(

@@ -38,7 +38,7 @@ record KvRequest(
         String engineApiUrl,
         String engineApiKey,
         KvEvents.Timelines timelines,
-        ChecksumMode checksumMode,
+        ChecksumMode pageChecksum,
         KvGeometry geometry,
         List<List<Memory>> memories,
         List<ContextMemory> context,
@@ -56,9 +56,9 @@ record KvRequest(
 
     KvRequest {
         boolean onDevice = memories.stream().flatMap(List::stream).anyMatch(Memory.Device.class::isInstance);
-        if (onDevice && checksumMode != ChecksumMode.OFF) {
+        if (onDevice && pageChecksum != ChecksumMode.OFF) {
             throw new IllegalArgumentException("option page_checksum is "
-                    + checksumMode.name().toLowerCase(Locale.ROOT)
+                    + pageChecksum.name().toLowerCase(Locale.ROOT)
                     + ", expected off while the KV cache is in device memory, which the processor cannot read");
         }
     }
