@@ -24,7 +24,13 @@ from kv_connector import (
     Timeline,
 )
 from kv_connector.runtime.commands import ChunkPages, Command, Compared, PrefillerAddress, Refuted, name_of
-from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange, MessengerLostError
+from kv_connector.sglang.exchange import (
+    DRAIN_INTERVAL_SECONDS,
+    PROOF_SECONDS,
+    QUARANTINED_PAGES,
+    Exchange,
+    MessengerLostError,
+)
 
 THERE = PrefillerAddress("there", 7)
 LIMIT_SECONDS = 20 * DRAIN_INTERVAL_SECONDS
@@ -318,20 +324,70 @@ def test_should_end_a_prefill_although_an_event_is_lost(messenger: ScriptedMesse
     assert not exchange.held()
 
 
-@pytest.mark.parametrize("lost", [Arrived, Failed, Quarantined])
-def test_should_give_a_messenger_up_that_reports_no_end_of_a_fetch(messenger: ScriptedMessenger, lost: type) -> None:
-    """One that was quarantined ends with the proof that nothing writes to its pages, which has no limit."""
+@pytest.mark.parametrize("is_quarantined", [False, True])
+def test_should_give_a_messenger_up_that_reports_no_end_of_a_fetch(
+    messenger: ScriptedMessenger, is_quarantined: bool
+) -> None:
+    """Arrived or Failed is lost: one that was quarantined ends too once the messenger holds no such page any more."""
     clock = Clock()
     exchange = Exchange(messenger, logging.getLogger("exchange"), clock, exit_when_lost=False)
     incoming = fetch(exchange)
-    if lost is Quarantined:
+    if is_quarantined:
         messenger.events = [Quarantined(incoming.request, "its prefiller is silent")]
     after(clock, 1.5 + UNHEARD_SECONDS - 1, exchange)
     assert not incoming.ended
     after(clock, UNHEARD_SECONDS, exchange)
-    assert messenger.closed == (lost is not Quarantined)
-    assert incoming.ended == (lost is not Quarantined)
-    assert incoming.failure.endswith("its limit") == (lost is not Quarantined)
+    assert messenger.closed
+    assert incoming.ended
+    assert incoming.failure.endswith("its limit")
+
+
+def test_should_keep_quarantined_pages_as_long_as_no_proof_comes(messenger: ScriptedMessenger) -> None:
+    clock = Clock()
+    exchange = Exchange(messenger, logging.getLogger("exchange"), clock, exit_when_lost=False)
+    incoming = fetch(exchange, 5)
+    messenger.events = [Quarantined(incoming.request, "its prefiller is silent")]
+    messenger.leaks = [{QUARANTINED_PAGES: 2} for _ in range(20)]
+    for _ in range(20):
+        after(clock, 1.3 * UNHEARD_SECONDS, exchange)
+        assert not incoming.ended
+        assert not exchange.is_quiet(5)
+    messenger.events = [Failed(incoming.request, "its prefiller is silent")]
+    after(clock, 1, exchange)
+    assert exchange.is_quiet(5)
+    assert not messenger.closed
+
+
+def test_should_not_take_an_end_that_is_on_its_way_for_a_lost_one(messenger: ScriptedMessenger) -> None:
+    clock = Clock()
+    exchange = Exchange(messenger, logging.getLogger("exchange"), clock, exit_when_lost=False)
+    incoming = fetch(exchange)
+    messenger.events = [Quarantined(incoming.request, "its prefiller is silent")]
+    after(clock, 1, exchange)
+    checked = messenger.leak_check
+
+    def ends_just_now() -> LeakCheck:
+        messenger.events = [Failed(incoming.request, "its prefiller is silent")]
+        return checked()
+
+    messenger.leak_check = ends_just_now  # type: ignore[method-assign]
+    after(clock, 1.3 * UNHEARD_SECONDS, exchange)
+    assert incoming.failure == "its prefiller is silent"
+    assert not messenger.closed
+
+
+def test_should_fail_a_fetch_whose_proof_is_late_and_not_one_whose_prefiller_may_be_asked_again(
+    messenger: ScriptedMessenger,
+) -> None:
+    clock = Clock()
+    exchange = Exchange(messenger, logging.getLogger("exchange"), clock, exit_when_lost=False)
+    incoming = fetch(exchange)
+    messenger.events = [Quarantined(incoming.request, "its prefiller is silent")]
+    after(clock, 1, exchange)
+    assert exchange.why_without_proof(incoming) == ""
+    after(clock, PROOF_SECONDS, exchange)
+    assert exchange.why_without_proof(incoming) == "its prefiller is silent"
+    assert not incoming.ended, "its pages are kept"
 
 
 @pytest.mark.parametrize("broken", range(3))

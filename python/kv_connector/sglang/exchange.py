@@ -55,6 +55,10 @@ SETTLE_INTERVAL_SECONDS = 0.001
 FENCE_LIMIT_SECONDS = 1.0
 """Reached only if a peer hangs while it receives a metadata row; all KV of the request has been sent by then."""
 
+QUARANTINED_PAGES = "quarantinedPages"
+"""What a leak check calls pages that wait for the proof that nothing writes to them."""
+PROOF_SECONDS = 2.0
+"""How long a failed fetch waits for that proof, after which its prefiller may be asked again; then it fails."""
 UNHEARD_SECONDS = 60.0
 """How much later than its own limit the messenger may report the end of a fetch: a lost peer is seen within seconds."""
 
@@ -99,6 +103,9 @@ class Incoming:
     """The messenger has ended it before, or its events do not come."""
     arrived: bool = False
     failure: str = ""
+    quarantine: str = ""
+    """Why it will not arrive, while its pages may still be written to; "" unless that is so."""
+    quarantined_at_seconds: float = 0.0
     sessions: int = 0
     """How many sessions with messengers had been opened when it arrived."""
 
@@ -292,6 +299,11 @@ class Exchange:
         """Counts a fetch that was not begun, because its prefiller computes another KV."""
         self._client.submit(Refuted(1))
 
+    def why_without_proof(self, incoming: Incoming) -> str:
+        """Why a fetch fails although its pages may still be written to, once the proof is late; "" before."""
+        late = self._clock() >= incoming.quarantined_at_seconds + PROOF_SECONDS
+        return incoming.quarantine if late and not incoming.ended else ""
+
     def is_quiet(self, room: int) -> bool:
         """Whether nothing writes to this room's pages any more."""
         self.drain()
@@ -343,7 +355,7 @@ class Exchange:
         return f"the messenger was given up: {reason}" if reason else ""
 
     def _look_after_waits(self, now: float) -> None:
-        """Submits unanswered ends of prefills again; gives the messenger up if a fetch exceeds its limit."""
+        """Submits unanswered ends of prefills again; gives the messenger up if it has lost the end of a fetch."""
         if now < self._waits_due:
             return
         self._waits_due = now + self._unheard_seconds / 4
@@ -351,10 +363,24 @@ class Exchange:
             if out.end is not None and now >= out.end_due_seconds:
                 out.end_due_seconds = now + self._unheard_seconds
                 self._client.submit(out.end)
-        for incoming in self._incoming.values():
-            if now >= incoming.deadline_seconds:
+        overdue = [incoming for incoming in self._incoming.values() if now >= incoming.deadline_seconds]
+        if overdue and all(incoming.quarantine for incoming in overdue) and self._has_quarantine():
+            for incoming in overdue:
+                incoming.deadline_seconds = now + self._unheard_seconds
+            return
+        self._client.poll(self._on)  # what was quarantined may have ended since the last one
+        for incoming in overdue:
+            if not incoming.ended:
                 self._client.give_up(f"it has reported no end of the fetch for room {incoming.room} within its limit")
                 return
+
+    def _has_quarantine(self) -> bool:
+        """Whether the messenger waits for the proof that nothing writes to some pages, which has no limit."""
+        try:
+            return bool(self._messenger.leak_check().held.get(QUARANTINED_PAGES))
+        except Exception as fault:  # a messenger that cannot say it may still wait
+            self._logger.error("the messenger could not be asked for what it holds: %s", fault)
+            return True
 
     def _on(self, event: Event) -> None:
         match event:
@@ -377,9 +403,11 @@ class Exchange:
                 self._sessions += 1
                 if self.on_connected is not None:
                     self.on_connected(PrefillerAddress(host, port), incarnation, self._sessions)
-            case Quarantined(request):
+            case Quarantined(request, reason):
                 if (incoming := self._incoming.get(request)) is not None:
-                    incoming.deadline_seconds = math.inf  # it ends with the proof, which has no limit
+                    incoming.quarantine = reason or "its pages may still be written to"
+                    incoming.quarantined_at_seconds = self._clock()
+                    incoming.deadline_seconds = incoming.quarantined_at_seconds + self._unheard_seconds
             case Timeline():
                 self._on_timeline(event.fields)
                 write_to_log(event, self._logger)

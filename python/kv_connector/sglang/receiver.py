@@ -164,6 +164,8 @@ class Receiver(BaseKVReceiver):
             self.arrival.sessions = incoming.sessions
             self.conclude_state = KVPoll.Success
             return KVPoll.Success
+        if incoming.quarantine and (reason := self.kv_mgr.exchange.why_without_proof(incoming)):
+            return self._fail(reason)  # its pages wait for the proof, and the client does not
         return self._poll_retry(incoming.failure) if incoming.failure else KVPoll.Transferring
 
     def _poll_retry(self, failure: str) -> int:

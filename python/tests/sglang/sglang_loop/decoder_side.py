@@ -44,6 +44,7 @@ class Fetching:
     sources: list[Source] = field(default_factory=list)
     failing: str = ""
     quarantined: bool = False
+    quarantined_at: float = 0.0
 
 
 class Fetches:
@@ -179,9 +180,12 @@ class Fetches:
         if source.state != "awaiting":
             return False
         if fetching.failing and not fetching.quarantined:
-            fetching.quarantined = True
+            fetching.quarantined, fetching.quarantined_at = True, self._network.now
             self._messenger.report(Quarantined(fetching.request, "its prefiller is lost"))
         waited = self._network.now - source.lost_at
+        prefiller = source.session.prefiller
+        if waited < self._network.proof_seconds and prefiller is not None and prefiller.alive:
+            return False
         if waited < self._network.limits.silence and self._network.drawn.random() > 0.02:
             return False
         self._close(source)

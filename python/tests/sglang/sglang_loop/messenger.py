@@ -219,6 +219,7 @@ class SimulatedMessenger:
             "prefills": self.prefills.count(),
             "grants": len(self.prefills.waiting),
             "fetches": len(self.fetches.open),
+            "quarantinedPages": sum(len(each.pages) for each in self.fetches.open.values() if each.quarantined),
         }
         return LeakCheck(clean=not any(held.values()), held=held)
 

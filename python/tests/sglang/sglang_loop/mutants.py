@@ -116,6 +116,10 @@ def _ends_once(self: Any, now: float) -> None:
             return
 
 
+def _waits_for_proof(_self: Any, _incoming: Any) -> str:
+    return ""
+
+
 def _fetches_without_limit(self: Any, now: float) -> None:
     for out in self._outgoing.values():
         if out.end is not None and now >= out.end_due_seconds:
@@ -147,6 +151,7 @@ MUTANTS = (
     Mutant("a prompt waits for its decoder without a limit", Sender, "_poll_grant", lambda _: KVPoll.Bootstrapping, 1),
     Mutant("an end without an answer is not reported again", Exchange, "_look_after_waits", _ends_once, 31),
     Mutant("a fetch without an end is awaited for ever", Exchange, "_look_after_waits", _fetches_without_limit, 14),
+    Mutant("a request waits for its pages' proof", Exchange, "why_without_proof", _waits_for_proof, 3),
     Mutant("pages that the cache replaces are sent during their pass", Sender, "leave_to_send", lambda _: None, 35),
     Mutant("cached pages are sent before their pass is over", sender_module, "_is_over", lambda _: True, 6),
     Mutant("a finished prompt's pages are freed before their release", Sender, "_own_state", _sent_is_success, 0),

@@ -72,6 +72,8 @@ class Network:
         self.unreachable: set[str] = set()
         """Bootstrap servers that answer no question."""
         self.pages_written = 0
+        self.proof_seconds = 0.0
+        """How long a prefiller that lives, as one that was stopped does, may still write after its session's end."""
         self._questions: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
 
     # ---- sessions

@@ -85,13 +85,16 @@ class Story:
     """How much of what is under way happens in a round."""
     skips: float
     """How often an engine's round is left out, or a request is polled once more."""
+    proof_seconds: float = 0.0
+    """How long no proof comes that a lost prefiller writes nothing more, unless it is dead."""
 
     def describe(self) -> str:
         engines = "\n  ".join(str(each) for each in (*self.prefillers, *self.decoders))
         asks = "\n  ".join(f"{ask}: {ask.rounds}, aborts {ask.aborts}, digests {ask.digests}" for ask in self.asks)
         faults = ", ".join(f"{round_}: {kind} ({number})" for round_, kind, number in self.faults)
         return (
-            f"seed {self.seed}: {self.limits}, share {self.share:.2f}, skips {self.skips:.2f}\n  {engines}\n  {asks}\n"
+            f"seed {self.seed}: {self.limits}, share {self.share:.2f}, skips {self.skips:.2f},"
+            f" proofs after {self.proof_seconds:g} s\n  {engines}\n  {asks}\n"
             f"  faults {faults or 'none'}"
         )
 
@@ -127,6 +130,7 @@ def draw(seed: int) -> Story:
         last_round=last_round,
         share=drawn.choice([0.05, 0.2, 0.5, 0.9]),
         skips=drawn.choice([0.0, 0.2, 0.6]),
+        proof_seconds=random.Random(f"proofs of {seed}").choice([0.0, 0.0, 0.0, 600.0]),
     )
 
 

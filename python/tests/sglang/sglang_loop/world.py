@@ -23,7 +23,7 @@ from kv_connector.runtime.facade import Arrived, Failed, Granted, Released, Stop
 from kv_connector.sglang import endpoint, sender
 from kv_connector.sglang.exchange import MessengerLostError
 from sglang_loop.decode_engine import DecodeEngine
-from sglang_loop.network import Network
+from sglang_loop.network import Network, Session
 from sglang_loop.prefill_engine import EngineDiedError, PrefillEngine
 from sglang_loop.ranks import LOGGER, EnginePlan
 from sglang_loop.story import Ask, Story
@@ -32,6 +32,8 @@ HEALING_ROUNDS_MAX = 3000
 HEALING_SECONDS_MAX = 3000.0
 """Of the stories' clock: several times the longest limit."""
 REST_ROUNDS_MAX = 400
+PROOF_SECONDS_MAX = 100.0
+"""So long a request may wait once its prefiller is lost: a few rounds, which are up to 20 s apart."""
 IDLE_ROUNDS = 4
 """So many rounds without anything under way, and the clock is put forward."""
 EVENTS = {"Granted": Granted, "Stopped": Stopped, "Released": Released, "Arrived": Arrived, "Failed": Failed}
@@ -60,6 +62,7 @@ class World:
         self.violations: list[str] = []
         self.drawn = random.Random(f"rounds of {story.seed}")
         self.network = Network(self.drawn, story.limits, self.report)
+        self.network.proof_seconds = story.proof_seconds
         self.plans: dict[str, EnginePlan] = {each.name: each for each in (*story.prefillers, *story.decoders)}
         self.engines: dict[str, Engine] = {}
         self._starts = itertools.count(1)
@@ -146,6 +149,15 @@ class World:
         limits = any("SGLANG_DISAGGREGATION" in sentence for sentences in ask.notes.values() for sentence in sentences)
         return limits and any(other.blame for other in self.story.asks)
 
+    def _check_proofs(self) -> None:
+        """Only pages wait for the proof that nothing writes to them; the request does not."""
+        for engine in self.engines.values():
+            if isinstance(engine, DecodeEngine) and engine.plan.name not in self._paused:
+                for fetching in [each for rank in engine.ranks for each in rank.messenger.fetches.open.values()]:
+                    waited = self.network.now - fetching.quarantined_at
+                    if fetching.quarantined and waited > PROOF_SECONDS_MAX and fetching.row_lease in engine.transfers:
+                        self.report("waits for a proof", f"{fetching.row_lease.ask}, for {waited:.0f} s")
+
     def _check_rest(self) -> None:
         held: list[str] = []
         for _ in range(REST_ROUNDS_MAX):
@@ -176,6 +188,7 @@ class World:
             moved |= engine.tick(self.story.share)
             moved |= self.network.tick(self.story.share)
         self._note_blame()
+        self._check_proofs()
         self._idle = 0 if moved or before != self._progress() else self._idle + 1
         over = self._idle - IDLE_ROUNDS - int(20 * self.story.skips)
         limit = 0.2 if self._back or not self._heals else 20.0  # what is still to come comes within seconds
@@ -291,6 +304,11 @@ class World:
 
     def _note_blame(self) -> None:
         """What a fault has turned out to concern."""
+        for session in self.network.sessions:
+            if (
+                session.over and session.prefiller is not None
+            ):  # a request that comes before both sides know is lost too
+                self._blame("its link was lost", partial(_is_between, session))
         for engine in self.engines.values():
             if self._is_lost(engine):
                 self._blame("a messenger was lost", partial(_is_at, engine.plan.name))
@@ -325,8 +343,7 @@ class World:
             sending = [write.delivery.grant.session for write in self.network.writes]
             sessions = [session for session in sessions if session in sending] or sessions
             session = sessions[number % len(sessions)]
-            sides = (session.address[0], session.decoder.address[0])
-            self._blame("its link was lost", lambda ask: (ask.prefiller, ask.decoder) == sides)
+            self._blame("its link was lost", partial(_is_between, session))
             self.network.end(session)
 
     def _pause(self, _engine: Engine, _messenger: Any, number: int) -> None:
@@ -388,6 +405,10 @@ class _Leg:
 
 def _is_at(name: str, ask: Ask) -> bool:
     return name in (ask.prefiller, ask.decoder)
+
+
+def _is_between(session: Session, ask: Ask) -> bool:
+    return (ask.prefiller, ask.decoder) == (session.address[0], session.decoder.address[0])
 
 
 def _has_room_of(rooms: set[str], ask: Ask) -> bool:
