@@ -40,7 +40,8 @@ class Page:
                 status = 403 if page.refuses else 200 if shown or not page.key else 401
                 self.send_response(status)
                 self.end_headers()
-                self.wfile.write(b"no browser may drain it\n")
+                given = b"draining: yes\n" if self.path == "/drain" else b"not draining: yes\n"
+                self.wfile.write(given if status == 200 else b"no browser may drain it\n")
                 if status == 200:
                     page.drained = self.path == "/drain"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from kv_connector.cli.main import main
 from kv_connector.cli.timelines import fetches, prefills, timelines
 
 
@@ -70,3 +72,37 @@ def test_a_line_that_only_looks_like_one_hides_no_other(text: str) -> None:
 
 def test_both_sides_lines_come_in_the_logs_order() -> None:
     assert [type(found).__name__ for found in timelines(FETCH + PREFILL)] == ["FetchTimeline", "PrefillTimeline"]
+
+
+WRONG = (None, True, "5", 5, 0.5, [], {}, [5], 1 << 63, -(1 << 63), float("nan"), float("inf"))
+
+
+@pytest.mark.parametrize("begin", [PREFILL, FETCH], ids=["prefiller", "decoder"])
+def test_should_skip_lines_with_a_value_of_another_type(begin: str, tmp_path: Path) -> None:
+    """Each field in turn has each other value: what is taken can be printed and drawn."""
+    fields = json.loads(begin[begin.index("{") :])
+    other = FETCH if begin is PREFILL else PREFILL
+    for name in fields:
+        for value in WRONG:
+            log = tmp_path / "log"
+            log.write_text(other + line(**{**fields, name: value}))
+            files = [str(tmp_path / "transfer.svg"), str(tmp_path / "trace.json")]
+            assert main(["timeline", str(log), "--svg", files[0], "--perfetto", files[1]]) in (0, 1)
+
+
+@pytest.mark.parametrize("days", [0, 1, 30_000])
+def test_should_draw_what_two_clocks_stamped(days: int, tmp_path: Path) -> None:
+    """The logs of two machines by mistake, and a transfer that took no time at all."""
+    late_ns = 86_400 * 10**9 * days
+    sent = line(transfer="t", side="prefiller", transport="tcp", chunks=[chunk(0, (100, 100), [100])])
+    log = tmp_path / "log"
+    log.write_text(sent + line(transfer="t", side="decoder", pages=1, bytes=1, grantedNs=100, readyNs=100 + late_ns))
+    assert main(["timeline", str(log), "--svg", str(tmp_path / "transfer.svg")]) == 0
+    assert (tmp_path / "transfer.svg").stat().st_size < 10_000
+
+
+def test_should_print_nothing_that_a_terminal_obeys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    log.write_text(line(transfer="\x1b[31m\x07t", side="decoder", pages=1, bytes=1, grantedNs=1, readyNs=2))
+    assert main(["timeline", str(log)]) == 0
+    assert capsys.readouterr().out.replace("\n", "").isprintable()

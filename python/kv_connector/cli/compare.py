@@ -7,6 +7,7 @@ then to the decoder alone under another ``cache_salt``, so that the decoder comp
 from __future__ import annotations
 
 import json
+import math
 import random
 import secrets
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.cli.engine_http import ask_json, ask_text
+from kv_connector.runtime.plain_http import shortened
 
 TOKEN_IDS = range(16, 250)
 """Ordinary tokens, or bytes, in the vocabulary of every model that is served; special tokens lie outside."""
@@ -161,11 +163,13 @@ def served_model(asked: Comparison) -> tuple[str, int]:
         longest_of = {
             str(model["id"]): int(model.get("max_model_len") or max(PASS_TOKENS)) for model in answered["data"]
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as other:
-        text = json.dumps(answered)[:200]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as other:
+        text = shortened(json.dumps(answered))
         raise ValueError(f"{asked.decoder}/v1/models answered {text}, expected an engine's list of models") from other
-    if not longest_of or asked.model not in ("", *longest_of):
-        known = ", ".join(longest_of) or "none"
+    if not longest_of:
+        raise ValueError(f"{asked.decoder}/v1/models names no model, expected an engine's list of models")
+    if asked.model not in ("", *longest_of):
+        known = ", ".join(longest_of)
         raise ValueError(f"--model is {asked.model!r}, expected one that the decoder serves: {known}")
     name = asked.model or next(iter(longest_of))
     return name, longest_of[name]
@@ -198,9 +202,12 @@ def answer_of(url: str, asked: Comparison, model: str, prompt: list[int], more: 
         spoken = answered["choices"][0]["logprobs"]
         chosen = tuple(float(value) for value in spoken["token_logprobs"])
         leads = tuple(lead_of(places) for places in spoken["top_logprobs"])
-        return Answer(tuple(str(token) for token in spoken["tokens"]), chosen, leads)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as missing:
-        text = json.dumps(answered)[:200]
+        tokens = tuple(str(token) for token in spoken["tokens"])
+        if not tokens or not len(tokens) == len(chosen) == len(leads) or not all(map(math.isfinite, chosen)):
+            raise ValueError("not one for each token")
+        return Answer(tokens, chosen, leads)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as missing:
+        text = shortened(json.dumps(answered))
         raise ValueError(
             f"{url} answered without log-probabilities, expected those of a completion: {text}"
         ) from missing
@@ -208,5 +215,5 @@ def answer_of(url: str, asked: Comparison, model: str, prompt: list[int], more: 
 
 def lead_of(places: dict[str, float]) -> float:
     """How much more probable the first choice is than the second, as a difference of logarithms."""
-    first, *others = sorted(places.values(), reverse=True)
-    return first - others[0] if others else float("inf")
+    first, *others = sorted(map(float, places.values()), reverse=True)
+    return first - others[0] if others else math.inf

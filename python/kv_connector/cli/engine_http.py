@@ -9,7 +9,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 from kv_connector.runtime import plain_http
 
-REASON_LENGTH_MAX = 300
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -18,10 +17,10 @@ def ask_json(url: str, path: str, body: dict[str, Any] | None, limit_seconds: fl
     text = _ask(url, path, body, limit_seconds)
     try:
         answer = json.loads(text)
-    except ValueError as garbled:
-        raise OSError(f"{url}{path} answered no JSON: {text[:REASON_LENGTH_MAX]}") from garbled
+    except (ValueError, RecursionError) as garbled:
+        raise OSError(f"{url}{path} answered no JSON: {plain_http.shortened(text)}") from garbled
     if not isinstance(answer, dict):
-        raise OSError(f"{url}{path} answered no JSON object: {text[:REASON_LENGTH_MAX]}")
+        raise OSError(f"{url}{path} answered no JSON object: {plain_http.shortened(text)}")
     return answer
 
 
@@ -53,5 +52,5 @@ def _ask(url: str, path: str, body: dict[str, Any] | None, limit_seconds: float)
     except OSError as failure:
         raise OSError(f"{asked} cannot be asked ({failure})") from failure
     if answer.status != HTTPStatus.OK:
-        raise OSError(f"{asked} answered {answer.status}: {answer.text[:REASON_LENGTH_MAX]}")
+        raise OSError(f"{asked} answered {answer.status}: {plain_http.shortened(answer.text)}")
     return answer.text

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from kv_connector.cli.protected_pages import OK, PAGE_LIMIT_SECONDS, open_page
-from kv_connector.runtime.plain_http import ask
+from kv_connector.runtime.plain_http import ask, shortened
 
 AT_REST = (
     "kv_messenger_fetches_open",
@@ -71,9 +71,13 @@ def read(page: str) -> str:
     except (OSError, ValueError) as failure:
         raise OSError(f"{url} cannot be read ({failure})") from failure
     if answer.status != OK:
-        raise OSError(f"{url} cannot be read ({answer.status}: {answer.text.strip()})")
-    if AT_REST[0] not in answer.text:
+        raise OSError(f"{url} cannot be read ({answer.status}: {shortened(answer.text)})")
+    shown = {line.rpartition(" ")[0] for line in answer.text.splitlines()}
+    missing = [name for name in AT_REST if name not in shown]
+    if len(missing) == len(AT_REST):
         raise OSError(f"{url} is not the page of a messenger")
+    if missing:
+        raise OSError(f"{url} shows no {missing[0]}, expected the whole page of a messenger")
     return answer.text
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from kv_connector._version import __version__
-from kv_connector.cli import bench, compare, doctor, given_options, ping, timeline
+from kv_connector.cli import bench, compare, doctor, given_options, ping, streams, timeline
 from kv_connector.cli.idle import drain, undrain, wait_idle
 from kv_connector.cli.protected_pages import show_key, show_state
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, Options
@@ -18,6 +19,8 @@ from kv_connector.exceptions import OptionError, PreflightError
 from kv_connector.runtime import preflight
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+INTERRUPTED = 128 + signal.SIGINT
+"""A shell's exit code of a command that Ctrl-C has ended."""
 KEY_NEEDED = (
     "It needs the shared secret in the environment as the engine has it (KV_MESSENGER_SECRET_FILE), or runs as the"
     " engine's user on its host."
@@ -25,7 +28,24 @@ KEY_NEEDED = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0, 1 for a problem of the machine, 2 for an error in the command."""
+    """Returns the exit code: 0, 1 for a problem of the machine or a peer, 2 for an error in the command.
+
+    130 after an interrupt; 1 also if nothing can be printed any more.
+    """
+    streams.prepare()
+    try:
+        status = run(arguments)
+        streams.flush()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    except streams.UnprintedError as unprinted:
+        return streams.give_up(unprinted)
+    return status
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Runs the command that the arguments name."""
     takes = parser()
     parsed, others = takes.parse_known_args(arguments)
     if parsed.command == "bench":
@@ -41,17 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command == "undrain":
         return undrain(parsed.metrics, sys.stderr.write)
     if parsed.command == "state":
-        return show_state(parsed.metrics, sys.stdout.write, sys.stderr.write)
+        return show_state(parsed.metrics, streams.say, sys.stderr.write)
     if parsed.command == "page-key":
-        return show_key(parsed.metrics, sys.stdout.write, sys.stderr.write)
+        return show_key(parsed.metrics, streams.say, sys.stderr.write)
     if parsed.command == "timeline":
         wanted = timeline.Wanted(parsed.svg, parsed.transfer, parsed.perfetto)
-        return timeline.report(parsed.logs, wanted, sys.stdout.write, sys.stderr.write)
+        return timeline.report(parsed.logs, wanted, streams.say, sys.stderr.write)
     if parsed.command == "ping":
         return ping_of(parsed)
     if parsed.command == "compare":
         return compare.run(comparison(parsed), say_at_once)
-    return doctor.report(options_reader(parsed), sys.stdout.write)
+    return doctor.report(options_reader(parsed), streams.say)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -161,7 +181,7 @@ def add_comparison(commands: Commands) -> None:
     command.add_argument("--model", default="", help="the model's name (the first that the decoder serves)")
     command.add_argument(
         "--lengths",
-        metavar="N,N,…",
+        metavar="N,N,...",
         type=numbers,
         default=(),
         help="prompt lengths in tokens (around the borders of pages and forward passes)",
@@ -239,11 +259,11 @@ def add_engine(command: argparse.ArgumentParser) -> None:
 
 def version() -> int:
     """Prints the versions; missing parts are named on standard error."""
-    sys.stdout.write(f"KV Messenger {__version__}\n")
+    streams.say(f"KV Messenger {__version__}\n")
     try:
-        sys.stdout.write(f"jar build {preflight.check_jar().build_id}\n")
+        streams.say(f"jar build {preflight.check_jar().build_id}\n")
         java = preflight.find_java("")
-        sys.stdout.write(f"Java {java.version} at {java.home}\n")
+        streams.say(f"Java {java.version} at {java.home}\n")
     except PreflightError as missing:
         sys.stderr.write(f"{missing}\n")
         return 1
@@ -274,8 +294,8 @@ def ping_of(parsed: argparse.Namespace) -> int:
 
 def say_at_once(text: str) -> None:
     """Prints and flushes, because what follows may take long and standard output may be a pipe."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    streams.say(text)
+    streams.flush()
 
 
 if __name__ == "__main__":

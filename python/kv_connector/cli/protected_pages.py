@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 
 from kv_connector.configuration import shared_secret
 from kv_connector.exceptions import OptionError
 from kv_connector.runtime import page_key
-from kv_connector.runtime.plain_http import Answer, ask
+from kv_connector.runtime.plain_http import Answer, ask, port_of, shortened
 
 PAGE_LIMIT_SECONDS = 5.0
 OK = 200
@@ -37,12 +38,32 @@ def open_page(method: str, page: str, path: str) -> str:
                 f"{url} cannot be reached ({failure}): look at metrics_host and metrics_port of the engine"
             ) from failure
         if answer.status == OK:
+            if not _is_messengers(path, answer.text):
+                raise OSError(
+                    f"{url} answers {shortened(answer.text)!r}, expected a messenger: look at metrics_host and"
+                    " metrics_port of the engine"
+                )
             return answer.text
         refused = refused or answer
         if answer.status != NO_KEY:
-            raise OSError(f"{url} refuses ({answer.status}: {answer.text.strip()}): look at the engine's log")
+            raise OSError(f"{url} refuses ({answer.status}: {shortened(answer.text)}): look at the engine's log")
     assert refused is not None
     raise OSError(f"{url} refuses ({refused.status}): {REMEDY}")
+
+
+def _is_messengers(path: str, text: str) -> bool:
+    """Whether a messenger gives this answer; another server may answer to anything, and means nothing by it."""
+    if path != "/state":
+        return text.startswith(_GIVEN[path])
+    try:
+        state = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(state, dict) and "peers" in state
+
+
+_GIVEN = {"/drain": "draining", "/undrain": "not draining"}
+"""How a messenger's answer begins."""
 
 
 def keys(page: str, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
@@ -53,9 +74,9 @@ def keys(page: str, environment: Mapping[str, str] = os.environ) -> Iterator[str
         secret = ""  # an unreadable file: the key may be kept on this host
     if secret:
         yield page_key.derived(secret)
-    port = page.rpartition(":")[2]
-    if port.isdecimal():
-        yield from page_key.kept(int(port))
+    port = port_of(page.rpartition(":")[2])
+    if port is not None:
+        yield from page_key.kept(port)
 
 
 def show_state(page: str, say: Callable[[str], object], complain: Callable[[str], object]) -> int:

@@ -62,7 +62,7 @@ def report(
         say(f"{line}\n")
     try:
         write(found, wanted)
-    except (OSError, LookupError) as refused:
+    except (OSError, LookupError, ValueError) as refused:  # a ValueError for a name that no file can have
         complain(f"{refused}\n")
         return 1
     return 0
@@ -137,7 +137,8 @@ def row(timeline: Timeline) -> tuple[str, ...]:
 
 
 def short(name: str) -> str:
-    """Shortens the name of a transfer for a table."""
+    """Shortens the name of a transfer for a table, without what a terminal would obey: clients name their requests."""
+    name = "".join(each if each.isprintable() else "?" for each in name)
     return name if len(name) <= NAME_LENGTH_MAX else f"…{name[1 - NAME_LENGTH_MAX :]}"
 
 

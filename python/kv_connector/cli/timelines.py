@@ -6,12 +6,15 @@ only between lines from the same machine; 0 means that a point was not reached. 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
+NUMBER_MAX = (1 << 63) - 1
+"""Of Java's clock and counters."""
 LINE = re.compile(r"kv_messenger timeline (\{.*\})")
 
 
@@ -142,11 +145,27 @@ def timelines(log: str) -> Iterator[Timeline]:
     """
     for match in LINE.finditer(log):
         try:
-            fields = json.loads(match.group(1))
-            found = PrefillTimeline.parse(fields) if fields["side"] == "prefiller" else FetchTimeline.parse(fields)
+            read = json.loads(match.group(1))
+            found = PrefillTimeline.parse(read) if read["side"] == "prefiller" else FetchTimeline.parse(read)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
-        yield found
+        if _is_sound(found):
+            yield found
+
+
+def _is_sound(found: Any) -> bool:
+    """Whether each field has its type, as in lines that a messenger wrote."""
+    for field in dataclasses.fields(found):
+        value = getattr(found, field.name)
+        if isinstance(value, tuple):
+            if not all(map(_is_sound, value)):
+                return False
+        elif field.type == "str":
+            if not isinstance(value, str):
+                return False
+        elif type(value) is not int or abs(value) > NUMBER_MAX:
+            return False
+    return True
 
 
 def prefills(log: str) -> dict[str, PrefillTimeline]:

@@ -51,10 +51,9 @@ def picture(prefill: PrefillTimeline, fetch: FetchTimeline) -> str:
     """The SVG of one transfer whose two sides were on one machine."""
     chunks = prefill.computed()
     layers = sorted({layer.layer for chunk in chunks for layer in chunk.layers})
-    axis = _Axis(
-        start_ns=min(fetch.granted_ns, *(chunk.forward_start_ns for chunk in chunks)),
-        end_ns=max(fetch.ready_ns, *(chunk.forward_end_ns for chunk in chunks)),
-    )
+    start_ns = min(fetch.granted_ns, *(chunk.forward_start_ns for chunk in chunks))
+    end_ns = max(fetch.ready_ns, *(chunk.forward_end_ns for chunk in chunks))
+    axis = _Axis(start_ns, max(end_ns, start_ns + 1))
     rows = 2 + len(layers)
     height = TOP + rows * ROW + 34
     parts = [
@@ -86,7 +85,8 @@ def _subtitle(prefill: PrefillTimeline, fetch: FetchTimeline) -> str:
 
 
 def _grid(axis: _Axis, height: int) -> Iterator[str]:
-    step = next(step for step in GRID_MS if axis.length_ms() / step <= GRID_LINES_MAX or step == GRID_MS[-1])
+    fitting = [step for step in GRID_MS if axis.length_ms() / step <= GRID_LINES_MAX]
+    step = fitting[0] if fitting else 1 + int(axis.length_ms()) // GRID_LINES_MAX
     for tick in range(0, int(axis.length_ms()) + 1, step):
         x = axis.pixel(axis.start_ns + tick * 1_000_000)
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{height - 24}"/>'

@@ -1,22 +1,26 @@
 """HTTP to this engine's own parts and its peers: never by way of a proxy, and nothing of the user's environment counts.
 
 ``urllib`` and ``requests`` obey ``http_proxy`` and its like, and ``requests`` reads ``.netrc`` too. Pods behind a
-corporate proxy have those variables set, and a proxy knows no pod. Of a name every address is tried.
+corporate proxy have those variables set, and a proxy knows no pod. Of a name every address is tried. The limit is that
+of the whole answer: a server that sends a byte a second has no longer than one that sends none.
 """
 
 from __future__ import annotations
 
 import http.client
+import io
 import socket
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 ANSWER_BYTES_MAX = 64 << 20
 """More than any page of a messenger or a bootstrap server has."""
 PORT_MAX = 65_535
+REASON_LENGTH_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +41,41 @@ def ask(
 ) -> Answer:
     """One request on a connection of its own, without redirects. Raises OSError or ValueError with a reason."""
     parts = urlsplit(url)
-    host, _, port = parts.netloc.rpartition(":")
-    if parts.scheme not in _CONNECTIONS or not host or not port.isdecimal() or int(port) > PORT_MAX:
+    host, _, text = parts.netloc.rpartition(":")
+    port = port_of(text)
+    if parts.scheme not in _CONNECTIONS or not host or port is None:
         raise ValueError("expected HOST:PORT")
     target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
     name = host.removeprefix("[").removesuffix("]")
     try:
-        connection = _CONNECTIONS[parts.scheme](name, int(port), timeout=limit_seconds)
+        connection = _CONNECTIONS[parts.scheme](name, port, timeout=limit_seconds)
     except http.client.InvalidURL as wrong:  # a space in the name; no ValueError
         raise ValueError("expected HOST:PORT") from wrong
     try:
         connection.request(method, target, body, dict(headers or {}))
         answer = connection.getresponse()
-        return Answer(answer.status, answer.read(ANSWER_BYTES_MAX).decode(errors="replace"))
+        text = answer.read(ANSWER_BYTES_MAX).decode(errors="replace")
+        if answer.length:  # a short read is no error to http.client
+            raise OSError(f"the answer is not whole: {answer.length} bytes of it are missing")
+        return Answer(answer.status, text)
+    except TimeoutError as late:
+        raise OSError(f"no whole answer within {limit_seconds:g} s") from late
     except http.client.HTTPException as broken:
         raise OSError(f"no HTTP answer: {type(broken).__name__}") from broken
     finally:
         connection.close()
+
+
+def shortened(text: str) -> str:
+    """A server's own words for an error message: not too long, and nothing that a terminal obeys."""
+    shown = "".join(each if each.isprintable() else " " for each in text[: 2 * REASON_LENGTH_MAX].strip())
+    return f"{shown[:REASON_LENGTH_MAX]}…" if len(text.strip()) > REASON_LENGTH_MAX else shown
+
+
+def port_of(text: str) -> int | None:
+    """The port in a text of digits; None if it names none."""
+    is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(PORT_MAX))
+    return int(text) if is_short and int(text) <= PORT_MAX else None
 
 
 def connect(host: str, port: int, limit_seconds: float) -> socket.socket:
@@ -80,18 +102,67 @@ def connect(host: str, port: int, limit_seconds: float) -> socket.socket:
 
 class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
-        self.sock = _connected(self)
+        self.sock = _Timed(*_connected(self))
 
 
 class _TlsConnection(http.client.HTTPSConnection):
     def connect(self) -> None:
-        self.sock = ssl.create_default_context().wrap_socket(_connected(self), server_hostname=self.host)
+        end, deadline = _connected(self)
+        end.settimeout(_left(deadline))
+        self.sock = _Timed(ssl.create_default_context().wrap_socket(end, server_hostname=self.host), deadline)
 
 
-def _connected(connection: http.client.HTTPConnection) -> socket.socket:
+class _Timed:
+    """The part of a socket that http.client uses, with one deadline for all that it does."""
+
+    def __init__(self, end: socket.socket, deadline: float) -> None:
+        self._end = end
+        self._deadline = deadline
+
+    def sendall(self, sent: bytes) -> None:
+        self._end.settimeout(_left(self._deadline))
+        self._end.sendall(sent)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        assert mode == "rb"
+        return io.BufferedReader(_Reader(self._end, self._deadline))
+
+    def close(self) -> None:
+        self._end.close()
+
+
+class _Reader(io.RawIOBase):
+    """What the server sends. It keeps the socket open until it is closed itself, as a file of a socket does."""
+
+    def __init__(self, end: socket.socket, deadline: float) -> None:
+        self._end = end
+        self._deadline = deadline
+        self._file = end.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._end.settimeout(_left(self._deadline))
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _connected(connection: http.client.HTTPConnection) -> tuple[socket.socket, float]:
     limit_seconds = connection.timeout
     assert isinstance(limit_seconds, float | int)
-    return connect(connection.host, connection.port, limit_seconds)
+    deadline = time.monotonic() + limit_seconds
+    return connect(connection.host, connection.port, limit_seconds), deadline
 
 
 _CONNECTIONS: dict[str, type[http.client.HTTPConnection]] = {"http": _Connection, "https": _TlsConnection}
