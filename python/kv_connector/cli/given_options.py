@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kv_connector.configuration.option_values import shown
 from kv_connector.configuration.options import OPTION_SPECS, PREFILLER_PORT, VLLM_OPTIONS_PLACE, Options, check_options
 from kv_connector.exceptions import OptionError
 from kv_connector.sglang import engine_facts as sglang_facts
@@ -28,7 +29,7 @@ def of_vllm(text: str) -> Options:
         )
     if transfer.get("kv_connector") != CONNECTOR_NAME:
         raise OptionError(
-            f"kv_connector is {transfer.get('kv_connector')!r}, expected {CONNECTOR_NAME!r}: set it, or pass the"
+            f"kv_connector is {shown(transfer.get('kv_connector'))}, expected {CONNECTOR_NAME!r}: set it, or pass the"
             f" part of {ARGUMENT} that is for this connector"
         )
     transfer_config = SimpleNamespace(
@@ -56,8 +57,9 @@ def _content(text: str) -> Any:
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, ValueError) as failure:  # a ValueError for no UTF-8, and for a name that no file can have
+            reason = failure.strerror if isinstance(failure, OSError) else failure
             raise OptionError(
-                f"{ARGUMENT} is {text!r}, which is neither a JSON object nor a file that can be read ({failure}):"
+                f"{ARGUMENT} is {shown(text)}, which is neither a JSON object nor a file that can be read ({reason}):"
                 " pass what vllm serve is given, in single quotes"
             ) from failure
     try:
@@ -70,5 +72,5 @@ def _content(text: str) -> Any:
 
 def _object(what: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise OptionError(f"{what} is {value!r}, expected a JSON object")
+        raise OptionError(f"{what} is {shown(value)}, expected a JSON object")
     return value

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from kv_connector.configuration import shared_secret as secrets
 from kv_connector.configuration.host_addresses import is_any_address, is_loopback, says_loopback
+from kv_connector.configuration.option_values import shown
 from kv_connector.exceptions import OptionError
 
 if TYPE_CHECKING:
     from kv_connector.configuration.options import Options
 
+PORT_MAX = 65_535
 HOSTS_MAX = 8
 """Of data_hosts and of verbs_devices."""
 
@@ -37,6 +40,7 @@ def check_together(options: Options, *, place: str) -> None:
         )
     _check_data_hosts(options, place)
     _check_advertised_ports(options)
+    _check_ports(options)
     _check_verbs_devices(options, place)
     if options.engine_api_url and not options.engine_api_url.startswith(("http://", "https://")):
         raise OptionError(
@@ -54,7 +58,7 @@ def _check_data_hosts(options: Options, place: str) -> None:
     hosts = options.data_hosts
     if len(hosts) > HOSTS_MAX or len(set(hosts)) < len(hosts):
         raise OptionError(
-            f"option 'data_hosts' is {list(hosts)!r}, expected at most {HOSTS_MAX} addresses, each once: fix it"
+            f"option 'data_hosts' is {shown(list(hosts))}, expected at most {HOSTS_MAX} addresses, each once: fix it"
             f" in {place}"
         )
     for host in hosts:
@@ -80,20 +84,45 @@ def _check_advertised_ports(options: Options) -> None:
     ports = options.advertise_data_ports
     if ports and not options.data_port:
         raise OptionError(
-            f"option 'advertise_data_ports' is {list(ports)!r}, and 'data_port' is 0, any free port: set data_port to"
-            " the port that is forwarded to"
+            f"option 'advertise_data_ports' is {shown(list(ports))}, and 'data_port' is 0, any free port: set"
+            " data_port to the port that is forwarded to"
         )
     if len(ports) > 1 and len(ports) != len(options.data_hosts):
         raise OptionError(
-            f"option 'advertise_data_ports' is {list(ports)!r}, and 'data_hosts' names {len(options.data_hosts)}"
+            f"option 'advertise_data_ports' is {shown(list(ports))}, and 'data_hosts' names {len(options.data_hosts)}"
             " addresses, expected one port, or one for each address: name as many"
         )
+
+
+def _check_ports(options: Options) -> None:
+    """A port that two options name would be said to be in use, and nothing else has it."""
+    hosts = {"data_port": options.listen_host, "metrics_port": options.metrics_host}
+    if options.role != "decoder":
+        hosts = {"listen_port": options.listen_host, **hosts}
+    for one, other in itertools.combinations(hosts, 2):
+        port = getattr(options, one)
+        meet = hosts[one] == hosts[other] or any(is_any_address(host) for host in (hosts[one], hosts[other]))
+        if port > 0 and port == getattr(options, other) and meet:
+            raise OptionError(f"options '{one}' and '{other}' are both {port}, expected a port for each: change one")
+
+
+def check_rank_ports(options: Options, rank_index: int) -> None:
+    """Raises :class:`OptionError` if a rank's port, which follows from the first rank's, is none."""
+    for name in ("listen_port", "data_port", "metrics_port", "advertise_port", "advertise_data_ports"):
+        value = getattr(options, name)
+        for port in value if isinstance(value, tuple) else (value,):
+            if port > PORT_MAX - rank_index:
+                most = PORT_MAX - rank_index
+                raise OptionError(
+                    f"option {name!r} is {port}, and the engine's messenger number {rank_index} would have"
+                    f" {port + rank_index}, expected at most {PORT_MAX}: choose a port of {most} or less"
+                )
 
 
 def _check_verbs_devices(options: Options, place: str) -> None:
     devices = options.verbs_devices
     if len(devices) > HOSTS_MAX or len(set(devices)) < len(devices) or "" in devices:
         raise OptionError(
-            f"option 'verbs_devices' is {list(devices)!r}, expected at most {HOSTS_MAX} names, each once: fix it"
+            f"option 'verbs_devices' is {shown(list(devices))}, expected at most {HOSTS_MAX} names, each once: fix it"
             f" in {place}"
         )

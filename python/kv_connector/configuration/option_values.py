@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Sequence
 
 from kv_connector.configuration import option_variables
 from kv_connector.exceptions import OptionError
+
+TEXT_LENGTH_MAX = 4096
+"""The longest path that Linux takes; names, addresses and secrets are shorter."""
+SHOWN_LENGTH_MAX = 200
+"""Of a value in an error message."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ def checked(place: Place, spec: OptionSpec, value: object) -> object:
         case "string":
             if not isinstance(value, str):
                 raise _wrong(place, spec, value, "a string")
+            _check_text(place, spec, value)
             return value
         case "choice":
             if value not in spec.choices:
@@ -65,8 +72,9 @@ def checked(place: Place, spec: OptionSpec, value: object) -> object:
                 raise _wrong(place, spec, value, "an integer")
             return _in_range(place, spec, value)
         case "seconds":
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if not _is_number(value):
                 raise _wrong(place, spec, value, "a number of seconds")
+            assert isinstance(value, int | float)
             return float(_in_range(place, spec, value))
         case "list of strings":
             return _checked_texts(place, spec, value)
@@ -74,10 +82,42 @@ def checked(place: Place, spec: OptionSpec, value: object) -> object:
             return _checked_integers(place, spec, value)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def _check_text(place: Place, spec: OptionSpec, text: str) -> None:
+    """Refuses what no path, name, address or secret is, so that no later check has to foresee it."""
+    if len(text) > TEXT_LENGTH_MAX:
+        raise _wrong(place, spec, text, f"at most {TEXT_LENGTH_MAX} characters ({len(text)} are given)")
+    if not encodable(text):
+        raise _wrong(place, spec, text, "UTF-8 text")
+    if not spec.secret and any(ord(character) < ord(" ") for character in text):
+        raise _wrong(place, spec, text, "text without control characters such as a line end")
+
+
+def encodable(text: str) -> bool:
+    """Whether it is UTF-8: bytes of the environment that are not, and half of a JSON escape, are lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(value: object) -> str:
+    """The value for an error message, shortened."""
+    shortener = reprlib.Repr()
+    shortener.maxstring = shortener.maxother = SHOWN_LENGTH_MAX
+    return shortener.repr(value)
+
+
 def _checked_texts(place: Place, spec: OptionSpec, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
         raise _wrong(place, spec, value, "a list of strings")
     texts = tuple(value)
+    for text in texts:
+        _check_text(place, spec, text)
     if spec.choices and (not texts or len(set(texts)) < len(texts) or not set(texts) <= set(spec.choices)):
         raise _wrong(place, spec, value, f"a list with one or more of {', '.join(spec.choices)}, each once")
     return texts
@@ -99,5 +139,7 @@ def _in_range(place: Place, spec: OptionSpec, value: int | float) -> int | float
 
 
 def _wrong(place: Place, spec: OptionSpec, value: object, expected: str) -> OptionError:
-    seen = "of another type" if spec.secret else repr(value)
+    seen = shown(value)
+    if spec.secret:
+        seen = "not shown" if isinstance(value, str) else "of another type"
     return OptionError(f"{place.subject} is {seen}, expected {expected}: {place.remedy}")

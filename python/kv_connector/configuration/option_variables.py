@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from kv_connector.exceptions import OptionError
@@ -38,6 +39,14 @@ def given_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dict[
     """The options that are set by variables, converted to their types but not checked further; raises OptionError."""
     given = {name: (variable_of(name), kind) for name, kind in kinds.items() if environment.get(variable_of(name), "")}
     return {name: _value(variable, kind, environment[variable]) for name, (variable, kind) in given.items()}
+
+
+def places(sentence: str, of_variables: Iterable[str]) -> str:
+    """What to add to an error message about options that variables have set: else it would name the wrong place."""
+    named = [variable_of(name) for name in sorted(of_variables) if re.search(rf"\b{name}\b", sentence)]
+    return (
+        f" ({' and '.join(named)} of the environment {'sets it' if len(named) == 1 else 'set them'})" if named else ""
+    )
 
 
 def unknown_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dict[str, str]:
@@ -91,9 +100,11 @@ def _texts(variable: str, text: str) -> list[object]:
         return [part.strip() for part in text.split(",")]
     try:
         return list(json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _wrong(variable, text, "strings with commas between them, or a JSON list of strings") from None
 
 
 def _wrong(variable: str, text: str, expected: str) -> OptionError:
-    return OptionError(f"environment variable {variable} is {text!r}, expected {expected}: fix it, or unset it")
+    return OptionError(
+        f"environment variable {variable} is {reprlib.repr(text)}, expected {expected}: fix it, or unset it"
+    )

@@ -39,7 +39,7 @@ MESSENGER_PER = ("node", "rank")
 PREFILLER_PORT = 14579
 """vLLM's own default for ``kv_port``."""
 
-_PORT_MAX = 65_535
+_PORT_MAX = option_rules.PORT_MAX
 _METRICS_PEERS_MAX = 1_024
 _WAIT_MAX_SECONDS = 86_400.0
 _UNHEARD_LIMIT_SECONDS = 8.0
@@ -329,7 +329,11 @@ class Options:
     )
 
     def of_rank(self, rank_index: int) -> Options:
-        """The options of one of an engine's ranks: fixed ports are increased by the rank's index."""
+        """The options of one of an engine's ranks: fixed ports are increased by the rank's index.
+
+        Raises OptionError for a rank whose port is none.
+        """
+        option_rules.check_rank_ports(self, rank_index)
         return dataclasses.replace(
             self,
             listen_port=self.listen_port + rank_index if self.listen_port > 0 else self.listen_port,
@@ -391,15 +395,28 @@ def parse_options(
     """
     if role not in get_args(Role):
         raise OptionError(f"role is {role!r}, expected one of {', '.join(get_args(Role))}")
-    values: dict[str, Any] = {"listen_port": 0 if role == "decoder" else kv_port}
+    values: dict[str, Any] = {"listen_port": 0 if role == "decoder" else _checked_kv_port(kv_port)}
     for name, value in given.items():
         spec = OPTION_SPECS.get(name)
         if spec is None:
             raise OptionError(_unknown(name))
         values[name] = checked(Place.configuration(name, VLLM_OPTIONS_PLACE), spec, value)
-    for name, value in option_variables.given_in(_KINDS, environment).items():
-        if name not in given:
+    of_variables = option_variables.given_in(_KINDS, environment)
+    for name, value in of_variables.items():
+        if name in given:
+            _warn_of_overruled_variable(name, value, values[name])
+        else:
             values[name] = checked(Place.variable(name), OPTION_SPECS[name], value)
+    try:
+        return _together(values, role, engine_id, environment, outward)
+    except OptionError as wrong:
+        raise OptionError(f"{wrong}{option_variables.places(str(wrong), of_variables.keys() - given.keys())}") from None
+
+
+def _together(
+    values: dict[str, Any], role: Role, engine_id: str, environment: Mapping[str, str], outward: Callable[[], str]
+) -> Options:
+    """The options of values that are right each by itself; raises OptionError if they do not fit together."""
     _merge_verbs_devices(values)
     if values.get("gpu", GPU[0]) != GPU[0]:
         values.setdefault("transports", TRANSPORTS_ON_A_GPU)
@@ -419,6 +436,10 @@ def parse_options(
     return options
 
 
+def _checked_kv_port(kv_port: object) -> object:
+    return checked(Place("kv_port", "fix it beside kv_connector"), OPTION_SPECS["listen_port"], kv_port)
+
+
 _warned: set[str] = set()
 
 
@@ -428,6 +449,14 @@ def _warn_of_unknown_variables(environment: Mapping[str, str]) -> None:
         if sentence not in _warned:
             _warned.add(sentence)
             logger.warning("%s", sentence)
+
+
+def _warn_of_overruled_variable(name: str, value: object, used: object) -> None:
+    """Once for each in a process, if the two differ."""
+    variable = option_variables.variable_of(name)
+    if (tuple(value) if isinstance(value, list) else value) != used and variable not in _warned:
+        _warned.add(variable)
+        logger.warning("environment variable %s changes nothing: option %r is set in the configuration", variable, name)
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:

@@ -7,12 +7,14 @@ example) or an environment variable is the better place; the option itself is fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
+from kv_connector.configuration import small_files
+from kv_connector.configuration.option_values import encodable, shown
 from kv_connector.exceptions import OptionError
 
 SECRET_VARIABLE = "KV_MESSENGER_SECRET"
 SECRET_FILE_VARIABLE = "KV_MESSENGER_SECRET_FILE"
+SECRET_BYTES_MAX = 4096
 SECRET_BYTES_MIN = 16
 """The minimum beyond loopback: the handshake permits offline guessing, so a secret must be too long to guess."""
 
@@ -22,14 +24,21 @@ def find_secret(option: str, file_option: str, environment: Mapping[str, str]) -
     if option and file_option:
         raise OptionError("options 'shared_secret' and 'shared_secret_file' are both set, expected one of them")
     if option:
-        return option
+        return _whole("option 'shared_secret'", option)
     if file_option:
         return _read("option 'shared_secret_file'", file_option)
     if environment.get(SECRET_VARIABLE):
-        return environment[SECRET_VARIABLE]
+        return _whole(f"environment variable {SECRET_VARIABLE}", environment[SECRET_VARIABLE])
     if environment.get(SECRET_FILE_VARIABLE):
-        return _read(SECRET_FILE_VARIABLE, environment[SECRET_FILE_VARIABLE])
+        return _read(f"environment variable {SECRET_FILE_VARIABLE}", environment[SECRET_FILE_VARIABLE])
     return ""
+
+
+def _whole(source: str, secret: str) -> str:
+    """Without the line end that a file has and a variable made of that file, so that both name one secret."""
+    if not encodable(secret):
+        raise OptionError(f"{source} is no UTF-8 text, expected some: make a secret with 'openssl rand -hex 32'")
+    return secret.rstrip("\r\n")
 
 
 def check_length(secret: str, listen_host: str) -> None:
@@ -44,12 +53,12 @@ def check_length(secret: str, listen_host: str) -> None:
 
 def _read(source: str, path: str) -> str:
     try:
-        secret = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as failure:
+        secret = small_files.read(path, SECRET_BYTES_MAX).decode().rstrip("\r\n")
+    except (OSError, UnicodeError) as failure:
         reason = failure.strerror if isinstance(failure, OSError) else "not UTF-8 text"
         raise OptionError(
-            f"{source} is {path!r}, which cannot be read ({reason}), expected a file with the secret in it"
+            f"{source} is {shown(path)}, which cannot be read ({reason}), expected a file with the secret in it"
         ) from failure
     if not secret:
-        raise OptionError(f"{source} is {path!r}, which is empty, expected a file with the secret in it")
+        raise OptionError(f"{source} is {shown(path)}, which is empty, expected a file with the secret in it")
     return secret

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
+from kv_connector.configuration import small_files
 from kv_connector.exceptions import OptionError
+
+PEM_BYTES_MAX = 16 << 20
+"""More than any bundle of authorities."""
 
 
 def check(paths: Mapping[str, str]) -> None:
@@ -23,7 +26,7 @@ def check(paths: Mapping[str, str]) -> None:
 
 def _require_pem(name: str, path: str) -> None:
     try:
-        found = b"-----BEGIN " in Path(path).read_bytes()
+        found = b"-----BEGIN " in small_files.read(path, PEM_BYTES_MAX)
     except OSError as failure:
         raise OptionError(
             f"option {name!r} is {path!r}, which cannot be read ({failure.strerror}), expected a PEM file"

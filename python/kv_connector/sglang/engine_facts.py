@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from kv_connector.configuration.option_values import shown
 from kv_connector.configuration.option_variables import variable_of
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 from kv_connector.exceptions import OptionError
@@ -115,19 +116,19 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
     text = environment.get(OPTIONS_VARIABLE, "")
     try:
         given = json.loads(text) if text else {}
-    except json.JSONDecodeError as fault:
+    except (ValueError, RecursionError) as fault:  # a ValueError also for a number of thousands of digits
         raise OptionError(
             f'{OPTIONS_VARIABLE} is not JSON ({fault}), expected an object like \'{{"listen_host": "10.0.0.1"}}\''
         ) from fault
     if not isinstance(given, dict):
-        raise OptionError(f"{OPTIONS_VARIABLE} is {given!r}, expected a JSON object of options")
+        raise OptionError(f"{OPTIONS_VARIABLE} is {shown(given)}, expected a JSON object of options")
     for name, (only, why) in _LEFT_TO_SGLANG.items():
         variable = variable_of(name)
         expected = "nothing" if only is None else f"{only!r} or nothing"
         if given.get(name, only) != only:
-            raise OptionError(f"{OPTIONS_VARIABLE} has {name} {given[name]!r}, expected {expected}, because {why}")
+            raise OptionError(f"{OPTIONS_VARIABLE} has {name} {shown(given[name])}, expected {expected}, because {why}")
         if environment.get(variable) not in (None, "", only):
-            raise OptionError(f"{variable} is {environment[variable]!r}, expected {expected}, because {why}")
+            raise OptionError(f"{variable} is {shown(environment[variable])}, expected {expected}, because {why}")
     place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
     options = _parse(given, mode, f"sglang-{mode}-{os.getpid()}-{place}", environment)
     if options.unheard_limit_seconds:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kv_connector.configuration.option_values import shown
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 from kv_connector.exceptions import OptionError
 from kv_connector.memory.handover import why_memory_cannot_be_shared
@@ -45,9 +46,9 @@ class EngineFacts:
 def read_options(vllm_config: Any) -> Options:
     """Parses the user's options; raises OptionError."""
     transfer = vllm_config.kv_transfer_config
-    role = _ROLES.get(transfer.kv_role)
+    role = _ROLES.get(transfer.kv_role) if isinstance(transfer.kv_role, str) else None
     if role is None:
-        raise OptionError(f"kv_role is {transfer.kv_role!r}, expected one of {', '.join(_ROLES)}")
+        raise OptionError(f"kv_role is {shown(transfer.kv_role)}, expected one of {', '.join(_ROLES)}")
     if os.environ.get(SGLANG_OPTIONS_VARIABLE):
         logger.warning(
             "%s is set, which SGLang reads: vLLM's options go into %s", SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE
