@@ -130,3 +130,17 @@ def test_documented_commands_reach_the_pages_of_the_manifests(page: str) -> None
     for pod, port in re.findall(r"kubectl port-forward (\S+) (\d+)", text):
         component = pod.rpartition("-")[0]
         assert int(port) in {one["containerPort"] for one in container(component)["ports"]}
+
+
+def test_documented_comparison_reaches_what_the_manifests_open() -> None:
+    """By the names and ports of the services, from a pod that the policies let through."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"kubectl exec (\S+)-\d -- kv-messenger compare http://(\S+):(\d+) http://(\S+):(\d+)`", text)
+    pod, router, router_port, decoder, decoder_port = found
+    assert int(router_port) in {port["port"] for port in of("router", "Service", router)["spec"]["ports"]}
+    assert f"--port={decoder_port}" in container("decoder")["args"]
+    policies = {
+        document["metadata"]["name"] for document in documents(ROOT / "examples" / "kubernetes" / "network-policy.yaml")
+    }
+    assert router not in policies, "any pod reaches it"
+    assert (pod, decoder) == ("decoder", "127.0.0.1"), "only the router's pods reach a decoder's API from outside"
