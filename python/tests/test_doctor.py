@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -198,6 +200,11 @@ def test_should_never_say_the_secret() -> None:
     ("extra", "what", "sentence"),
     [
         ({"listen_host": NOT_OF_THIS_MACHINE}, "listen_port", "Cannot assign requested address  set listen_host to an"),
+        (
+            {"listen_host": "a..b"},
+            "listen_port",
+            "listen_host 'a..b' is unknown (it is no name)  set listen_host to",
+        ),
         ({"listen_host": "no.such.host.invalid"}, "data_port", "listen_host 'no.such.host.invalid' is unknown ("),
         ({"metrics_host": NOT_OF_THIS_MACHINE}, "metrics_port", "set metrics_host to an address of this machine"),
     ],
@@ -225,7 +232,7 @@ def test_should_see_that_two_options_name_one_port() -> None:
     with socket.socket() as other:
         other.bind((LOOPBACK, 0))
         number = other.getsockname()[1]
-    options = given_options.of_vllm(transfer_config({"listen_port": number, "data_port": number}))
+    options = dataclasses.replace(given_options.of_vllm(transfer_config({"listen_port": number})), data_port=number)
     levels = {finding.what: finding.level for finding in machine.ports(options)}
     assert levels == {"listen_port": "ok", "data_port": "fail", "metrics_port": "ok"}
 
@@ -403,3 +410,36 @@ def test_should_show_what_the_jvm_printed_on_standard_output(monkeypatch: pytest
 
     monkeypatch.setattr(subprocess, "run", ended)
     assert "(Could not reserve enough space for code cache)" in doctor.probe(check_options({}))["error"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "has_remedy"),
+    [
+        ("Could not allocate compressed class space: 1073741824 bytes", True),
+        ("Could not reserve enough space for object heap", True),
+        ("os::commit_memory failed; error='Cannot allocate memory' (errno=12)", True),
+        ("Unrecognized VM option 'NoSuch'", False),
+    ],
+)
+def test_should_say_what_limits_memory(printed: str, has_remedy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.CompletedProcess([], 1, stdout=f"{printed}\n", stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    sentence = doctor.probe(check_options({}))["error"]
+    assert printed in sentence
+    assert sentence.endswith(doctor.MORE_MEMORY) == has_remedy
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (3, "the process with the JVM ended with status 3 (it printed nothing)"),
+        (-signal.SIGKILL, "the process with the JVM was ended by SIGKILL (it printed nothing): give the container"),
+        (-signal.SIGSEGV, "the process with the JVM was ended by SIGSEGV (it printed nothing): raise the limit of a"),
+        (-signal.SIGXFSZ, "the process with the JVM was ended by SIGXFSZ (it printed nothing): raise the limit of a"),
+        (-99, "the process with the JVM was ended by signal 99 (it printed nothing)"),
+    ],
+)
+def test_should_name_the_signal_that_ended_the_jvm(status: int, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.CompletedProcess([], status, stdout="", stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    assert doctor.probe(check_options({}))["error"].startswith(sentence)

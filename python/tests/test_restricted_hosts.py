@@ -54,11 +54,48 @@ def test_doctor_names_the_call_that_is_denied(
         assert any(line.startswith("ok    messenger") for line in lines), ran.stdout
 
 
+@pytest.mark.parametrize("limit", [16, 24, 32, 48])
+def test_doctor_says_that_too_few_files_may_be_open(
+    limit: int, environment: dict[str, str], jar: preflight.Jar, java: preflight.JavaRuntime
+) -> None:
+    assert jar.path.exists()
+    assert java.launcher.exists()
+    command = f"ulimit -n {limit}; exec {sys.executable} -m kv_connector doctor"
+    ran = subprocess.run(
+        ["bash", "-c", command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_LIMIT_SECONDS,
+        check=False,
+    )
+    failed = [line for line in ran.stdout.splitlines() if line.startswith("fail")]
+    assert "Traceback" not in ran.stdout + ran.stderr
+    assert all("ulimit -n" in line or "Too many open files" in line for line in failed), ran.stdout
+    assert ran.returncode == bool(failed)
+
+
 @pytest.mark.parametrize("call", NEEDED)
 def test_start_is_refused_where_the_java_runtime_would_end_the_process(call: str, environment: dict[str, str]) -> None:
     code = "from kv_connector.runtime import system_calls; system_calls.require()"
     ran = python(environment, "-c", code, denied=call)
     assert f"system call {call} is denied here (Operation not permitted), and the Java runtime ends" in ran.stderr
+
+
+def test_start_is_refused_in_a_folder_that_is_gone(tmp_path: Path, environment: dict[str, str]) -> None:
+    code = "import os; os.rmdir(os.getcwd()); from kv_connector.runtime import system_calls; system_calls.require()"
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=gone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_LIMIT_SECONDS,
+        check=False,
+    )
+    assert "the working folder of this process cannot be found (No such file or directory)" in ran.stderr
 
 
 def test_nothing_is_denied_here() -> None:

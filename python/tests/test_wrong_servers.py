@@ -142,14 +142,52 @@ def test_should_not_take_a_missing_gauge_for_zero(missing: int, capsys: pytest.C
     assert idle.AT_REST[missing] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("port", ["", "x", "70000", "9" * 5000, "٣٣٣", "-1", "1.5", " 1", "1e3"])
+PAGES = [f"127.0.0.1:{port}" for port in ("", "x", "0", "70000", "9" * 5000, "٣٣٣", "-1", "1.5", " 1", "1e3")]
+PAGES += [
+    "",
+    ":",
+    ":80",
+    "host",
+    "a b:1",
+    "a/b:1",
+    "https://host:1",
+    "http://http://host:1",
+    "u@host:1",
+    "a\nb:1",
+    "x" * 9000,
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("command", ["drain", "undrain", "wait-idle", "state", "page-key"])
-def test_should_refuse_what_is_no_port(
-    command: str, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    assert main(COMMANDS[command](f"127.0.0.1:{port}")) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_should_refuse_what_is_no_address(command: str, page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(COMMANDS[command](page))
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert refused.value.code == 2
+    assert said.endswith(", expected HOST:PORT, such as 127.0.0.1:14800")
+    assert len(said) < 400
+
+
+def test_should_take_the_address_that_a_browser_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(http(STATE.encode())) as page:
+        assert main(COMMANDS["state"](f"http://{page}/")) == 0
+    assert capsys.readouterr().out == f"{STATE}\n"
+
+
+NUMBERS = ("", "x", "-1", "nan", "inf", "-inf", "1e9", "9" * 5000, "1,", "0x1", "\udcff", "1 2")
+
+
+@pytest.mark.parametrize("option", ["--limit-seconds", "--answer-tokens", "--tolerance", "--lengths"])
+def test_should_refuse_what_is_no_number(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in NUMBERS:
+        with pytest.raises(SystemExit) as refused:
+            main(["compare", "http://127.0.0.1:1", "http://127.0.0.1:1", f"{option}={text}"])
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert refused.value.code == 2
+        assert f"argument {option}: is " in said
+        assert ", expected " in said
+        assert len(said) < 400
 
 
 TOKEN: dict[str, Any] = {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0, "b": -2}]}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -149,6 +151,7 @@ def probe(options: Options) -> dict[str, Any]:
             input=options_json,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=PROBE_LIMIT_SECONDS,
             check=False,
         )
@@ -158,7 +161,32 @@ def probe(options: Options) -> dict[str, Any]:
     if ran.returncode == 0 and last.startswith("{"):
         return dict(json.loads(last))
     reason = last_words(ran.stderr) or last_words(ran.stdout) or "it printed nothing"
-    return {"error": f"the process with the JVM ended with status {ran.returncode} ({reason})"}
+    remedy = MORE_MEMORY if ran.returncode > 0 and NO_MEMORY.search(reason) else REMEDIES.get(ran.returncode, "")
+    return {"error": f"the process with the JVM {ending(ran.returncode)} ({reason}){remedy}"}
+
+
+NO_MEMORY = re.compile(
+    r"could not (?:allocate|reserve)|cannot allocate memory|not enough (?:space|memory)", re.IGNORECASE
+)
+"""What a JVM or the C library prints where memory is limited."""
+MORE_MEMORY = ": raise what limits memory here, ulimit -v or the container's limit"
+REMEDIES = {
+    -signal.SIGKILL: ": give the container or host more memory, if its limit is what ended it (see dmesg)",
+    -signal.SIGSEGV: ": raise the limit of a thread's stack, ulimit -s, to 8192 or more, and take jvm_options out",
+    -signal.SIGXFSZ: ": raise the limit of a file's length, ulimit -f",
+    -signal.SIGXCPU: ": raise the limit of processor time, ulimit -t",
+}
+"""What to do where a signal leaves no reason."""
+
+
+def ending(status: int) -> str:
+    """How a process ended, in words."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
 
 
 def last_words(printed: str) -> str:

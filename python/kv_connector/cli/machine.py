@@ -105,10 +105,9 @@ def port(held: ExitStack, option: str, host_option: str, host: str, number: int)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen()
-    except socket.gaierror as unknown:
-        return fail(
-            option, f"{host_option} {host!r} is unknown ({unknown.strerror})", f"set {host_option} to an address"
-        )
+    except (socket.gaierror, UnicodeError) as unknown:  # a UnicodeError for what no name can be, such as a..b
+        reason = unknown.strerror if isinstance(unknown, socket.gaierror) else "it is no name"
+        return fail(option, f"{host_option} {host!r} is unknown ({reason})", f"set {host_option} to an address")
     except PermissionError as refused:
         return fail(option, f"{number} on {host}: {refused.strerror}", f"choose a {option} from 1024 on")
     except OSError as refused:

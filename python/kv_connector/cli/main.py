@@ -14,9 +14,11 @@ from kv_connector._version import __version__
 from kv_connector.cli import bench, compare, doctor, given_options, ping, streams, timeline
 from kv_connector.cli.idle import drain, undrain, wait_idle
 from kv_connector.cli.protected_pages import show_key, show_state
+from kv_connector.configuration.option_values import shown
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, Options
 from kv_connector.exceptions import OptionError, PreflightError
 from kv_connector.runtime import preflight
+from kv_connector.runtime.plain_http import port_of
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 INTERRUPTED = 128 + signal.SIGINT
@@ -138,21 +140,26 @@ def add_page_commands(commands: Commands) -> None:
         "undrain", help="make /ready answer 200 again after drain", description=f"It undoes drain. {KEY_NEEDED}"
     )
     undoes.add_argument(
-        "--metrics", metavar="HOST:PORT", action="append", required=True, help="a metrics page; may be repeated"
+        "--metrics",
+        metavar="HOST:PORT",
+        type=page,
+        action="append",
+        required=True,
+        help="a metrics page; may be repeated",
     )
     states = commands.add_parser(
         "state",
         help="print what a messenger holds and waits for, as JSON",
         description=f"Prints the page /state. {KEY_NEEDED}",
     )
-    states.add_argument("--metrics", metavar="HOST:PORT", required=True, help="the messenger's metrics page")
+    states.add_argument("--metrics", metavar="HOST:PORT", type=page, required=True, help="the messenger's metrics page")
     prints = commands.add_parser(
         "page-key",
         help="print the key that opens a messenger's pages in a browser",
         description="Prints the password for a browser or for curl -u :KEY, with any user name. It is found like that"
         " of the other commands: from the shared secret in the environment, or, as the engine's user, on its host.",
     )
-    prints.add_argument("--metrics", metavar="HOST:PORT", required=True, help="the messenger's metrics page")
+    prints.add_argument("--metrics", metavar="HOST:PORT", type=page, required=True, help="the messenger's metrics page")
 
 
 def add_pages(command: argparse.ArgumentParser) -> None:
@@ -160,6 +167,7 @@ def add_pages(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--metrics",
         metavar="HOST:PORT",
+        type=page,
         action="append",
         required=True,
         help="a messenger's metrics page; may be repeated",
@@ -196,12 +204,23 @@ def add_comparison(commands: Commands) -> None:
     command.add_argument("--limit-seconds", type=number, default=300.0, help="time for one answer (300)")
 
 
+def page(text: str) -> str:
+    """HOST:PORT, also out of the URL that a browser shows."""
+    address = text.removeprefix("http://").rstrip("/")
+    host, _, port = address.rpartition(":")
+    if not host or not port_of(port) or not host.isprintable() or set(host) & set("/?#@ \\"):
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, expected HOST:PORT, such as 127.0.0.1:14800")
+    return address
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """Numbers with commas between them."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise argparse.ArgumentTypeError(f"is {text!r}, expected numbers with commas between them, such as 20,128,1500")
-    return tuple(int(word) for word in words)
+    if not all(word.isascii() and word.isdecimal() and len(word) <= len(str(NUMBER_MAX)) for word in words):
+        raise argparse.ArgumentTypeError(
+            f"is {shown(text)}, expected numbers with commas between them, such as 20,128,1500"
+        )
+    return tuple(map(int, words))
 
 
 NUMBER_MAX = 1_000_000
@@ -215,7 +234,7 @@ def number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= NUMBER_MAX:
-        raise argparse.ArgumentTypeError(f"is {text!r}, expected a number from 0 to {NUMBER_MAX}")
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, expected a number from 0 to {NUMBER_MAX}")
     return value
 
 
@@ -227,7 +246,7 @@ def count(text: str) -> int:
         or len(text) > len(str(NUMBER_MAX))
         or not 0 < int(text) <= NUMBER_MAX
     ):
-        raise argparse.ArgumentTypeError(f"is {text!r}, expected an integer from 1 to {NUMBER_MAX}")
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, expected an integer from 1 to {NUMBER_MAX}")
     return int(text)
 
 

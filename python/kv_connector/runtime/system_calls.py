@@ -72,7 +72,17 @@ def denied() -> Iterator[Denied]:
 
 
 def require() -> None:
-    """Raises PreflightError if a call is denied without which a Java runtime would end this process."""
+    """Raises PreflightError if a call is denied without which a Java runtime would end this process.
+
+    Or if the process's working folder is gone, which a Java runtime asks for when it starts.
+    """
+    try:
+        os.getcwd()  # noqa: PTH109 - a path is not needed
+    except OSError as gone:
+        raise PreflightError(
+            f"the working folder of this process cannot be found ({gone.strerror}), and the Java runtime ends the"
+            " process without it: start the engine in a folder that exists"
+        ) from gone
     for one in denied():
         if one.needed:
             raise PreflightError(f"system call {one.name} is denied here ({one.reason}), and {one.effect}: {REMEDY}")
