@@ -71,6 +71,30 @@ def test_should_ask_again_only_when_it_is_told_to(servers: Servers) -> None:
     prefillers.close()
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_should_never_mix_addresses_from_before_and_after_a_restart(late: int) -> None:
+    """One rank's new address is known before the other's: a fetch from both would fail, and decline at the one."""
+    port, held = 7, threading.Event()
+
+    def ask(_url: str, query: Mapping[str, int]) -> Mapping[str, Any]:
+        rank = query["target_tp_rank"]
+        if port > 7 and rank == late:
+            held.wait(LIMIT_SECONDS)
+        return {"rank_ip": "there", "rank_port": port + rank}
+
+    prefillers = Prefillers(ask)
+    done(prefillers.find("white:1", PLACES[:2]))
+    port = 70
+    asked = prefillers.find_again("white:1", PLACES[:2])
+    asked._waiting[1 - late].result(LIMIT_SECONDS)
+    between = prefillers.find("white:1", PLACES[:2])
+    held.set()
+    assert [address.port for address in done(between).addresses] == [70, 71]
+    assert [address.port for address in done(asked).addresses] == [70, 71]
+    assert [address.port for address in done(prefillers.find("white:1", PLACES[:2])).addresses] == [70, 71]
+    prefillers.close()
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -115,8 +115,7 @@ class Prefillers:
     def forget(self, bootstrap_addr: str) -> None:
         """Drops the known addresses of this bootstrap server's ranks."""
         with self._lock:
-            for key in [key for key in self._known if key[0] == bootstrap_addr]:
-                del self._known[key]
+            self._forget(bootstrap_addr)
 
     def _asked(self, bootstrap_addr: str, place: RankPlace) -> Future[PrefillerAddress]:
         question = self._questions.get((bootstrap_addr, place))
@@ -151,5 +150,11 @@ class Prefillers:
                 " prefiller runs, and that the request's bootstrap_host and bootstrap_port name it"
             ) from fault
         with self._lock:
+            if self._known.get((bootstrap_addr, place), address) != address:  # it was restarted, with all its ranks
+                self._forget(bootstrap_addr)
             self._known[bootstrap_addr, place] = address
         return address
+
+    def _forget(self, bootstrap_addr: str) -> None:
+        for key in [key for key in self._known if key[0] == bootstrap_addr]:
+            del self._known[key]

@@ -120,9 +120,7 @@ def draw(seed: int) -> Story:
     faults = _faults(drawn, turn, last_round)
     return Story(
         seed=seed,
-        limits=Limits(
-            unheard=drawn.choice([8.0, 30.0]), grant_wait=drawn.choice([8.0, 30.0]), silence=drawn.choice([1.0, 5.0])
-        ),
+        limits=_limits(drawn),
         prefillers=prefillers,
         decoders=decoders,
         asks=asks,
@@ -132,6 +130,12 @@ def draw(seed: int) -> Story:
         skips=drawn.choice([0.0, 0.2, 0.6]),
         proof_seconds=random.Random(f"proofs of {seed}").choice([0.0, 0.0, 0.0, 600.0]),
     )
+
+
+def _limits(drawn: random.Random) -> Limits:
+    unheard, grant_wait, silence = drawn.choice([8.0, 30.0]), drawn.choice([8.0, 30.0]), drawn.choice([1.0, 5.0])
+    # As by default, a prompt waits several times as long as a decoder needs to learn that an address is old.
+    return Limits(unheard=unheard, grant_wait=grant_wait, connect=min(5.0, grant_wait / 4), silence=silence)
 
 
 def _faults(drawn: random.Random, turn: int, last_round: int) -> list[tuple[int, str, int]]:
