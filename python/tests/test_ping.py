@@ -18,7 +18,7 @@ from conftest import PYTHON_ROOT
 from kv_connector import Options
 from kv_connector.cli import ping
 from kv_connector.cli.main import main
-from kv_connector.configuration.options import parse_options
+from kv_connector.configuration.options import check_options, parse_options
 from kv_connector.exceptions import OptionError
 from kv_connector.runtime.facade import Log, Messenger
 
@@ -117,3 +117,9 @@ def test_should_not_call_the_end_of_a_ping_a_warning() -> None:
     for event in (Log("info", "noise"), Log("warning", "the connection ended"), Log("error", "a bug")):
         answers._take(event)
     assert printed == ["the connection ended\n", "error: a bug\n"]
+
+
+@pytest.mark.parametrize("seconds", [0.5, 30.0, 3600.0])
+def test_should_wait_longer_for_pages_than_for_the_connection(seconds: float) -> None:
+    """Else a server that is no messenger is said to send no KV in time."""
+    assert ping.fetch_limit_seconds(check_options({"connect_limit_seconds": seconds})) > seconds

@@ -175,6 +175,18 @@ def test_should_take_the_address_that_a_browser_shows(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == f"{STATE}\n"
 
 
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    "url", ["", "a", "http://", "http://[::1", "http://h:x", "http://h:0", "ftp://h:1", "http://u@h:1"]
+)
+def test_should_refuse_the_address_of_either_server(place: int, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is sent: the other one is never asked."""
+    urls = ["http://127.0.0.1:9", "http://127.0.0.1:9"]
+    urls[place] = url
+    assert main(["compare", *urls]) == 2
+    assert capsys.readouterr().out == f"the address is {url!r}, expected one such as http://127.0.0.1:8000\n"
+
+
 NUMBERS = ("", "x", "-1", "nan", "inf", "-inf", "1e9", "9" * 5000, "1,", "0x1", "\udcff", "1 2")
 
 

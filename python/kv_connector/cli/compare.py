@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector.cli.engine_http import ask_json, ask_text
+from kv_connector.cli.engine_http import ask_json, ask_text, require_address
 from kv_connector.runtime.plain_http import shortened
 
 TOKEN_IDS = range(16, 250)
@@ -98,6 +98,8 @@ def default_lengths(page_tokens: int, prompt_tokens_max: int) -> tuple[int, ...]
 def run(asked: Comparison, say: Callable[[str], object]) -> int:
     """Prints a line for each length; returns 0 if all are the same, 1 if one differs, 2 if a server cannot be asked."""
     try:
+        for url in (asked.router, asked.decoder):
+            require_address(url)
         model, longest = served_model(asked)
         lengths = asked.lengths or default_lengths(page_tokens_of(asked), longest - asked.answer_tokens)
         too_long = [length for length in lengths if not 1 <= length <= longest - asked.answer_tokens]

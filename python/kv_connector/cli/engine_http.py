@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from kv_connector.configuration.option_values import shown
 from kv_connector.runtime import plain_http
 
 _PORTS = {"http": 80, "https": 443}
@@ -29,6 +30,17 @@ def ask_text(url: str, path: str, limit_seconds: float) -> str:
     return _ask(url, path, None, limit_seconds)
 
 
+def require_address(url: str) -> None:
+    """Raises OSError with an example unless it is the address of a server."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise OSError(f"the address is {shown(url)}, expected one such as http://127.0.0.1:8000")
+
+
 def _with_port(url: str) -> str:
     """The port that the scheme stands for, where the address names none."""
     parts = urlsplit(url)
@@ -48,7 +60,7 @@ def _ask(url: str, path: str, body: dict[str, Any] | None, limit_seconds: float)
             sent = json.dumps(body).encode()
             answer = plain_http.ask("POST", asked, limit_seconds=limit_seconds, body=sent, headers=kind)
     except ValueError as wrong:
-        raise OSError(f"the address is {url!r}, expected one such as http://127.0.0.1:8000") from wrong
+        raise OSError(f"the address is {shown(url)}, expected one such as http://127.0.0.1:8000") from wrong
     except OSError as failure:
         raise OSError(f"{asked} cannot be asked ({failure})") from failure
     if answer.status != HTTPStatus.OK:

@@ -39,6 +39,7 @@ ALL_PAGES_OFFERS = 2
 ONE_PAGE_ROUNDS = 200
 ALL_PAGES_ROUNDS = 10
 FETCH_LIMIT_SECONDS = 30.0
+"""Besides the limit of the connection, so that a server that is no messenger is said to be none."""
 WAIT_SECONDS = 0.2
 """The limit of one wait for events; a keyboard interrupt takes effect between two waits."""
 NO_PORT = -1
@@ -69,6 +70,11 @@ def fitting(options: Options, *, answers: bool) -> Options:
         )
     fitted = dataclasses.replace(options, engine_id=f"{MODEL}-{os.getpid()}", metrics_port=NO_PORT)
     return fitted if answers else dataclasses.replace(fitted, role="decoder", listen_port=0)
+
+
+def fetch_limit_seconds(options: Options) -> float:
+    """The limit of one fetch, the first of which dials."""
+    return options.connect_limit_seconds + FETCH_LIMIT_SECONDS
 
 
 def pages_to_send() -> HostPages:
@@ -159,7 +165,7 @@ def ask(options: Options, host: str, port: int, say: Say) -> int:
         pages = HostPages(MODEL, PAGE_BYTES, PAGE_COUNT)
         messenger = Messenger.open(options, pages.geometry(PAGE_TOKENS))
         try:
-            for line in Asking(messenger, pages, host, port).lines():
+            for line in Asking(messenger, pages, PrefillerAddress(host, port), fetch_limit_seconds(options)).lines():
                 say(f"{line}\n")
         finally:
             messenger.close()
@@ -172,10 +178,13 @@ def ask(options: Options, host: str, port: int, say: Say) -> int:
 class Asking:
     """The decoder's side. Raises PingError with the messenger's error message."""
 
-    def __init__(self, messenger: Messenger, pages: HostPages, host: str, port: int) -> None:
+    def __init__(
+        self, messenger: Messenger, pages: HostPages, prefiller: PrefillerAddress, limit_seconds: float
+    ) -> None:
         self._messenger = messenger
         self._pages = pages
-        self._prefiller = PrefillerAddress(host, port)
+        self._prefiller = prefiller
+        self._limit_seconds = limit_seconds
         self._expected = pages_to_send()
         self._asked = 0
 
@@ -214,7 +223,7 @@ class Asking:
                     prompt_tokens=page_count * PAGE_TOKENS,
                     first_token=0,
                     groups=[FetchPages(list(range(page_count)))],
-                    limit_millis=round(1000 * FETCH_LIMIT_SECONDS),
+                    limit_millis=round(1000 * self._limit_seconds),
                 )
             ]
         )
