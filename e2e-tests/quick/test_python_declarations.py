@@ -23,6 +23,7 @@ USED_ELSEWHERE: Final = {
     "TransferEndpoint.reports_transfer_latency": "SGLang reads it",
     "TransferEndpoint.supports_*": "SGLang reads them",
     "Loader.*": "Python's imports call them",
+    "_Reader.read*": "io.BufferedReader calls them",
     "_*._fields_": "ctypes reads them",
     "Options.*": "each is passed to Java by the table of options",
     "Fetch.*": "a command: all its fields are passed to Java",
