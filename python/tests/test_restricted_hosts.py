@@ -75,6 +75,19 @@ def test_doctor_says_that_too_few_files_may_be_open(
     assert ran.returncode == bool(failed)
 
 
+def test_doctor_says_that_no_transport_can_be_opened(
+    environment: dict[str, str], jar: preflight.Jar, java: preflight.JavaRuntime
+) -> None:
+    assert jar.path.exists()
+    assert java.launcher.exists()
+    only = {"KV_MESSENGER_TRANSPORTS": "libfabric", "KV_MESSENGER_LIBFABRIC_LIBRARY": "/no/such.so"}
+    ran = python(environment | only, "-m", "kv_connector", "doctor")
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("fail")]
+    assert "no transport can be opened: libfabric cannot be loaded" in line
+    assert "bug" not in line
+    assert ran.returncode == 1
+
+
 @pytest.mark.parametrize("call", NEEDED)
 def test_start_is_refused_where_the_java_runtime_would_end_the_process(call: str, environment: dict[str, str]) -> None:
     code = "from kv_connector.runtime import system_calls; system_calls.require()"

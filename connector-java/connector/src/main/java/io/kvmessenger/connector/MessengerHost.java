@@ -3,6 +3,7 @@ package io.kvmessenger.connector;
 import io.kvmessenger.connector.boot.Messengers;
 import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.connector.boot.RefusedException;
+import io.kvmessenger.transfer.NoTransportException;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
@@ -19,7 +20,7 @@ public final class MessengerHost implements Messengers {
             long handle = nextHandle.getAndIncrement();
             open.put(handle, messenger);
             return messenger.result(handle);
-        } catch (IllegalArgumentException e) { // invalid options or geometry: the user can fix them
+        } catch (IllegalArgumentException | NoTransportException e) { // the user can change options or geometry
             throw new RefusedException(e.getMessage(), e);
         }
     }

@@ -34,9 +34,24 @@ final class ErrorSentence {
         if (failure instanceof OutOfMemoryError) {
             return outOfMemory(String.valueOf(failure.getMessage()));
         }
+        if (isLackOfFiles(failure)) {
+            return "this process may open no more files (" + failure.getMessage() + "): raise its limit, ulimit -n, to"
+                    + " 4096 or more";
+        }
         StackTraceElement[] trace = failure.getStackTrace();
         String where = trace.length == 0 ? "" : " at " + trace[0];
         return "a bug in the messenger: " + failure + where + "; please report it with this line";
+    }
+
+    /** By the name of the error number, or by what the JDK's exceptions say of it. */
+    private static boolean isLackOfFiles(Throwable failure) {
+        for (Throwable one = failure; one != null; one = one.getCause()) {
+            String reason = String.valueOf(one.getMessage());
+            if (reason.contains("EMFILE") || reason.contains("Too many open files")) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** The JVM's messages for exhausted heap, and for threads and memory that the system does not provide. */

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.transfer.NoTransportException;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundPort;
@@ -24,7 +25,7 @@ record Domains(List<Domain> open, List<String> unavailable) {
      * Opens every transport that the machine has; on failure none stays open.
      *
      * @throws IllegalArgumentException naming the option that is wrong
-     * @throws IllegalStateException when no transport could be opened
+     * @throws NoTransportException when no transport could be opened
      */
     static Domains open(List<Transport> transports, InboundPort port, Figures figures) {
         List<Domain> open = new ArrayList<>();
@@ -44,7 +45,7 @@ record Domains(List<Domain> open, List<String> unavailable) {
             throw e;
         }
         if (open.isEmpty()) {
-            throw new IllegalStateException("no transport can be opened: " + String.join("; ", unavailable));
+            throw new NoTransportException("no transport can be opened: " + String.join("; ", unavailable));
         }
         return new Domains(open, unavailable);
     }
