@@ -35,7 +35,7 @@ def run(command: str, log: Path, environment: dict[str, str]) -> subprocess.Comp
 
 
 @pytest.mark.parametrize(
-    ("command", "status", "said"),
+    ("command", "status", "given"),
     [
         (COMMAND, 0, ""),
         (f"{COMMAND} <&- >&-", 0, ""),
@@ -44,13 +44,13 @@ def run(command: str, log: Path, environment: dict[str, str]) -> subprocess.Comp
     ],
 )
 def test_should_end_well_whatever_standard_output_is(
-    command: str, status: int, said: str, log: Path, environment: dict[str, str]
+    command: str, status: int, given: str, log: Path, environment: dict[str, str]
 ) -> None:
     done = run(command, log, environment)
     errors = done.stderr.decode()
     assert done.returncode == status, errors
-    assert errors.startswith(said)
-    assert len(errors.splitlines()) == bool(said)
+    assert errors.startswith(given)
+    assert len(errors.splitlines()) == bool(given)
 
 
 def test_should_end_in_silence_when_its_reader_has_seen_enough(log: Path, environment: dict[str, str]) -> None:

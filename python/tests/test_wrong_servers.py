@@ -114,16 +114,16 @@ def test_should_end_with_one_sentence(server: str, command: str, capsys: pytest.
     with serving(SERVERS[server]) as page:
         status = main(COMMANDS[command](page))
     printed = capsys.readouterr()
-    said = printed.out if command == "compare" else printed.err
+    given = printed.out if command == "compare" else printed.err
     if command == "page-key" and status == 0:
         assert printed.out == "a key\n", "whatever is no refusal may be a messenger's"
         return
     assert status == (2 if command == "compare" else 1), printed
     assert time.monotonic() - began < 60 * LIMIT_SECONDS
-    assert page in said
-    assert len(said.splitlines()) == 1, "one sentence"
-    assert len(said) < 800
-    assert said.replace("\n", "").isprintable()
+    assert page in given
+    assert len(given.splitlines()) == 1, "one sentence"
+    assert len(given) < 800
+    assert given.replace("\n", "").isprintable()
 
 
 def test_should_take_what_a_messenger_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,10 +163,10 @@ PAGES += [
 def test_should_refuse_what_is_no_address(command: str, page: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         main(COMMANDS[command](page))
-    said = capsys.readouterr().err.splitlines()[-1]
+    given = capsys.readouterr().err.splitlines()[-1]
     assert refused.value.code == 2
-    assert said.endswith(", expected HOST:PORT, such as 127.0.0.1:14800")
-    assert len(said) < 400
+    assert given.endswith(", expected HOST:PORT, such as 127.0.0.1:14800")
+    assert len(given) < 400
 
 
 def test_should_take_the_address_that_a_browser_shows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,11 +195,11 @@ def test_should_refuse_what_is_no_number(option: str, capsys: pytest.CaptureFixt
     for text in NUMBERS:
         with pytest.raises(SystemExit) as refused:
             main(["compare", "http://127.0.0.1:1", "http://127.0.0.1:1", f"{option}={text}"])
-        said = capsys.readouterr().err.splitlines()[-1]
+        given = capsys.readouterr().err.splitlines()[-1]
         assert refused.value.code == 2
-        assert f"argument {option}: is " in said
-        assert ", expected " in said
-        assert len(said) < 400
+        assert f"argument {option}: is " in given
+        assert ", expected " in given
+        assert len(given) < 400
 
 
 TOKEN: dict[str, Any] = {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0, "b": -2}]}

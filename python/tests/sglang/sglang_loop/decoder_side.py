@@ -183,11 +183,14 @@ class Fetches:
             fetching.quarantined, fetching.quarantined_at = True, self._network.now
             self._messenger.report(Quarantined(fetching.request, "its prefiller is lost"))
         waited = self._network.now - source.lost_at
-        prefiller = source.session.prefiller
-        if waited < self._network.proof_seconds and prefiller is not None and prefiller.alive:
-            return False
         if waited < self._network.limits.silence and self._network.drawn.random() > 0.02:
             return False
+        prefiller = source.session.prefiller
+        if waited < self._network.proof_seconds and prefiller is not None and prefiller.alive:
+            undecided = not fetching.failing  # it fails now, and only its pages wait
+            if undecided:
+                self._fail(fetching, "the session with its prefiller ended")
+            return undecided
         self._close(source)
         source.state = "over"
         if not source.filled:

@@ -32,7 +32,7 @@ HEALING_ROUNDS_MAX = 3000
 HEALING_SECONDS_MAX = 3000.0
 """Of the stories' clock: several times the longest limit."""
 REST_ROUNDS_MAX = 400
-PROOF_SECONDS_MAX = 100.0
+PROOF_SECONDS_MAX = 400.0
 """So long a request may wait once its prefiller is lost: a few rounds, which are up to 20 s apart."""
 IDLE_ROUNDS = 4
 """So many rounds without anything under way, and the clock is put forward."""
