@@ -154,6 +154,8 @@ def test_should_refuse_one_port_for_two_listeners(one: str, other: str) -> None:
         parse("prefiller")
     if one == "listen_port":
         assert parse("decoder").data_port in (0, 7000), "a decoder listens for data only"
+    if "data_port" in (one, other):
+        assert parse("prefiller", transports=["shm"]).data_port == 7000, "nothing listens there"
     if other == "metrics_port":
         assert parse("both", metrics_host="127.0.0.2").metrics_port == 7000
 

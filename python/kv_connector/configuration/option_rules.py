@@ -96,7 +96,9 @@ def _check_advertised_ports(options: Options) -> None:
 
 def _check_ports(options: Options) -> None:
     """A port that two options name would be said to be in use, and nothing else has it."""
-    hosts = {"data_port": options.listen_host, "metrics_port": options.metrics_host}
+    hosts = {"metrics_port": options.metrics_host}
+    if {"tcp", "libfabric", "verbs"} & set(options.transports):
+        hosts = {"data_port": options.listen_host, **hosts}
     if options.role != "decoder":
         hosts = {"listen_port": options.listen_host, **hosts}
     for one, other in itertools.combinations(hosts, 2):
