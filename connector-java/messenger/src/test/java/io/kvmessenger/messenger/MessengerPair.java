@@ -60,6 +60,7 @@ abstract class MessengerPair {
         final List<String> logged = new ArrayList<>();
         final List<String> connected = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
+        boolean withoutIntake;
         final List<EngineCommand.Prompt> prompts = new ArrayList<>();
         final KvCache cache;
         final Messenger messenger;
@@ -158,7 +159,7 @@ abstract class MessengerPair {
 
         @Override
         public boolean available() {
-            return true;
+            return !withoutIntake;
         }
 
         @Override

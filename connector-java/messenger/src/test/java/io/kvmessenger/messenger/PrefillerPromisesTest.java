@@ -179,6 +179,19 @@ class PrefillerPromisesTest extends MessengerPair {
     }
 
     @Test
+    void shouldSayWhatToSetWhereAPromptIsBroughtThatTheEngineCannotBeAskedFor() {
+        prefiller.withoutIntake = true;
+        fetch("r", 1, LONG_NS, TOKENS);
+        carry();
+
+        assertThat(decoder.lastFailure)
+                .contains("came to the decoder only")
+                .endsWith("set engine_api_url on the prefiller");
+        assertThat(prefiller.enqueued).isEmpty();
+        assertThat(prefiller.cache.held().grantsWaiting()).isZero();
+    }
+
+    @Test
     void shouldEnqueueAPromptAgainThatTheEngineRefusedOnce() {
         fetch("r", 1, LONG_NS, TOKENS);
         carry();

@@ -39,12 +39,7 @@ final class AttachedDecoders {
     private final Map<Peer, DecoderSession> byPeer = new HashMap<>();
 
     /** The parts of the prefiller that events of sessions reach. */
-    record Parts(
-            DecoderFrames frames,
-            Contradictions contradictions,
-            Prefills prefills,
-            Deliveries deliveries,
-            LayerWriter writer) {}
+    record Parts(DecoderFrames frames, Prefills prefills, Deliveries deliveries, LayerWriter writer) {}
 
     AttachedDecoders(KvSession.Side own, Parts parts, Sessions sessions, TransferEngine transfer, NanoClock clock) {
         this.own = own;
@@ -104,7 +99,6 @@ final class AttachedDecoders {
     private void onGrant(DecoderSession session, Grant grant, long nowNs) {
         if (session.takesGrant(grant.getGrantId())) {
             parts.frames.onGrant(session, grant, nowNs);
-            parts.contradictions.note(grant.getTransferId(), nowNs);
         } else {
             tally.add(MessengerMetric.FRAMES_INVALID, 1);
             sessions.end(

@@ -1,9 +1,11 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
-import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.wire.Cancel;
@@ -14,8 +16,8 @@ import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.messenger.wire.PromptWire;
 import io.kvmessenger.messenger.wire.Rejected;
 import io.kvmessenger.transfer.WindowArea;
+import java.util.List;
 import java.util.Optional;
-import java.util.Set;
 
 /**
  * Handles decoders' frames about transfers, and finds the attempt of a prompt that each frame answers: a running one,
@@ -25,127 +27,85 @@ import java.util.Set;
  * {@link PrefillEnds}.
  */
 final class DecoderFrames {
-    private final Prefills prefills;
-    private final WaitingGrants waiting;
-    private final EndedTransfers ended;
-    private final Expectations expectations;
-    private final Rejections rejections;
+    private static final String NO_INTAKE =
+            "the request came to the decoder only and this prefiller does not know its own engine's address: "
+                    + "set engine_api_url on the prefiller";
+
+    private static final String CANCELLED = "the decoder cancelled the transfer";
+    private static final String DECLINED = "the decoder declined the transfer";
+    private static final String SERVED = "the decoder has had all of the transfer, or wants nothing more of it";
+
+    private final Meetings meetings;
     private final Fences fences;
     private final Deliveries deliveries;
     private final Replies replies;
     private final LayerWriter writer;
+    private final PrefillEnds ends;
+    private final EngineIntake intake;
+    private final EngineEvents engine;
     private final Tally tally;
     private final NanoClock clock;
-    private final ProtocolLimits limits;
-    private final PrefillEnds ends;
+
+    /** Why no grant is accepted any more; empty while grants are accepted. */
+    private String shutDownReason = "";
 
     DecoderFrames(
-            Prefills prefills,
-            WaitingGrants waiting,
-            EndedTransfers ended,
+            Meetings meetings,
             Fences fences,
             Deliveries deliveries,
             Replies replies,
             LayerWriter writer,
-            Prefiller.Ports ports,
-            ProtocolLimits limits,
-            PrefillEnds ends) {
-        this.prefills = prefills;
-        this.waiting = waiting;
-        this.ended = ended;
+            PrefillEnds ends,
+            Prefiller.Ports ports) {
+        this.meetings = meetings;
         this.fences = fences;
         this.deliveries = deliveries;
         this.replies = replies;
         this.writer = writer;
+        this.ends = ends;
+        this.intake = ports.intake();
+        this.engine = ports.engine();
         this.tally = ports.tally();
         this.clock = ports.clock();
-        this.limits = limits;
-        this.ends = ends;
-        this.expectations =
-                new Expectations(limits.unheardLimitNs(), limits.capacities().expectedTransfersMax());
-        this.rejections =
-                new Rejections(limits.rejectedWaitNs(), limits.capacities().endedTransfersMax());
     }
 
     /** The decoder will send a grant or a decline, however long its queue is. */
     void onExpect(DecoderSession session, Expect expect) {
         TransferKey transfer = new TransferKey(expect.getTransferId(), expect.getPromptDigest());
-        expectations.add(session, transfer, clock.nowNs());
-        asked(transfer);
-        Prefill next = prefills.awaiting(transfer, session.peerCache().ranks());
-        boolean computed =
-                next == null ? !prefills.any(transfer) && ended.owes(session, transfer, clock.nowNs()) : next.ended();
+        meetings.expect(session, transfer, clock.nowNs());
+        meetings.asked(transfer, clock.nowNs());
+        Meeting meeting = meetings.of(transfer);
+        Prefill next = meeting.awaiting(transfer, session);
+        boolean computed = next == null
+                ? !meeting.has(transfer) && meetings.memory.owes(session, transfer, clock.nowNs())
+                : next.ended();
         if (computed) {
             replies.prefilled(session, transfer);
         }
     }
 
     /**
-     * Releases decoders that expect prompts which never came; a fetch that they send now is bounded by its own limit.
+     * Releases a decoder that expects a prompt which never came; a fetch that it sends now is bounded by its own limit.
+     * Returns the number of replies.
      */
-    int reportOverdue(long nowNs) {
-        int reported = 0;
-        for (Expectations.Announcement announcement : expectations.takeOverdue(nowNs)) {
-            if (prefills.awaiting(
-                            announcement.transfer(),
-                            announcement.session().peerCache().ranks())
-                    == null) {
-                replies.prefilled(announcement.session(), announcement.transfer());
-                reported++;
-            }
+    int reportOverdue(Announcement overdue) {
+        if (meetings.of(overdue.transfer).awaiting(overdue.transfer, overdue.session) != null) {
+            return 0;
         }
-        return reported;
-    }
-
-    long earliestNs(long latestNs) {
-        return expectations.earliestNs(latestNs);
+        replies.prefilled(overdue.session, overdue.transfer);
+        return 1;
     }
 
     /** A request under this id is not at its decoder any more. It may come again, and others may have the same id. */
     void onRejected(Rejected frame) {
-        long nowNs = clock.nowNs();
-        rejections.add(frame.getTransferId(), nowNs);
-        for (Prefill prefill : prefills.all()) {
-            if (prefill.answeredRanks == null && !expected(prefill) && rejections.names(prefill.transfer(), nowNs)) {
-                prefill.rejected = true;
-                long deadlineNs = nowNs + limits.rejectedWaitNs();
-                if (prefill.ended() && deadlineNs - prefill.grantDeadlineNs < 0) {
-                    prefills.expireAt(prefill, deadlineNs);
-                }
-            }
-        }
-    }
-
-    /** Whether a request of a transfer that begins now was rejected before. */
-    boolean rejected(TransferKey transfer) {
-        return rejections.names(transfer, clock.nowNs());
-    }
-
-    /** A decoder's engine has a request for the transfer: its prefill waits as if no request had been rejected. */
-    private void asked(TransferKey transfer) {
-        rejections.remove(transfer);
-        for (Prefill prefill : prefills.meantBy(transfer)) {
-            if (prefill.rejected) {
-                prefill.rejected = false;
-                prefills.expireAt(prefill, clock.nowNs() + limits.grantWaitNs());
-            }
-        }
-    }
-
-    /** Removes the session's announcement of this transfer, if there is one. */
-    private void answered(DecoderSession session, TransferKey transfer) {
-        expectations.remove(session, transfer);
-        prefills.expectLess(transfer);
+        meetings.reject(frame.getTransferId(), clock.nowNs());
     }
 
     /** Tells the decoders that expect a prompt that the engine has ended it. */
     void reportPrefilled(Prefill prefill) {
-        expectations.of(prefill.transfer()).forEach(session -> replies.prefilled(session, prefill.transfer()));
-    }
-
-    /** Whether a ready session has announced that it will answer this prompt. */
-    boolean expected(Prefill prefill) {
-        return expectations.any(prefill.transfer());
+        meetings.of(prefill.transfer())
+                .expected(prefill)
+                .forEach(session -> replies.prefilled(session, prefill.transfer()));
     }
 
     /**
@@ -153,7 +113,7 @@ final class DecoderFrames {
      * prefill ends and the engine is notified.
      */
     void match(Prefill prefill) {
-        Optional<WaitingGrants.Dismissal> dismissed = waiting.takeDismissed(prefill.transfer(), clock.nowNs());
+        Optional<TransferMemory.Dismissal> dismissed = meetings.memory.takeDismissed(prefill.transfer(), clock.nowNs());
         dismissed.ifPresent(dismissal -> prefill.addAnswer(dismissal.ranks(), dismissal.needing()));
         for (Optional<PageGrant> next = nextFor(prefill); next.isPresent(); next = nextFor(prefill)) {
             join(prefill, next.get());
@@ -163,36 +123,110 @@ final class DecoderFrames {
     }
 
     private Optional<PageGrant> nextFor(Prefill prefill) {
-        return waiting.takeFor(prefill, clock.nowNs());
+        return meetings.takeFor(prefill, clock.nowNs());
     }
 
     void onGrant(DecoderSession session, Grant wire, long nowNs) {
         tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
         PageGrant grant = PageGrant.of(session, wire, nowNs);
-        answered(session, grant.transfer());
-        asked(grant.transfer());
+        TransferKey transfer = grant.transfer();
+        meetings.answered(session, transfer);
+        meetings.asked(transfer, nowNs);
         EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
         String unfit = writer.unfit(grant);
-        Prefill prefill = prefills.forGrant(grant);
+        Prefill prefill = meetings.of(transfer).forGrant(grant);
         if (!unfit.isEmpty()) {
             replies.decline(grant, Reason.GRANT_UNFIT, unfit);
-        } else if (!waiting.shutDownReason().isEmpty()) {
-            replies.decline(grant, Reason.SHUTTING_DOWN, waiting.shutDownReason());
+        } else if (!shutDownReason.isEmpty()) {
+            replies.decline(grant, Reason.SHUTTING_DOWN, shutDownReason);
         } else if (prefill != null) {
             join(prefill, grant);
         } else {
-            answerFromMemory(grant, prompt, nowNs);
+            takeLate(grant, prompt, nowNs)
+                    .ifPresentOrElse(
+                            end -> replies.decline(grant, end.reason(), end.sentence()), () -> await(grant, prompt));
+        }
+        meetings.compareLater(transfer.id(), nowNs);
+    }
+
+    /** How the attempt has ended that a grant without a prefill is for; empty if it is for one to come. */
+    private Optional<Stop> takeLate(PageGrant grant, EngineCommand.Prompt prompt, long nowNs) {
+        Meeting meeting = meetings.of(grant.transfer());
+        boolean mayBeLate = meeting.mayBeSeveral(grant.transfer()) || !meeting.has(grant.transfer());
+        return mayBeLate ? meetings.memory.takeLate(grant, prompt, nowNs) : Optional.empty();
+    }
+
+    /** Keeps a grant; if it carries the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
+    private void await(PageGrant grant, EngineCommand.Prompt prompt) {
+        if (!prompt.absent() && !intake.available()) {
+            replies.decline(grant, Reason.NEVER_CAME, NO_INTAKE);
+            return;
+        }
+        enqueue(grant.transfer(), grant.session(), prompt);
+        String refusal = meetings.refusalOf(grant);
+        if (refusal.isEmpty()) {
+            meetings.await(grant);
+        } else {
+            replies.decline(grant, Reason.GRANT_UNFIT, refusal);
         }
     }
 
-    /** Handles a grant that is for no prefill here, but for one that has ended or one to come. */
-    private void answerFromMemory(PageGrant grant, EngineCommand.Prompt prompt, long nowNs) {
-        boolean mayBeLate = prefills.mayBeSeveral(grant.transfer()) || !prefills.any(grant.transfer());
-        if (mayBeLate
-                && ended.answerTo(grant, prompt, nowNs) instanceof EndedTransfers.Answer.Late(var reason, var how)) {
-            replies.decline(grant, reason, how);
-        } else {
-            waiting.await(grant, prompt);
+    /** Enqueues a prompt once per request, though each of the decoder's messengers may send it. */
+    private void enqueue(TransferKey transfer, DecoderSession session, EngineCommand.Prompt prompt) {
+        if (prompt.absent() || !shutDownReason.isEmpty()) {
+            return; // an engine that shuts down begins no prompt; its other messengers decline the grants for it
+        }
+        if (!intake.available()) {
+            engine.log(EngineLog.Level.ERROR, "transfer " + transfer.id() + ": " + NO_INTAKE);
+            return;
+        }
+        boolean severalAllowed = meetings.of(transfer).mayBeSeveral(transfer);
+        if (meetings.memory.bring(transfer, session.peerCache().ranks(), severalAllowed)) {
+            intake.enqueue(transfer, prompt);
+        }
+    }
+
+    /** The engine rejected a prompt that a decoder has sent. */
+    void onEnqueueFailed(TransferKey transfer, String reason) {
+        meetings.memory.forgetBrought(transfer);
+        for (PageGrant grant : List.copyOf(meetings.of(transfer).waiting)) {
+            if (grant.transfer().equals(transfer)) {
+                meetings.remove(grant);
+                replies.decline(grant, Reason.NEVER_CAME, reason);
+            }
+        }
+    }
+
+    /** Declines a due grant, unless it may wait longer. Returns the number of grants declined. */
+    int expire(PageGrant grant, long nowNs, long namedPromptsNs) {
+        Optional<String> late = meetings.late(grant, nowNs, namedPromptsNs);
+        late.ifPresent(sentence -> decline(grant, sentence));
+        return late.isPresent() ? 1 : 0;
+    }
+
+    /** Declines a waiting grant whose prompt will not come. */
+    void decline(PageGrant grant, String sentence) {
+        meetings.memory.forgetOneBrought(grant.transfer());
+        meetings.withdraw(grant, sentence, clock.nowNs());
+        replies.decline(grant, Reason.NEVER_CAME, sentence);
+    }
+
+    /** Declines the grants of requests whose legs name different prompts. */
+    void decline(Meeting.Contradiction legs) {
+        if (!legs.isNone()) {
+            engine.log(EngineLog.Level.WARNING, legs.sentence());
+            legs.grants().forEach(grant -> decline(grant, legs.sentence()));
+        }
+    }
+
+    /** Declines all waiting grants, those of one id together; later ones are declined on arrival. */
+    void shutDown(String sentence) {
+        shutDownReason = sentence;
+        for (PageGrant oldest : List.copyOf(meetings.waiting())) {
+            for (PageGrant grant : List.copyOf(meetings.of(oldest.transfer()).waiting)) {
+                meetings.remove(grant);
+                replies.decline(grant, Reason.SHUTTING_DOWN, sentence);
+            }
         }
     }
 
@@ -226,29 +260,32 @@ final class DecoderFrames {
             return;
         }
         prefill.addAnswer(grant.ranks(), grant.session().peerCache().needingRanks());
-        prefills.touch(prefill);
+        meetings.prefills.touch(prefill);
         deliveries.begin(prefill, grant, area);
     }
 
     void onCancel(DecoderSession session, Cancel cancel) {
         TransferKey transfer = new TransferKey(cancel.getTransferId(), cancel.getPromptDigest());
-        if (waiting.cancel(session, transfer.id(), cancel.getGrantId(), clock.nowNs())) {
+        Meeting meeting = meetings.of(transfer);
+        Optional<PageGrant> waiting = meeting.waiting(session, cancel.getGrantId());
+        if (waiting.isPresent()) {
+            meetings.withdraw(waiting.get(), CANCELLED, clock.nowNs());
             replies.confirmUnserved(session, cancel.getGrantId());
             return;
         }
         if (fences.anyHolds(session, cancel.getGrantId())) {
-            dismiss(session, transfer, WaitingGrants.CANCELLED); // the prompt's next attempt will not be granted
+            dismiss(session, transfer, CANCELLED); // the prompt's next attempt will not be granted
             return; // preempted with writes in flight: the cancel is confirmed when the last has completed
         }
-        Delivery delivery = prefills.find(session, transfer, cancel.getGrantId());
+        Delivery delivery = meeting.find(session, cancel.getGrantId());
         if (delivery != null && !delivery.sent()) {
-            deliveries.stop(delivery, Reason.REASON_UNSPECIFIED, WaitingGrants.CANCELLED);
+            deliveries.stop(delivery, Reason.REASON_UNSPECIFIED, CANCELLED);
             deliveries.settle(delivery);
             return;
         }
         replies.confirmSent(session, cancel.getGrantId());
-        if (delivery == null && mayHaveCrossedAPreemption(transfer)) {
-            dismiss(session, transfer, WaitingGrants.CANCELLED); // the next attempt need not wait
+        if (delivery == null && mayHaveCrossedAPreemption(meeting, transfer)) {
+            dismiss(session, transfer, CANCELLED); // the next attempt need not wait
         }
     }
 
@@ -256,28 +293,30 @@ final class DecoderFrames {
      * Whether a cancel that matches no delivery may have crossed a preemption. Where several requests may share the
      * transfer, it is more likely to be for one that has ended.
      */
-    private boolean mayHaveCrossedAPreemption(TransferKey transfer) {
-        return !ended.knows(transfer) || (prefills.any(transfer) && !prefills.mayBeSeveral(transfer));
+    private boolean mayHaveCrossedAPreemption(Meeting meeting, TransferKey transfer) {
+        return !meetings.memory.hasEnded(transfer) || (meeting.has(transfer) && !meeting.mayBeSeveral(transfer));
     }
 
     void onDecline(DecoderSession session, Decline decline) {
         TransferKey transfer = new TransferKey(decline.getTransferId(), decline.getPromptDigest());
-        answered(session, transfer);
-        if (prefills.any(transfer) || !ended.takeOwed(session, transfer, clock.nowNs())) {
-            waiting.enqueue(transfer, session.peerCache().ranks(), PromptWire.decode(decline.getPrompt()));
-            dismiss(session, transfer, WaitingGrants.DECLINED);
+        meetings.answered(session, transfer);
+        Meeting meeting = meetings.of(transfer);
+        if (meeting.has(transfer) || !meetings.memory.takeOwed(session, transfer, clock.nowNs())) {
+            enqueue(transfer, session, PromptWire.decode(decline.getPrompt()));
+            dismiss(session, transfer, DECLINED);
         } // else the prompt, sent by another messenger of this decoder, was computed and given up since
     }
 
     /** Records that the ranks of a decoder's messenger need nothing (more) of a transfer and will not grant it. */
     private void dismiss(DecoderSession session, TransferKey transfer, String sentence) {
-        Prefill prefill = prefills.awaiting(transfer, session.peerCache().ranks());
+        Meeting meeting = meetings.of(transfer);
+        Prefill prefill = meeting.awaiting(transfer, session);
         if (prefill != null) {
             prefill.addAnswer(session.peerCache().ranks(), session.peerCache().needingRanks());
             endIfUnwanted(prefill, sentence);
             ends.settle(prefill);
-        } else if (prefills.mayBeSeveral(transfer) || !prefills.any(transfer)) {
-            waiting.dismiss(transfer, session, sentence, clock.nowNs());
+        } else if (meeting.mayBeSeveral(transfer) || !meeting.has(transfer)) {
+            meetings.dismiss(transfer, session, sentence, clock.nowNs());
         }
     }
 
@@ -291,28 +330,14 @@ final class DecoderFrames {
     /** Records that the served ranks will not grant the prompt's next attempt. */
     void dismissServed(Prefill prefill) {
         if (prefill.answeredRanks != null) {
-            waiting.dismiss(
-                    prefill.transfer(),
-                    prefill.servedRanks(),
-                    prefill.requiredRanks,
-                    WaitingGrants.SERVED,
-                    clock.nowNs());
+            meetings.memory.dismiss(
+                    prefill.transfer(), prefill.servedRanks(), prefill.requiredRanks, SERVED, clock.nowNs());
         }
     }
 
-    /**
-     * A decoder's fetches have failed with its session: prompts that they asked for, and that have not begun, are not
-     * waited for. What it expected is kept as if its prefill had ended now, since the decoder may reconnect.
-     */
+    /** A decoder's fetches have failed with its session: prompts that they asked for are not waited for. */
     void onEnded(DecoderSession session, String reason) {
-        waiting.drop(session, reason, clock.nowNs());
+        meetings.sessionEnded(session, reason, clock.nowNs());
         fences.owedTo(session).forEach(transfer -> dismiss(session, transfer, reason));
-        long deadlineNs = clock.nowNs() + limits.grantWaitNs();
-        Set<TransferKey> expected = expectations.drop(session);
-        for (Prefill prefill : prefills.all()) {
-            if (prefill.ended() && expected.contains(prefill.transfer())) {
-                prefills.expireAt(prefill, deadlineNs);
-            }
-        }
     }
 }

@@ -1,9 +1,12 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.KvSession;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Peer;
+import java.util.HashMap;
+import java.util.Map;
 import java.util.Optional;
 
 /** A prefiller's session with a decoder, which has dialled. State only, owned by the messenger's thread. */
@@ -14,6 +17,11 @@ final class DecoderSession extends KvSession {
 
     boolean peerReady;
     private long lastGrantId;
+
+    /** Its announcements of answers that have not come. */
+    final Map<TransferKey, Announcement> announced = new HashMap<>();
+    /** Bytes of the page lists of its grants that wait for their prefill. */
+    long grantBytesWaiting;
 
     DecoderSession(Side own, long link, String peerAddress, AttachedDecoders decoders) {
         super(own, link, true, peerAddress);

@@ -32,7 +32,8 @@ record PageGrant(
         int contextRequested,
         int checksumInterval,
         long unheardLimitNs,
-        long receivedNs) {
+        long receivedNs)
+        implements Due {
     /** Decodes a grant's frame. */
     static PageGrant of(DecoderSession session, Grant wire, long nowNs) {
         return new PageGrant(
@@ -75,6 +76,11 @@ record PageGrant(
     /** Number of pages of all groups. */
     int pageCount() {
         return pages.stream().mapToInt(group -> group.length).sum();
+    }
+
+    /** Bytes of its page lists. */
+    long bytes() {
+        return (long) pageCount() * Integer.BYTES;
     }
 
     String transferId() {

@@ -22,7 +22,7 @@ import java.util.concurrent.CompletableFuture;
  * One attempt of a prompt whose KV this prefiller computes and sends. State only, owned by the messenger's thread;
  * {@link Prefiller} drives it.
  */
-final class Prefill {
+final class Prefill implements Due {
     /** The states of a prefill; the table of docs/protocol.md. Whether deliveries may begin is another question. */
     enum State implements ProtocolState<State> {
         /** The engine computes it or has it queued. */

@@ -13,20 +13,16 @@ import io.kvmessenger.messenger.port.Tally;
  * <p>Owned by the messenger's thread. It stops none, and answers no decoder.
  */
 final class PrefillEnds {
-    private final Prefills prefills;
+    private final Meetings meetings;
     private final Fences fences;
-    private final WaitingGrants waiting;
-    private final EndedTransfers ended;
     private final EngineEvents engine;
     private final Tally tally;
     private final History history;
     private final NanoClock clock;
 
-    PrefillEnds(Prefills prefills, Fences fences, WaitingGrants waiting, EndedTransfers ended, Prefiller.Ports ports) {
-        this.prefills = prefills;
+    PrefillEnds(Meetings meetings, Fences fences, Prefiller.Ports ports) {
+        this.meetings = meetings;
         this.fences = fences;
-        this.waiting = waiting;
-        this.ended = ended;
         this.engine = ports.engine();
         this.tally = ports.tally();
         this.history = ports.history();
@@ -62,9 +58,7 @@ final class PrefillEnds {
     }
 
     private void release(Prefill prefill) {
-        prefills.remove(prefill);
-        waiting.forgetPrompt(prefill.transfer());
-        ended.remember(prefill, clock.nowNs());
+        meetings.end(prefill, clock.nowNs());
         engine.released(prefill.request);
     }
 

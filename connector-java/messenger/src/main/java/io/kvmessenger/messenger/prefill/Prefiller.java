@@ -38,25 +38,22 @@ import java.util.random.RandomGenerator;
  * <p>Owned by the messenger's thread.
  */
 public final class Prefiller {
-
     private final TransferEngine transfer;
     private final Sessions sessions;
     private final EngineEvents engine;
     private final LayerWriter writer;
     private final Replies replies;
-    private final WaitingGrants waiting;
     private final Deliveries deliveries;
     private final Tally tally;
     private final ProtocolLimits limits;
     private final List<KvGroup> groups;
 
     private final Prefills prefills;
+    private final Meetings meetings;
     private final StepsInFlight steps;
-
     private final Fences fences;
     private final DecoderFrames decoderFrames;
     private final PrefillEnds ends;
-    private final Contradictions contradictions;
     private final NanoClock clock;
     private final AttachedDecoders decoders;
 
@@ -77,21 +74,18 @@ public final class Prefiller {
         this.engine = ports.engine();
         this.writer = writer;
         this.steps = new StepsInFlight(ports.progress(), writer.layerCount());
-        this.prefills = new Prefills(!writer.contextKinds().isEmpty());
+        this.meetings = new Meetings(!writer.contextKinds().isEmpty(), limits);
+        this.prefills = meetings.prefills;
         this.fences = new Fences(writer.contextKinds().anyAlways());
         this.tally = ports.tally();
         this.replies = new Replies(sessions, tally);
         this.clock = ports.clock();
-        EndedTransfers endedTransfers = new EndedTransfers(limits);
-        this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, endedTransfers);
-        this.contradictions = new Contradictions(prefills, waiting, engine, limits);
-        this.ends = new PrefillEnds(prefills, fences, waiting, endedTransfers, ports);
+        this.ends = new PrefillEnds(meetings, fences, ports);
         this.deliveries = new Deliveries(writer, sessions, replies, ports, limits, ends);
-        this.decoderFrames = new DecoderFrames(
-                prefills, waiting, endedTransfers, fences, deliveries, replies, writer, ports, limits, ends);
+        this.decoderFrames = new DecoderFrames(meetings, fences, deliveries, replies, writer, ends, ports);
         this.decoders = new AttachedDecoders(
                 new KvSession.Side(geometry, engine, tally),
-                new AttachedDecoders.Parts(decoderFrames, contradictions, prefills, deliveries, writer),
+                new AttachedDecoders.Parts(decoderFrames, prefills, deliveries, writer),
                 sessions,
                 transfer,
                 clock);
@@ -147,7 +141,7 @@ public final class Prefiller {
         if (prefill != null) {
             prefill.announcement = announced ? Prefill.Announcement.ANNOUNCED : Prefill.Announcement.NONE;
             decoderFrames.match(prefill);
-            contradictions.note(announce.transferId(), clock.nowNs());
+            meetings.compareLater(announce.transferId(), clock.nowNs());
         } else if (announced) {
             engine.stopped(
                     announce.request(), "another request with transfer id " + announce.transferId() + " is being sent");
@@ -227,7 +221,7 @@ public final class Prefiller {
             prefill.become(Prefill.State.ENDED);
         }
         decoderFrames.reportPrefilled(prefill);
-        prefills.expireAt(prefill, nowNs + grantWaitNs(prefill));
+        meetings.expireAt(prefill, nowNs + meetings.waitNs(prefill));
         prefills.touch(prefill); // its context rows may be sent now
         prefill.contextSlot = ended.contextSlot();
         String unfit = writer.unfitEnd(ended, prefill.begunToItsEnd());
@@ -250,7 +244,7 @@ public final class Prefiller {
                 boolean again = !prefill.stopped();
                 boolean announced = prefill.announced();
                 decoderFrames.dismissServed(prefill);
-                prefills.remove(prefill);
+                meetings.remove(prefill);
                 if (again) {
                     prefill.announcement =
                             Prefill.Announcement.NONE; // it has not stopped, but waits in the queue again
@@ -269,7 +263,7 @@ public final class Prefiller {
 
     /** Stops everything that still needs a grant or the engine; what is computed and granted may leave. */
     public void shutDown(String sentence) {
-        waiting.shutDown(sentence);
+        decoderFrames.shutDown(sentence);
         for (Prefill prefill : List.copyOf(prefills.all())) {
             if (prefill.awaitsGrants()) {
                 close(prefill, Reason.SHUTTING_DOWN, sentence);
@@ -295,7 +289,7 @@ public final class Prefiller {
     }
 
     public void onEnqueueFailed(TransferKey transfer, String reason) {
-        waiting.takeBack(transfer).forEach(grant -> replies.decline(grant, Reason.NEVER_CAME, reason));
+        decoderFrames.onEnqueueFailed(transfer, reason);
     }
 
     // ---- from the transfer engine
@@ -328,21 +322,27 @@ public final class Prefiller {
                 prefills.rest(prefill);
             }
         }
-        for (Prefill late = prefills.takeLate(nowNs); late != null; late = prefills.takeLate(nowNs)) {
-            if (mayExpire(late)) {
-                expire(late);
-                work++;
-            }
+        work += endDue(Due.KINDS - 1, nowNs);
+        work += fences.endLate(sessions, limits, nowNs); // a session that ends takes its grants with it
+        return work + endDue(Due.KINDS, nowNs);
+    }
+
+    /** Ends what is due of the first kinds. Returns the number of what was ended. */
+    private int endDue(int kinds, long nowNs) {
+        int work = 0;
+        for (Due due = meetings.takeDue(kinds, nowNs); due != null; due = meetings.takeDue(kinds, nowNs)) {
+            work += switch (due) {
+                case Prefill prefill -> expire(prefill);
+                case Announcement announcement -> decoderFrames.reportOverdue(announcement);
+                case Meeting meeting -> endContradiction(meeting, nowNs);
+                case PageGrant grant -> decoderFrames.expire(grant, nowNs, steps.namedPromptsNs(nowNs));
+            };
         }
-        work += decoderFrames.reportOverdue(nowNs);
-        work += contradictions.endOld(nowNs, decoderFrames::expected, (p, why) -> stop(p, Reason.EXPIRED, why));
-        return work + fences.endLate(sessions, limits, nowNs) + waiting.expire(nowNs, steps.namedPromptsNs(nowNs));
+        return work;
     }
 
     public long nextDeadlineNs(long nowNs) {
-        long earliest = prefills.earliestNs(nowNs + limits.heartbeatNs());
-        earliest = contradictions.earliestNs(decoderFrames.earliestNs(earliest));
-        return waiting.earliestNs(fences.earliestNs(earliest, limits.fenceLimitNs()));
+        return fences.earliestNs(meetings.earliestNs(nowNs + limits.heartbeatNs()), limits.fenceLimitNs());
     }
 
     /** Advances a prefill; a bug met on the way stops this prefill only. */
@@ -355,14 +355,6 @@ public final class Prefiller {
                             + prefill.transfer().id() + ": " + bug);
             return 1;
         });
-    }
-
-    private long grantWaitNs(Prefill prefill) {
-        return prefill.rejected ? limits.rejectedWaitNs() : limits.grantWaitNs();
-    }
-
-    private boolean mayExpire(Prefill prefill) {
-        return prefill.ended() && prefill.awaitsGrants() && !decoderFrames.expected(prefill);
     }
 
     /** Whether a decoder waits for layers of a forward pass in flight, so that the counter should be polled closely. */
@@ -386,7 +378,7 @@ public final class Prefiller {
     }
 
     public int grantsWaitingCount() {
-        return waiting.count();
+        return meetings.waiting().size();
     }
 
     /** The oldest prefills, and what each waits for. */
@@ -396,7 +388,7 @@ public final class Prefiller {
 
     /** The grants that have waited longest. */
     public List<GrantRow> grantRows(int rowsMax, long nowNs) {
-        return PrefillRows.of(waiting.all(), rowsMax, nowNs);
+        return PrefillRows.of(meetings.waiting(), rowsMax, nowNs);
     }
 
     // ---- inside
@@ -443,7 +435,7 @@ public final class Prefiller {
     }
 
     private Prefill start(String request, TransferKey transfer) {
-        Prefill rival = prefills.rivalOf(request, transfer);
+        Prefill rival = meetings.rivalOf(request, transfer);
         if (rival != null) {
             engine.log(
                     EngineLog.Level.WARNING,
@@ -453,8 +445,7 @@ public final class Prefiller {
         }
         tally.add(MessengerMetric.PREFILLS_STARTED, 1);
         Prefill prefill = new Prefill(request, transfer, groups, clock.nowNs());
-        prefill.rejected = decoderFrames.rejected(transfer);
-        prefills.add(prefill);
+        meetings.add(prefill, clock.nowNs());
         return prefill;
     }
 
@@ -476,8 +467,12 @@ public final class Prefiller {
         }
     }
 
-    private void expire(Prefill prefill) {
-        String within = " came within " + grantWaitNs(prefill) / 1_000_000 + " ms ";
+    /** Ends a prefill's wait for grants, unless one is expected. Returns the number of prefills ended. */
+    private int expire(Prefill prefill) {
+        if (!prefill.ended() || !prefill.awaitsGrants() || meetings.isExpected(prefill)) {
+            return 0;
+        }
+        String within = " came within " + meetings.waitNs(prefill) / 1_000_000 + " ms ";
         String sentence = "no grant for transfer " + prefill.transfer().id() + within;
         if (prefill.rejected) {
             sentence += "after its decoder rejected the request, or the request's client went away";
@@ -489,5 +484,15 @@ public final class Prefiller {
         }
         close(prefill, Reason.EXPIRED, sentence);
         ends.settle(prefill);
+        return 1;
+    }
+
+    /** Ends both legs of requests that name different prompts: neither counterpart can come. Returns 0 if none do. */
+    private int endContradiction(Meeting meeting, long nowNs) {
+        Meeting.Contradiction legs = meetings.compare(meeting, nowNs);
+        decoderFrames.decline(legs);
+        legs.prefills().forEach(prefill -> stop(prefill, Reason.EXPIRED, legs.sentence()));
+        meetings.compareLater(meeting.id, nowNs);
+        return legs.isNone() ? 0 : 1;
     }
 }

@@ -30,6 +30,10 @@ public final class Deadlines<T> {
         inOrder.add(due);
     }
 
+    public boolean has(T subject) {
+        return dueOf.containsKey(subject);
+    }
+
     public void remove(T subject) {
         Due<T> due = dueOf.remove(subject);
         if (due != null) {

@@ -72,10 +72,8 @@ class DeliveriesTest {
                 new History(),
                 () -> 1,
                 new SplittableRandom(1));
-        Prefills prefills = new Prefills(false);
-        EndedTransfers ended = new EndedTransfers(limits);
-        WaitingGrants waiting = new WaitingGrants(replies, ports.intake(), ports.engine(), limits, prefills, ended);
-        PrefillEnds ends = new PrefillEnds(prefills, new Fences(false), waiting, ended, ports);
+        Meetings meetings = new Meetings(false, limits);
+        PrefillEnds ends = new PrefillEnds(meetings, new Fences(false), ports);
         return new Deliveries(writer, sessions, replies, ports, limits, ends);
     }
 
