@@ -139,6 +139,38 @@ class MeetingsTest {
         assertThat(session.grantBytesWaiting).isZero();
     }
 
+    @Test
+    void shouldKeepTheDeadlineOfTheFirstOfSeveralAnnouncements() {
+        DecoderSession session = session();
+        meetings.expect(session, TRANSFER, 0);
+        meetings.expect(session, TRANSFER, 1);
+
+        assertThat(meetings.takeDue(Due.KINDS, LIMITS.unheardLimitNs())).isInstanceOf(Announcement.class);
+        assertThat(meetings.takeDue(Due.KINDS, 2 * LIMITS.unheardLimitNs())).isNull();
+    }
+
+    @Test
+    void shouldBoundTheAnnouncementsOfASession() {
+        DecoderSession session = session();
+        for (int i = 0; i <= ProtocolLimits.EXPECTED_TRANSFERS_MAX; i++) {
+            meetings.expect(session, new TransferKey("t" + i, ""), 0);
+        }
+
+        assertThat(session.announced).hasSize(ProtocolLimits.EXPECTED_TRANSFERS_MAX);
+    }
+
+    @Test
+    void shouldLookAgainAtAPromptThatIsNotExpectedAnyMore() {
+        Prefill prefill = ended("r");
+        DecoderSession session = session();
+        meetings.expect(session, TRANSFER, 10);
+        assertThat(meetings.takeDue(Due.KINDS, 10)).isSameAs(prefill);
+        assertThat(meetings.isExpected(prefill)).isTrue();
+        meetings.answered(session, TRANSFER);
+
+        assertThat(meetings.takeDue(Due.KINDS, 10)).isSameAs(prefill);
+    }
+
     private Prefill ended(String request) {
         Prefill prefill = new Prefill(request, TRANSFER, List.of(), 0);
         meetings.add(prefill, 0);
