@@ -59,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everyday-requests", type=int, default=DEFAULT_REQUESTS, help="how many test_everyday.py sends")
     parser.addoption("--everyday-seed", type=int, default=DEFAULT_SEED, help="what test_everyday.py draws them from")
     parser.addoption("--all-stores", action="store_true", help="test_stores.py: every set-up, and faults of the store")
+    parser.addoption("--all-pairs", action="store_true", help="uncomputed: all pairs, also those of `make uncomputed`")
     parser.addoption("--role-switches", type=int, default=3, help="sglang_pair: how often two servers change roles")
     parser.addoption("--silence-seconds", type=float, default=0.0, help="test_firewall.py: how long connections idle")
     parser.addoption("--record", action="store_true", help="sglang_pair: write the scheduler's calls anew")
@@ -66,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long is no part of an ordinary run, so it is not skipped there either."""
-    if config.getoption("--all-stores"):
+    if config.getoption("--all-stores") or config.getoption("--all-pairs"):
         return
     left_out = [item for item in items if item.get_closest_marker("at_length")]
     config.hook.pytest_deselected(items=left_out)

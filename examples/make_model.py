@@ -49,6 +49,7 @@ class TinyLatentModel:
     """A DeepSeek-V2 without experts: its KV is one latent vector per token, replicated on all ranks."""
 
     family: ClassVar[str] = "deepseek"
+    head_size: ClassVar[int] = 64
     layer_count: int = 3
     hidden_size: int = 256
     head_count: int = 4
@@ -67,11 +68,19 @@ class TinyLatentModel:
             kv_lora_rank=self.latent_size,
             q_lora_rank=None,
             qk_rope_head_dim=64,
-            qk_nope_head_dim=64,
-            v_head_dim=64,
+            qk_nope_head_dim=self.head_size,
+            v_head_dim=self.head_size,
             first_k_dense_replace=self.layer_count,
             **shared_settings(self),
         )
+
+
+@dataclass(frozen=True)
+class TinyWideLatentModel(TinyLatentModel):
+    """With the head sizes of DeepSeek's own models, the only ones that prefills on a GPU take."""
+
+    family: ClassVar[str] = "deepseek-wide"
+    head_size: ClassVar[int] = 128
 
 
 @dataclass(frozen=True)
@@ -286,6 +295,7 @@ class TinyFalconH1(TinyGrouped):
 Shape = (
     TinyModel
     | TinyLatentModel
+    | TinyWideLatentModel
     | TinyGemma
     | TinyGemma4
     | TinyMistral

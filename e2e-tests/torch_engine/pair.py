@@ -39,21 +39,24 @@ class EngineProcess:
         self.plan = plan
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
+        self._process = self._launched()
+        self._lock = threading.Lock()
+        self._awaited: dict[str, Future[dict[str, Any]]] = {}
+        self._ready = self._await("ready")
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _launched(self) -> subprocess.Popen[str]:
         folder = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join([folder, *self.path, *filter(None, [os.environ.get("PYTHONPATH")])])
-        with open(log, "w", encoding="utf-8") as lines:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module, plan.as_json()],
+        with open(self.log, "w", encoding="utf-8") as lines:
+            return subprocess.Popen(
+                [sys.executable, "-m", self.module, self.plan.as_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=lines,
                 text=True,
                 env={**os.environ, **self.environment, "PYTHONPATH": path},
             )
-        self._lock = threading.Lock()
-        self._awaited: dict[str, Future[dict[str, Any]]] = {}
-        self._ready = self._await("ready")
-        threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> Self:
         return self

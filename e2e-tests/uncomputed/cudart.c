@@ -209,6 +209,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
         cuPointerGetAttribute(&device, DEVICE_ORDINAL, (uint64_t)address);
     } else {
         attributes->hostPointer = (void *)address;
+        device = selected < 0 ? 0 : selected; /* that in whose context it was page-locked: a process has one */
     }
     attributes->device = device;
     return cudaSuccess;

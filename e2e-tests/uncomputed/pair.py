@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO, Any, cast
 
 import pytest
 from gpu_check.vllm_checks import VllmProcess
 from gpu_check.vllm_on_torch.plan import DECODER, PREFILLER, VllmPlan
 from torch_engine.pair import Pair
+from warm_starts import ForkedProcess, WarmLauncher
 
 FIND = Path(__file__).resolve().parents[2] / "examples" / "setup" / "find-uncomputed-cuda"
+FOLDER = Path(__file__).resolve().parent.parent
+PRELOADED = ("setproctitle", "uncomputed.preloaded")
 
+DEVICES = 2
+NUMBERS = itertools.count()
+POLL_SECONDS = 1.0
 LIMIT_SECONDS = 3600.0
 """For whatever a busy machine makes slow."""
 
 
 def environment(stand_ins: Path) -> dict[str, str]:
     """Of a process that has the stand-ins in place of CUDA."""
-    preloaded = ("libcuda.so.1", "libcudart.so.13", "libuncomputedblas.so")
+    preloaded = ("libcuda.so.1", "libcudart.so.13", "libuncomputedblas.so", "libnccl.so.2")
     return {
         "LD_PRELOAD": ":".join(str(stand_ins / name) for name in preloaded),
-        "KV_MESSENGER_UNCOMPUTED_ROWS": str(stand_ins / "librows.so"),
+        "UNCOMPUTED_ROWS": str(stand_ins / "librows.so"),
         "TRITON_LIBCUDA_PATH": str(stand_ins),
-        "STAND_IN_DEVICES": "1",
+        "STAND_IN_DEVICES": str(DEVICES),
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",  # it multicasts through memory of the driver's, which is not here
+        "OPENBLAS_NUM_THREADS": "1",  # NumPy would start threads when it is imported: what is forked must have one
     }
 
 
@@ -39,25 +54,88 @@ def stand_ins() -> Path:
     return Path(found.stdout.strip())
 
 
-class Uncomputed(VllmProcess):
-    module = "uncomputed"
-    start_limit_seconds = end_limit_seconds = answer_limit_seconds = LIMIT_SECONDS
-    path = ()  # vLLM is that of this environment
+@dataclass
+class Engines:
+    """Starts engines of one release of vLLM. `sources`: the folder with another's Python than this environment has."""
 
-    def __init__(self, plan: VllmPlan, log: Path, stand_ins: Path) -> None:
-        self.environment = environment(stand_ins)
+    stand_ins: Path
+    sources: Path | None = None
+    _launcher: WarmLauncher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._launcher = WarmLauncher(PRELOADED, self.environment)
+
+    def environment(self) -> dict[str, str]:
+        sources = [] if self.sources is None else [str(self.sources)]
+        path = os.pathsep.join([*sources, str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return {**environment(self.stand_ins), "PYTHONPATH": path}
+
+    def start(self, log: Path, arguments: list[str]) -> ForkedProcess:
+        wanted = _Wanted(log, {**os.environ, **self.environment()})
+        with open(log, "ab") as lines:
+            return self._launcher.start(cast(Any, wanted), "", "uncomputed", arguments, lines)
+
+    def stop(self) -> None:
+        self._launcher.stop()
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the launcher asks of a server."""
+
+    log_path: Path
+    environment: Mapping[str, str]
+
+
+class _Forked:
+    """An engine's process, with what is asked of a `subprocess.Popen`."""
+
+    def __init__(self, process: ForkedProcess, stdin: IO[str], stdout: IO[str]) -> None:
+        self._process, self.stdin, self.stdout = process, stdin, stdout
+
+    def wait(self, timeout: float | None = None) -> int:
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+
+
+class Uncomputed(VllmProcess):
+    start_limit_seconds = end_limit_seconds = answer_limit_seconds = LIMIT_SECONDS
+
+    def __init__(self, plan: VllmPlan, log: Path, engines: Engines) -> None:
+        self._engines = engines
         super().__init__(plan, log)
+
+    def _launched(self) -> subprocess.Popen[str]:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"\0kv-messenger-uncomputed-{os.getpid()}-{next(NUMBERS)}")
+            listener.listen()
+            name = listener.getsockname().decode()[1:]
+            process = self._engines.start(self.log, [self.plan.as_json(), name])
+            commands, answers = (_accepted(listener, process, mode) for mode in "wr")
+        return cast("subprocess.Popen[str]", _Forked(process, commands, answers))
+
+
+def _accepted(listener: socket.socket, process: ForkedProcess, mode: Any) -> IO[str]:
+    """The next connection as a file."""
+    listener.settimeout(POLL_SECONDS)
+    while process.poll() is None:
+        with contextlib.suppress(TimeoutError), listener.accept()[0] as connection:
+            connection.settimeout(None)
+            return cast(IO[str], connection.makefile(mode))
+    raise AssertionError(f"an engine ended with status {process.returncode} before it took commands")
 
 
 @contextmanager
-def started(plan: VllmPlan, logs: Path, stand_ins: Path) -> Iterator[Pair]:
-    """A pair by one plan, whose name and role are filled in."""
+def started(plan: VllmPlan, logs: Path, engines: Engines, prefiller: VllmPlan | None = None) -> Iterator[Pair]:
+    """A pair by one plan, whose name and role are filled in, or its prefiller by another."""
     with ExitStack() as entered:
         sides = [
             entered.enter_context(
-                Uncomputed(replace(plan, name=f"{plan.name}-{side}", role=role), logs / f"{side}.log", stand_ins)
+                Uncomputed(replace(each, name=f"{plan.name}-{side}", role=role), logs / f"{side}.log", engines)
             )
-            for side, role in (("prefiller", PREFILLER), ("decoder", DECODER))
+            for side, role, each in (("prefiller", PREFILLER, prefiller or plan), ("decoder", DECODER, plan))
         ]
         for side in sides:
             side.ready()

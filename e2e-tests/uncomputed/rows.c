@@ -18,22 +18,27 @@ int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
 int cuStreamIsCapturing(void *stream, int *status);
 void *standInBytes(uint64_t address, size_t length_bytes);
 
-/* A request's tokens from the first, where their rows lie, and which of them are of this step: from `begin` to `end`. */
+/* A request's tokens from the first, and which of them are of this step: from `begin` to `end`. Its rows begin at `first`. */
 struct Request {
-    int64_t begin, end;
-    const int64_t *slots;
+    int64_t begin, end, first;
     const int32_t *tokens;
 };
 
+/* Slots are those of all requests, in one KV cache group behind the other. */
 struct Step {
-    int64_t count;
+    int64_t count, total;
+    const int64_t *slots;
     struct Request requests[];
 };
 
-/* Strides in bytes. The values lie behind the keys, at `value_offset`. */
+/*
+ * Strides in bytes. The values lie behind the keys, at `value_offset`, or there are none (`parts` is 1). A token reads the rows of at
+ * most `window_tokens` up to its own, or those of its chunk of `chunk_tokens`; 0: all. `first_head` is the rank's among all heads.
+ */
 struct Layer {
     uint64_t keys;
-    int64_t value_offset, block_stride, token_stride, head_stride, head_bytes, head_count, block_tokens, number;
+    int64_t value_offset, block_stride, token_stride, head_stride, head_bytes, head_count, block_tokens;
+    int64_t number, group, parts, window_tokens, chunk_tokens, first_head;
     int64_t once;
 };
 
@@ -59,8 +64,8 @@ static uint64_t content(const struct Layer *layer, int64_t position, int32_t tok
 static int row(const struct Layer *layer, int64_t slot, int64_t position, int32_t token, int writes) {
     uint64_t at = layer->keys + (slot / layer->block_tokens) * layer->block_stride + (slot % layer->block_tokens) * layer->token_stride;
     for (int64_t head = 0; head < layer->head_count; head++) {
-        for (int part = 0; part < 2; part++) {
-            uint64_t wanted = content(layer, position, token, head, part);
+        for (int part = 0; part < layer->parts; part++) {
+            uint64_t wanted = content(layer, position, token, layer->first_head + head, part);
             uint64_t *bytes = standInBytes(at + head * layer->head_stride + part * layer->value_offset, layer->head_bytes);
             if (bytes == NULL) {
                 return 0; /* no memory is mapped there */
@@ -77,11 +82,20 @@ static int row(const struct Layer *layer, int64_t slot, int64_t position, int32_
     return 1;
 }
 
-static void note_wrong(const struct Layer *layer, const struct Request *request, int64_t position) {
+static void note_wrong(const struct Layer *layer, const struct Request *request, int64_t position, int64_t slot) {
     if (rows_wrong++ == 0) {
         snprintf(first_wrong, sizeof first_wrong, "layer %ld at %lx, token %d at position %ld of %ld, slot %ld", (long)layer->number,
-                 (long)layer->keys, request->tokens[position], (long)position, (long)request->end, (long)request->slots[position]);
+                 (long)layer->keys, request->tokens[position], (long)position, (long)request->end, (long)slot);
     }
+}
+
+/* The first row that the step's first token reads. */
+static int64_t first_read(const struct Layer *layer, const struct Request *request) {
+    if (layer->chunk_tokens > 0) {
+        return request->begin / layer->chunk_tokens * layer->chunk_tokens;
+    }
+    int64_t seen = request->begin - layer->window_tokens + 1;
+    return layer->window_tokens == 0 || seen < 0 ? 0 : seen;
 }
 
 static void attend(void *given) {
@@ -89,10 +103,11 @@ static void attend(void *given) {
     pthread_mutex_lock(&lock);
     for (int64_t i = 0; current != NULL && i < current->count; i++) {
         const struct Request *request = &current->requests[i];
-        for (int64_t position = 0; position < request->end; position++) {
+        const int64_t *slots = current->slots + layer->group * current->total + request->first;
+        for (int64_t position = first_read(layer, request); position < request->end; position++) {
             int writes = position >= request->begin;
-            if (!row(layer, request->slots[position], position, request->tokens[position], writes)) {
-                note_wrong(layer, request, position);
+            if (!row(layer, slots[position], position, request->tokens[position], writes)) {
+                note_wrong(layer, request, position, slots[position]);
             }
             *(writes ? &rows_written : &rows_read) += 1;
         }
@@ -110,21 +125,22 @@ static void begin(void *given) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Of `count` requests: begins and ends, and for all of a request's tokens up to its end their slots and the tokens. */
-EXPORTED int rowsBeginStep(void *stream, int64_t count, const int64_t *begins, const int64_t *ends, const int64_t *slots,
-                           const int32_t *tokens) {
+/* Of `count` requests: begins and ends, and for all of a request's tokens up to its end the tokens, and their slots by group. */
+EXPORTED int rowsBeginStep(void *stream, int64_t groups, int64_t count, const int64_t *begins, const int64_t *ends,
+                           const int64_t *slots, const int32_t *tokens) {
     size_t total = 0;
     for (int64_t i = 0; i < count; i++) {
         total += ends[i];
     }
-    struct Step *step = malloc(sizeof *step + count * sizeof *step->requests + total * (sizeof *slots + sizeof *tokens));
+    size_t slots_bytes = groups * total * sizeof *slots;
+    struct Step *step = malloc(sizeof *step + count * sizeof *step->requests + slots_bytes + total * sizeof *tokens);
     int64_t *kept_slots = (int64_t *)&step->requests[count];
-    int32_t *kept_tokens = (int32_t *)(kept_slots + total);
-    memcpy(kept_slots, slots, total * sizeof *slots);
+    int32_t *kept_tokens = (int32_t *)(kept_slots + groups * total);
+    memcpy(kept_slots, slots, slots_bytes);
     memcpy(kept_tokens, tokens, total * sizeof *tokens);
-    step->count = count;
+    step->count = count, step->total = total, step->slots = kept_slots;
     for (int64_t i = 0, at = 0; i < count; at += ends[i++]) {
-        step->requests[i] = (struct Request){begins[i], ends[i], kept_slots + at, kept_tokens + at};
+        step->requests[i] = (struct Request){begins[i], ends[i], at, kept_tokens + at};
     }
     return cuLaunchHostFunc(stream, begin, step);
 }

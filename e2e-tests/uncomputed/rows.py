@@ -13,8 +13,6 @@ import torch
 
 TOKEN = 5
 BLOCK_TOKENS = 16
-PARTS = 2
-"""Keys and values."""
 
 
 class _Layer(ctypes.Structure):
@@ -24,23 +22,38 @@ class _Layer(ctypes.Structure):
             (name, ctypes.c_int64)
             for name in (
                 *("value_offset", "block_stride", "token_stride", "head_stride", "head_bytes", "head_count"),
-                *("block_tokens", "number", "once"),
+                *("block_tokens", "number", "group", "parts", "window_tokens", "chunk_tokens", "first_head", "once"),
             )
         ],
     ]
 
 
+@dataclass(frozen=True)
+class Place:
+    """A layer's number in the pass, its KV cache group, what a token reads (0: all), and its rank's first head."""
+
+    number: int = 0
+    group: int = 0
+    window_tokens: int = 0
+    chunk_tokens: int = 0
+    first_head: int = 0
+
+
 @dataclass
 class _Request:
     prompt: list[int]
-    blocks: list[int]
+    known: int
+    """Tokens that there are: those of the prompt, and those sampled."""
+    blocks: list[list[int]]
+    """Of each KV cache group."""
     computed: int = 0
 
     def token(self, position: int) -> int:
         return self.prompt[position] if position < len(self.prompt) else TOKEN
 
-    def slot(self, position: int) -> int:
-        return self.blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
+    def slots(self, group: int, block_tokens: int, end: int) -> list[int]:
+        blocks = self.blocks[group]
+        return [blocks[at // block_tokens] * block_tokens + at % block_tokens for at in range(end)]
 
 
 @dataclass
@@ -48,11 +61,13 @@ class Rows:
     """One thread, the engine's; what it queues runs on the stand-in's threads."""
 
     library: ctypes.CDLL
+    groups: list[int | None] = field(default_factory=lambda: [BLOCK_TOKENS])
+    """Tokens of a block by KV cache group; None: it has no rows."""
     sampled: dict[str, int] = field(default_factory=dict)
     """How many tokens each request of the latest step samples."""
+    places: dict[int, Place] = field(default_factory=dict)
+    """Of the layers, by the addresses of their scales; none before KV has its memory."""
     _requests: dict[str, _Request] = field(default_factory=dict)
-    _layers: dict[int, int] = field(default_factory=dict)
-    """Numbers of layers by the addresses of their keys, in the order of the pass."""
 
     def begin_step(self, scheduled: Any) -> None:
         """Of what vLLM's scheduler hands to the model runner; a warm-up's requests have no rows."""
@@ -64,11 +79,16 @@ class Rows:
         ]
         begins = [request.computed for _, request, _ in parts]
         ends = [request.computed + count for _, request, count in parts]
-        slots = [request.slot(at) for (_, request, _), end in zip(parts, ends, strict=True) for at in range(end)]
-        tokens = [request.token(at) for (_, request, _), end in zip(parts, ends, strict=True) for at in range(end)]
+        ended = [(request, end) for (_, request, _), end in zip(parts, ends, strict=True)]
+        tokens = [request.token(at) for request, end in ended for at in range(end)]
+        slots: list[int] = []
+        for group, block_tokens in enumerate(self.groups):
+            for request, end in ended:
+                slots += [0] * end if block_tokens is None else request.slots(group, block_tokens, end)
         self._called(
             self.library.rowsBeginStep(
                 _stream(),
+                ctypes.c_int64(len(self.groups)),
                 ctypes.c_int64(len(parts)),
                 (ctypes.c_int64 * len(parts))(*begins),
                 (ctypes.c_int64 * len(parts))(*ends),
@@ -76,40 +96,55 @@ class Rows:
                 (ctypes.c_int32 * len(tokens))(*tokens),
             )
         )
-        self.sampled = {
-            name: int(end >= len(request.prompt)) for (name, request, _), end in zip(parts, ends, strict=True)
-        }
+        self.sampled = {}
+        for (name, request, _), end in zip(parts, ends, strict=True):
+            self.sampled[name] = int(end >= request.known)
+            request.known += self.sampled[name]
 
     def _take(self, scheduled: Any) -> None:
         for name in scheduled.finished_req_ids:
             self._requests.pop(name, None)
         for new in scheduled.scheduled_new_reqs:
-            prompt = new.prefill_token_ids or new.prompt_token_ids
-            self._requests[new.req_id] = _Request(list(prompt), list(new.block_ids[0]), new.num_computed_tokens)
+            prompt = list(new.prefill_token_ids or new.prompt_token_ids)
+            blocks = [list(each) for each in new.block_ids]
+            self._requests[new.req_id] = _Request(prompt, len(prompt), blocks, new.num_computed_tokens)
         cached = scheduled.scheduled_cached_reqs
         for name, blocks, computed in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
         ):
             request = self._requests[name]
             if name in cached.resumed_req_ids:
-                request.blocks.clear()
-            request.blocks.extend(blocks[0] if blocks else [])
+                request.blocks = [[] for _ in request.blocks]
+                request.known = len(cached.all_token_ids.get(name) or range(request.known))
+            for group, more in enumerate(blocks or []):
+                request.blocks[group].extend(more)
             request.computed = computed
 
-    def layer(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Shapes (blocks, tokens of a block, heads, head size), with any strides but the last."""
+    def layer(self, keys: torch.Tensor, values: torch.Tensor | None, scale: torch.Tensor | None = None) -> None:
+        """Shapes (blocks, tokens of a block, heads, head size), with any strides but the last.
+
+        Without `values` there is one part, as with latent KV; `scale` says which layer it is.
+        """
+        if keys.numel() == 0:
+            return
+        place = Place() if scale is None else self.places[scale.data_ptr()]
         size = keys.element_size()
         block, token, head, _ = (stride * size for stride in keys.stride())
         described = _Layer(
             keys=keys.data_ptr(),
-            value_offset=values.data_ptr() - keys.data_ptr(),
+            value_offset=0 if values is None else values.data_ptr() - keys.data_ptr(),
             block_stride=block,
             token_stride=token,
             head_stride=head,
             head_bytes=keys.shape[3] * size,
             head_count=keys.shape[2],
             block_tokens=keys.shape[1],
-            number=self._layers.setdefault(keys.data_ptr(), len(self._layers)),
+            number=place.number,
+            group=place.group,
+            parts=1 if values is None else 2,
+            window_tokens=place.window_tokens,
+            chunk_tokens=place.chunk_tokens,
+            first_head=place.first_head,
         )
         self._called(self.library.rowsLayer(_stream(), ctypes.byref(described)))
 

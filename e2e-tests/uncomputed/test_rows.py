@@ -22,12 +22,14 @@ import ctypes, json, os, sys
 from types import SimpleNamespace as Of
 
 import torch
-from uncomputed.rows import Rows
+from uncomputed.rows import Place, Rows
 
-rows = Rows(ctypes.CDLL(os.environ["KV_MESSENGER_UNCOMPUTED_ROWS"]))
+rows = Rows(ctypes.CDLL(os.environ["UNCOMPUTED_ROWS"]))
 given = json.loads(sys.argv[1])
 kv = torch.zeros((10, 2, 16, 2 * 64), dtype=torch.bfloat16, device="cuda")
 keys, values = kv.transpose(1, 2).split(64, dim=-1)
+scale = torch.zeros((), device="cuda")
+rows.places = {scale.data_ptr(): Place(window_tokens=given["window"])}
 
 
 def step(new, cached, count):
@@ -54,10 +56,10 @@ with torch.cuda.stream(stream):
         graph = torch.cuda.CUDAGraph()
         step([], None, 0)
         with torch.cuda.graph(graph, stream=stream):
-            rows.layer(keys, values)
+            rows.layer(keys, values, scale)
         attend = graph.replay
     else:
-        attend = lambda: rows.layer(keys, values)
+        attend = lambda: rows.layer(keys, values, scale)
     step([request(given["first"], 0)], None, given["prompt"])
     attend()
     stream.synchronize()
@@ -76,9 +78,16 @@ print(json.dumps(rows.figures() | {"sampled": rows.sampled}))
 """
 
 
-def story(graph: bool, wrong: tuple[int, int, int, int] | None = None) -> dict[str, Any]:
+def story(graph: bool, wrong: tuple[int, int, int, int] | None = None, window: int = 0) -> dict[str, Any]:
     """A prompt's rows are written, its pages copied to other blocks, and read there; `wrong`: one byte of a page."""
-    given = {"graph": graph, "first": FIRST, "second": SECOND, "prompt": PROMPT_TOKENS, "wrong": wrong}
+    given = {
+        "graph": graph,
+        "first": FIRST,
+        "second": SECOND,
+        "prompt": PROMPT_TOKENS,
+        "wrong": wrong,
+        "window": window,
+    }
     folder = str(Path(__file__).resolve().parent.parent)
     ran = subprocess.run(
         [sys.executable, "-c", STORY, json.dumps(given)],
@@ -111,3 +120,11 @@ def test_one_wrong_byte_is_found(wrong: tuple[int, int, int, int], position: int
 
 def test_row_that_is_computed_anew_is_not_read() -> None:
     assert story(False, (0, 0, 7, 0))["rows_wrong"] == 0
+
+
+@pytest.mark.parametrize(("token", "wrong"), [(7, 0), (8, 1)])
+def test_a_window_begins_at_its_first_row(token: int, wrong: int) -> None:
+    """The token at position 39 reads 16 rows, from position 24 on, which lies in the second block."""
+    figures = story(False, (SECOND[1], 0, token, 0), window=16)
+    assert figures["rows_wrong"] == wrong
+    assert figures["rows_read"] == 15

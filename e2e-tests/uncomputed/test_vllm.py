@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,52 +14,159 @@ import make_model
 import pytest
 from gpu_check.vllm_checks import AT_ONCE, ONE_BY_ONE, PAGES, PROMPTS, SHARED, options
 from gpu_check.vllm_on_torch.plan import EAGER, VllmPlan
-from torch_engine.pair import Legs
+from torch_engine.pair import Legs, Pair
 
-from uncomputed.pair import LIMIT_SECONDS, stand_ins, started
+from uncomputed.pair import LIMIT_SECONDS, Engines, stand_ins, started
 from uncomputed.rows import TOKEN
 
-ANSWER = 6
-LAYERS = 4
-CACHE = Path.home() / ".cache" / "kv-messenger"
-PAIRS: dict[str, tuple[str, dict[str, Any]]] = {
-    "full-graphs-cuda": ("cuda", {"graphs": "FULL", "prefix_caching": True}),
-    "breakable-graphs-tcp": ("tcp", {"graphs": "FULL_AND_PIECEWISE"}),
-    "no-graphs-cuda": ("cuda", {"graphs": EAGER}),
+LONG = 96
+CACHE = Path(os.environ.get("KV_MESSENGER_CACHE") or Path.home() / ".cache" / "kv-messenger")
+SOURCES = Path(__file__).resolve().parents[2] / "python" / "tests" / "vllm"
+"""Where the module that fetches another release's Python lies."""
+OTHER_RELEASE = "0.33.0"
+FEW_BLOCKS_BYTES = 200 * 4 * 2 * 4 * 64 * 16 * 2
+"""200 blocks: room for all of AT_ONCE when they begin, and not when their answers of LONG tokens end."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair. `ranks` are the tensor-parallel ones of each side; other settings are those of VllmPlan."""
+
+    transport: str = "cuda"
+    settings: dict[str, Any] = field(default_factory=dict)
+    model: make_model.Shape = field(default_factory=lambda: make_model.TinyModel(seed=20))
+    ranks: tuple[int, int] = (1, 1)
+    answer: int = 6
+    options: dict[str, Any] = field(default_factory=dict)
+    reads_all: bool = True
+    """Whether all layers read all rows."""
+    prefills_in_graphs: bool = True
+    """Where there are graphs."""
+
+    def plan(self, name: str) -> VllmPlan:
+        given = options(self.transport, last_token_check="off")  # what it compares is not computed
+        settings: dict[str, Any] = {"kv_bytes": 96 << 20, "graphs": "FULL"} | self.settings
+        return VllmPlan(name, str(make_model.cached_model(CACHE, self.model)), options=given | self.options, **settings)
+
+
+def triton(**settings: Any) -> dict[str, Any]:
+    return {"attention": "TRITON_ATTN", **settings}
+
+
+def flash(**settings: Any) -> dict[str, Any]:
+    return {"attention": "FLASH_ATTN", **settings}
+
+
+PAIRS = {
+    "full-graphs-cuda-preempted": Case(settings=triton(prefix_caching=True, kv_bytes=FEW_BLOCKS_BYTES), answer=LONG),
+    "breakable-graphs-tcp": Case("tcp", flash(graphs="FULL_AND_PIECEWISE")),
+    "runner-1-cuda": Case(settings=flash(runner=1, prefix_caching=True)),
+    "windows-cuda": Case(settings=triton(), model=make_model.TinyGemma(), reads_all=False),
+    "ranks-2-2-cuda": Case(settings=flash(), ranks=(2, 2), options={"messenger_per": "rank"}),
+}
+MORE_PAIRS = {
+    "no-graphs-cuda": Case(settings=triton(graphs=EAGER)),
+    "runner-1-breakable-graphs-tcp": Case("tcp", triton(runner=1, graphs="FULL_AND_PIECEWISE")),
+    "heads-outside-cuda": Case(settings=flash(layout="HND")),
+    "latent-kv-cuda": Case(
+        settings={"attention": "TRITON_MLA"}, model=make_model.TinyWideLatentModel(), prefills_in_graphs=False
+    ),
+    "windows-tcp": Case("tcp", flash(graphs=EAGER), model=make_model.TinyMistral(), reads_all=False),
+    "ranks-2-2-tcp-one-messenger": Case("tcp", triton(), ranks=(2, 2), options={"messenger_per": "node"}),
+    "ranks-1-2-cuda": Case(settings=triton(), ranks=(1, 2), options={"messenger_per": "rank"}),
+    "ranks-2-1-tcp": Case("tcp", triton(prefix_caching=True), ranks=(2, 1)),
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_rows_that_a_decoder_reads_are_those_of_its_prompts(name: str, tmp_path: Path) -> None:
-    transport, settings = PAIRS[name]
-    model = str(make_model.cached_model(CACHE, make_model.TinyModel(seed=20)))
-    given = options(transport, last_token_check="off")  # what it compares is not computed
-    plan = VllmPlan(name, model, options=given, kv_bytes=96 << 20, **settings)
-    with started(plan, tmp_path, stand_ins()) as pair:
-        for prompt in ONE_BY_ONE:
-            ended(pair.ask(prompt, ANSWER))
-        for legs in [pair.ask(prompt, ANSWER) for prompt in AT_ONCE]:
-            ended(legs)
-        for prompt in SHARED:
-            ended(pair.ask(prompt, ANSWER))
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Engines]:
+    made = Engines(stand_ins())
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def other_engines() -> Iterator[Engines]:
+    sys.path.append(str(SOURCES))
+    fetched: Any = importlib.import_module("vllm_sources")
+    made = Engines(stand_ins(), fetched.sources(OTHER_RELEASE))
+    yield made
+    made.stop()
+
+
+def brought(case: Case, name: str, engines: Engines, logs: Path) -> None:
+    """All prompts through the pair, and what both sides have at rest."""
+    plan = case.plan(name)
+    prefiller, decoder = (replace(plan, ranks=ranks) for ranks in case.ranks)
+    if plan.kv_bytes == FEW_BLOCKS_BYTES:
+        prefiller = replace(prefiller, kv_bytes=96 << 20)
+    with started(decoder, logs, engines, prefiller) as pair:
+        for legs in asked(pair, case.answer):
+            ended(legs, case.answer)
         sides = pair.prefiller.rest(), pair.decoder.rest()
-    assert {**sides[0]["held"], **sides[1]["held"]} == {}
-    sent, received = sides[0]["figures"], sides[1]["figures"]
-    for figures in (sent, received):
-        assert figures["rows_wrong"] == 0, figures["first_wrong"]
-    assert sent["rows_written"] >= LAYERS * sum(map(len, PROMPTS)) - LAYERS * cached_tokens(plan)
-    assert received["rows_read"] > LAYERS * ANSWER * sum(map(len, PROMPTS))
-    assert received["fetches_failed"] == 0
-    assert received["pages_received"] == PAGES or (plan.prefix_caching and 0 < received["pages_received"] < PAGES)
-    assert plan.graphs == EAGER or (sent["replays"] and received["replays"])
+    judged(case, plan, *sides)
 
 
-def cached_tokens(plan: VllmPlan) -> int:
-    """At most so many tokens of the shared beginnings need no pass of their own."""
-    return sum(map(len, SHARED)) if plan.prefix_caching else 0
+def asked(pair: Pair, answer: int) -> Iterator[Legs]:
+    for prompt in ONE_BY_ONE:
+        yield pair.ask(prompt, answer)
+    yield from [pair.ask(prompt, answer) for prompt in AT_ONCE]
+    for prompt in SHARED:
+        yield pair.ask(prompt, answer)
 
 
-def ended(legs: Legs) -> None:
+def ended(legs: Legs, answer: int) -> None:
     assert legs.prefill is not None
     legs.prefill.result(LIMIT_SECONDS)
-    assert legs.decode.result(LIMIT_SECONDS)["tokens"] == [TOKEN] * ANSWER
+    assert legs.decode.result(LIMIT_SECONDS)["tokens"] == [TOKEN] * answer
+
+
+def judged(case: Case, plan: VllmPlan, prefiller: dict[str, Any], decoder: dict[str, Any]) -> None:
+    assert {**prefiller["held"], **decoder["held"]} == {}
+    sent, received = prefiller["figures"], decoder["figures"]
+    print(f"{plan.name}: {sent}, {received}")
+    for figures, ranks in zip((sent, received), case.ranks, strict=True):
+        assert figures["rows_wrong"] == 0, figures["first_wrong"]
+        assert figures["contexts"] == [[rank] for rank in range(ranks)]
+    tokens = sum(map(len, PROMPTS))
+    cached = sum(map(len, SHARED)) if plan.prefix_caching else 0
+    layers = case.model.layer_count
+    assert sent["rows_written"] >= case.ranks[0] * layers * (tokens - cached)
+    assert not case.reads_all or received["rows_read"] > case.ranks[1] * layers * case.answer * tokens
+    assert received["fetches_failed"] == 0
+    assert received["pages_received"] > 0
+    pages_known = case.ranks == (1, 1) and type(case.model) is make_model.TinyModel and not plan.prefix_caching
+    assert not pages_known or received["pages_received"] == PAGES
+    assert bool(sent["replays"]) == (plan.graphs != EAGER and case.prefills_in_graphs)
+    assert bool(received["replays"]) == (plan.graphs != EAGER)
+    assert bool(received["preemptions"]) == (plan.kv_bytes == FEW_BLOCKS_BYTES)
+
+
+def of_all(cases: dict[str, Case], marks: Sequence[Any] = ()) -> list[Any]:
+    return [pytest.param(case, id=name, marks=marks) for name, case in cases.items()]
+
+
+@pytest.mark.parametrize("case", [*of_all(PAIRS), *of_all(MORE_PAIRS, [pytest.mark.at_length])])
+def test_rows_that_a_decoder_reads_are_those_of_its_prompts(
+    case: Case, engines: Engines, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    brought(case, request.node.callspec.id, engines, tmp_path)
+
+
+OF_OTHER_RELEASE = {
+    "full-graphs-cuda": Case(settings=flash(prefix_caching=True)),
+    "ranks-2-2-cuda": Case(settings=triton(), ranks=(2, 2), options={"messenger_per": "rank"}),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.at_length] * (case.ranks != (1, 1)))
+        for name, case in OF_OTHER_RELEASE.items()
+    ],
+)
+def test_rows_with_another_release(
+    case: Case, other_engines: Engines, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    brought(case, f"other-release-{request.node.callspec.id}", other_engines, tmp_path)

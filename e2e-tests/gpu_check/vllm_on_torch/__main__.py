@@ -28,7 +28,8 @@ MEMORY_SHARE = 0.05
 FIGURES = ("layers_sent", "layers_sent_early", "pages_sent", "pages_received", "fetches_failed", "fetches_refuted")
 
 
-def main() -> None:
+def main(kind: type[Engine] | None = None) -> None:
+    """By default the engine is an Engine."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not come between answers
     plan = VllmPlan.from_json(sys.argv[1])
@@ -39,9 +40,11 @@ def main() -> None:
         VLLM_USE_FLASHINFER_SAMPLER="0",
         HF_HUB_OFFLINE="1",
     )
+    if plan.layout:
+        os.environ["VLLM_KV_CACHE_LAYOUT"] = plan.layout
     if plan.graphs == "FULL_AND_PIECEWISE" and not plan.compile:
         os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1"
-    engine = Engine(plan)
+    engine = (kind or Engine)(plan)
     _say(answers, {"ready": plan.name, **engine.described()})
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(commands,), daemon=True).start()
@@ -57,6 +60,16 @@ class Engine:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self.plan = plan
+        self.replays, self.preemptions = self.counted()
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**self.arguments()), enable_multiprocessing=False)
+
+    def counted(self) -> tuple[Replays, Preemptions]:
+        """From now on."""
+        return Replays(), Preemptions()
+
+    def arguments(self) -> dict[str, Any]:
+        """Of vLLM."""
+        plan = self.plan
         compilation: dict[str, Any] = {"mode": 0, "cudagraph_mode": plan.graphs, "custom_ops": ["none"]}
         compilation["cudagraph_capture_sizes"] = [1, 2, 4, 8, 16, 64, plan.chunk_tokens]
         if plan.compile:
@@ -68,38 +81,38 @@ class Engine:
             "kv_role": plan.role,
             "kv_connector_extra_config": plan.options,
         }
-        made = EngineArgs(
-            model=plan.model,
-            skip_tokenizer_init=True,
-            dtype=plan.dtype,
-            kv_cache_dtype=plan.kv_dtype,
-            max_model_len=2048,
-            max_num_seqs=16,
-            max_num_batched_tokens=plan.chunk_tokens,
-            block_size=16,
-            gpu_memory_utilization=MEMORY_SHARE,
-            kv_cache_memory_bytes=plan.kv_bytes,
-            enable_prefix_caching=plan.prefix_caching,
-            enforce_eager=plan.graphs == EAGER,
-            attention_config={"backend": "TRITON_ATTN"},
-            compilation_config={"mode": 0, "custom_ops": ["none"]} if plan.graphs == EAGER else compilation,
-            kv_transfer_config=None if plan.role == ALONE else connector,
-            disable_log_stats=True,
-        )
-        self._replays, self._preemptions = Replays(), Preemptions()
-        self._engine = LLMEngine.from_engine_args(made, enable_multiprocessing=False)
+        return {
+            "model": plan.model,
+            "skip_tokenizer_init": True,
+            "dtype": plan.dtype,
+            "kv_cache_dtype": plan.kv_dtype,
+            "max_model_len": 2048,
+            "max_num_seqs": 16,
+            "max_num_batched_tokens": plan.chunk_tokens,
+            "block_size": 16,
+            "gpu_memory_utilization": MEMORY_SHARE,
+            "kv_cache_memory_bytes": plan.kv_bytes,
+            "enable_prefix_caching": plan.prefix_caching,
+            "enforce_eager": plan.graphs == EAGER,
+            "attention_config": {"backend": plan.attention},
+            "compilation_config": {"mode": 0, "custom_ops": ["none"]} if plan.graphs == EAGER else compilation,
+            "kv_transfer_config": None if plan.role == ALONE else connector,
+            "disable_log_stats": True,
+        }
 
-    def described(self) -> dict[str, Any]:
+    def versions(self) -> dict[str, Any]:
         from importlib.metadata import version
 
         import torch
         import vllm
 
-        versions = f"vLLM {vllm.__version__}, torch {torch.__version__}, Triton {version('triton')}"
+        return {"versions": f"vLLM {vllm.__version__}, torch {torch.__version__}, Triton {version('triton')}"}
+
+    def described(self) -> dict[str, Any]:
         if (worker := self._worker()) is None:
-            return {"versions": versions}
+            return self.versions()
         opened = worker._messenger.opened
-        return {"versions": versions, "host": opened.control_host, "port": opened.control_port}
+        return self.versions() | {"host": opened.control_host, "port": opened.control_port}
 
     def add(self, request: str, prompt: list[int], answer: int, kv: Any) -> None:
         """Without a connector the answer also has its margins."""
@@ -125,13 +138,16 @@ class Engine:
 
     def held(self) -> dict[str, int]:
         """What is not given back although nothing runs: vLLM's blocks, and what the connector holds."""
-        pool = self._core.scheduler.kv_cache_manager.block_pool
-        missing = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
-        held = {"blocks": missing} if missing else {}
+        held = self.held_blocks()
         if (worker := self._worker()) is not None:
             held |= worker.held()
             held |= {name: count for name, count in worker._messenger.leak_check().held.items() if count}
         return held
+
+    def held_blocks(self) -> dict[str, int]:
+        pool = self._core.scheduler.kv_cache_manager.block_pool
+        missing = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
+        return {"blocks": missing} if missing else {}
 
     def figures(self) -> dict[str, Any]:
         if (worker := self._worker()) is None:
@@ -139,7 +155,7 @@ class Engine:
         stats = worker._messenger.stats()
         named = {name: stats.counters.get(f"kv_messenger_{name}", 0.0) for name in FIGURES}
         compared = dict(stats.reasons.get("kv_messenger_last_tokens_compared", {}))
-        counts = {"replays": self._replays.count, "preemptions": self._preemptions.count}
+        counts = {"replays": self.replays.count, "preemptions": self.preemptions.count}
         return named | {"compared": compared, **counts}
 
     @property

@@ -16,7 +16,10 @@ EAGER = "EAGER"
 
 @dataclass(frozen=True)
 class VllmPlan:
-    """`graphs`: vLLM's cudagraph_mode or EAGER; `compile`: torch.compile's backend; `runner`: V1 or V2, by number."""
+    """`graphs`: vLLM's cudagraph_mode or EAGER; `compile`: torch.compile's backend; `runner`: V1 or V2, by number.
+
+    `attention`: vLLM's name of the backend; `layout`: of KV, HND or by default; `ranks`: the tensor-parallel ones.
+    """
 
     name: str
     model: str
@@ -29,6 +32,9 @@ class VllmPlan:
     kv_bytes: int = 256 << 20
     prefix_caching: bool = False
     compile: str = ""
+    attention: str = "TRITON_ATTN"
+    layout: str = ""
+    ranks: int = 1
     options: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> str:

@@ -1,0 +1,48 @@
+"""vLLM's CUDA platform as on H100s. No device is asked, so that a process has no context before it is a rank.
+
+Where NVML says what there is, as on machines with GPUs, torch asks the driver for nothing before a rank selects its
+device either. A process that had asked could not be forked.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+import torch
+
+CAPABILITY = 9, 0
+MEMORY_BYTES = 80 << 30
+
+
+def stand_in_for_nvml() -> None:
+    """Before anything asks torch for devices, with PYTORCH_NVML_BASED_CUDA_CHECK in the environment."""
+    torch.cuda._device_count_nvml = lambda: int(os.environ["STAND_IN_DEVICES"])
+
+
+def stand_in() -> None:
+    import vllm.platforms
+    from vllm.platforms.cuda import NonNvmlCudaPlatform
+    from vllm.platforms.interface import DeviceCapability
+
+    class Uncomputed(NonNvmlCudaPlatform):  # type: ignore[misc, unused-ignore]
+        @classmethod
+        @cache
+        def get_device_capability(cls, device_id: int = 0) -> Any:
+            return DeviceCapability(*CAPABILITY)
+
+        @classmethod
+        def get_device_name(cls, device_id: int = 0) -> str:
+            return "a device that computes nothing"
+
+        @classmethod
+        def get_device_total_memory(cls, device_id: int = 0) -> int:
+            return MEMORY_BYTES
+
+        @classmethod
+        def is_fully_connected(cls, physical_device_ids: list[int]) -> bool:
+            return True
+
+    vllm.platforms.vllm_version_matches_substr = lambda substr: False
+    vllm.platforms._current_platform = Uncomputed()

@@ -1,0 +1,188 @@
+"""vLLM's steps on a CUDA that computes nothing, and what its ranks say of themselves. Each rank is a process."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from gpu_check.vllm_on_torch.__main__ import Engine, Preemptions, Replays
+
+from uncomputed.rows import TOKEN, Place, Rows
+
+COUNTED = ("rows_read", "rows_written", "rows_wrong", "replays")
+
+
+class Rank:
+    """What this process knows when it is a rank; it is forked with it, or has all ranks in itself."""
+
+    rows: Rows
+    replays: Replays
+
+
+def stand_in(rows: Rows) -> None:
+    """Steps pass through `rows`, KV's places are taken when it has its memory, and outputs get the tokens."""
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner as Second
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner as First
+
+    Rank.rows = rows
+    for runner in (First, Second):
+        _stand_in_for_steps(rows, runner)
+    _stand_in_for_tokens_of_first_runner()
+    _stand_in_for_tokens(rows)
+
+
+def _stand_in_for_steps(rows: Rows, runner_class: Any) -> None:
+    execute, initialize = runner_class.execute_model, runner_class.initialize_kv_cache
+
+    def executed(runner: Any, scheduled: Any, *given: Any, **named: Any) -> Any:
+        rows.begin_step(scheduled)
+        return execute(runner, scheduled, *given, **named)
+
+    def initialized(runner: Any, config: Any, *given: Any, **named: Any) -> None:
+        rows.groups, rows.places = placed(config, runner.vllm_config)
+        initialize(runner, config, *given, **named)
+
+    runner_class.execute_model = executed
+    runner_class.initialize_kv_cache = initialized
+
+
+def placed(config: Any, engine: Any) -> tuple[list[int | None], dict[int, Place]]:
+    """By vLLM's KVCacheConfig: tokens of a block by group, and the layers' places."""
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    layers = engine.compilation_config.static_forward_context
+    numbers = {name: number for number, name in enumerate(layers)}
+    ranks = engine.parallel_config.tensor_parallel_size
+    first_head = get_tensor_model_parallel_rank() * engine.model_config.get_total_num_kv_heads() // ranks
+    if engine.model_config.use_mla:
+        first_head = 0
+    groups: list[int | None] = []
+    places: dict[int, Place] = {}
+    for group, each in enumerate(config.kv_cache_groups):
+        groups.append(each.kv_cache_spec.block_size)
+        specs = getattr(each.kv_cache_spec, "kv_cache_specs", {})
+        for name in each.layer_names:
+            spec = specs.get(name, each.kv_cache_spec)
+            if (scale := getattr(layers[name], "_k_scale", None)) is None:
+                groups[-1] = None
+                continue
+            window, chunk = (getattr(spec, what, None) or 0 for what in ("sliding_window", "attention_chunk_size"))
+            places[scale.data_ptr()] = Place(numbers[name], group, window, chunk, first_head)
+    return groups, places
+
+
+def _stand_in_for_tokens_of_first_runner() -> None:
+    from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
+
+    get_output = AsyncGPUModelRunnerOutput.get_output
+
+    def output(waiting: Any) -> Any:
+        waiting.async_copy_ready_event.synchronize()
+        waiting.sampled_token_ids_cpu = torch.full_like(waiting.sampled_token_ids_cpu, TOKEN)
+        return get_output(waiting)
+
+    AsyncGPUModelRunnerOutput.get_output = output
+
+
+def _stand_in_for_tokens(rows: Rows) -> None:
+    import numpy as np
+    from vllm.v1.worker.gpu.async_utils import AsyncOutput
+
+    begin, get_output = AsyncOutput.__init__, AsyncOutput.get_output
+
+    def begun(waiting: Any, *given: Any, **named: Any) -> None:
+        begin(waiting, *given, **named)
+        waiting.sampled = rows.sampled
+
+    def output(waiting: Any) -> Any:
+        waiting.copy_event.synchronize()
+        names = waiting.model_runner_output.req_ids
+        waiting.num_sampled_tokens_np = np.array([waiting.sampled.get(name, 1) for name in names])
+        waiting.sampled_token_ids = np.full_like(waiting.sampled_token_ids, TOKEN)
+        return get_output(waiting)
+
+    AsyncOutput.__init__ = begun
+    AsyncOutput.get_output = output
+
+
+class UncomputedEngine(Engine):
+    """Asks all ranks; figures are sums, and what a rank has to say for itself comes as a list."""
+
+    def arguments(self) -> dict[str, Any]:
+        given = super().arguments()
+        if self.plan.ranks > 1:
+            given |= {"tensor_parallel_size": self.plan.ranks, "distributed_executor_backend": "mp"}
+        return given
+
+    def counted(self) -> tuple[Replays, Preemptions]:
+        replays, preemptions = super().counted()
+        Rank.replays = replays
+        return replays, preemptions
+
+    def described(self) -> dict[str, Any]:
+        addresses = [address for address in self._ask(address_of_rank) if address]
+        host, port = addresses[0]
+        named = ",".join(f"{host}:{port}" for host, port in addresses)  # as the engine's own answers name several
+        return self.versions() | {"host": host if len(addresses) == 1 else named, "port": port}
+
+    def held(self) -> dict[str, int]:
+        held = self.held_blocks()
+        for rank in self._ask(held_by_rank):
+            held |= rank
+        return held
+
+    def figures(self) -> dict[str, Any]:
+        ranks = self._ask(figures_of_rank)
+        summed = {name: sum(rank[name] for rank in ranks) for name in COUNTED}
+        messengers = [rank["messenger"] for rank in ranks if rank["messenger"]]
+        summed |= {name: sum(each[name] for each in messengers) for name in messengers[0]}
+        first_wrong = next((rank["first_wrong"] for rank in ranks if rank["first_wrong"]), "")
+        contexts = [rank["contexts"] for rank in ranks]
+        return summed | {"first_wrong": first_wrong, "contexts": contexts, "preemptions": self.preemptions.count}
+
+    def _ask(self, what: Any) -> list[Any]:
+        return list(self._core.model_executor.collective_rpc(what))
+
+
+def address_of_rank(worker: Any) -> tuple[str, int] | None:
+    """Of its messenger, if it has one."""
+    messenger = own_messenger()
+    return None if messenger is None else (messenger.opened.control_host, messenger.opened.control_port)
+
+
+def held_by_rank(worker: Any) -> dict[str, int]:
+    half, messenger = own_half(), own_messenger()
+    held = {} if half is None else dict(half.held())
+    if messenger is not None:
+        held |= {name: count for name, count in messenger.leak_check().held.items() if count}
+    return held
+
+
+def figures_of_rank(worker: Any) -> dict[str, Any]:
+    from gpu_check.vllm_on_torch.__main__ import FIGURES
+
+    messenger, counts = own_messenger(), {}
+    if messenger is not None:
+        counters = messenger.stats().counters
+        counts = {name: counters.get(f"kv_messenger_{name}", 0.0) for name in FIGURES}
+    return Rank.rows.figures() | {"replays": Rank.replays.count, "messenger": counts, "contexts": contexts()}
+
+
+def own_half() -> Any:
+    """None on a rank whose memory another one's messenger has."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    return get_kv_transfer_group()._worker
+
+
+def own_messenger() -> Any:
+    return getattr(own_half(), "_messenger", None)
+
+
+def contexts() -> list[int]:
+    """The devices on which this process has one."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    count = ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    return [device for device in range(count.value) if driver.standInRetained(device) > 0]

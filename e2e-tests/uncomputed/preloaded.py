@@ -1,0 +1,40 @@
+"""What each engine has before it begins: stand-ins in their places, and vLLM imported over them.
+
+Importing it once is most of what a start costs. So engines are forked from a process that has (`warm_launcher.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+
+from uncomputed import cuda_platform, extensions
+from uncomputed.rows import Rows
+
+ROWS = "UNCOMPUTED_ROWS"
+"""Where librows.so is."""
+MODULES = (
+    "vllm.engine.arg_utils",
+    "vllm.model_executor.models.llama",
+    "vllm.v1.attention.backends.flash_attn",
+    "vllm.v1.engine.llm_engine",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.worker.gpu_worker",
+)
+
+
+def install() -> None:
+    cuda_platform.stand_in_for_nvml()
+    rows = Rows(ctypes.CDLL(os.environ[ROWS]))
+    extensions.stand_in(rows)
+    cuda_platform.stand_in()
+    extensions.stand_in_for_triton_attention(rows)
+    for name in MODULES:
+        importlib.import_module(name)
+    from uncomputed import engine
+
+    engine.stand_in(rows)
+
+
+install()
