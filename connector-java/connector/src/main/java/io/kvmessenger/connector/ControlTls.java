@@ -26,8 +26,11 @@ import javax.net.ssl.SSLEngine;
 final class ControlTls {
     /** Limit on incomplete handshakes begun by peers; one more, and the host with the most loses its oldest. */
     static final int HANDSHAKES_MAX = 64;
-    /** How long a peer that has dialled may stay silent; one with TLS sends at once. */
-    static final int FIRST_BYTE_LIMIT_MILLIS = 2_000;
+    /**
+     * How much of the limit on its handshake a peer that has dialled may stay silent. One with TLS sends as soon as it
+     * has a core; one without waits to be spoken to, and is told why before it gives up.
+     */
+    private static final int FIRST_BYTE_SHARE = 6;
     /** The first byte of a TLS handshake record. */
     private static final int HANDSHAKE_RECORD = 0x16;
 
@@ -38,10 +41,10 @@ final class ControlTls {
     private final int firstByteLimitMillis;
     private final OpenHandshakes<Channel> handshaking = new OpenHandshakes<>();
 
-    ControlTls(SSLContext context, int handshakeLimitMillis, int firstByteLimitMillis) {
+    ControlTls(SSLContext context, int handshakeLimitMillis) {
         this.context = context;
         this.handshakeLimitMillis = handshakeLimitMillis;
-        this.firstByteLimitMillis = firstByteLimitMillis;
+        this.firstByteLimitMillis = handshakeLimitMillis / FIRST_BYTE_SHARE;
     }
 
     /** Inserts TLS before the following handlers of the pipeline. */

@@ -85,8 +85,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         this.linksMax = linksMax;
         this.closeOnExec = closeOnExec;
         this.connectLimitMillis = (int) Math.min(connectLimitMillis, Integer.MAX_VALUE);
-        this.tls =
-                tls == null ? null : new ControlTls(tls, this.connectLimitMillis, ControlTls.FIRST_BYTE_LIMIT_MILLIS);
+        this.tls = tls == null ? null : new ControlTls(tls, this.connectLimitMillis);
         this.loop = new MultiThreadIoEventLoopGroup(
                 1,
                 (ThreadFactory) task -> Thread.ofPlatform()

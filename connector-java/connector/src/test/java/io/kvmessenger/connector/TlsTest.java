@@ -12,6 +12,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -26,6 +27,10 @@ import org.junit.jupiter.api.io.TempDir;
 @Timeout(900)
 class TlsTest {
     private static final int HANDSHAKE_RECORD = 0x16;
+    /** A limit of which a silent peer may use so little that the test does not wait long. */
+    private static final long SOON_SILENT_MILLIS = 3_000;
+    /** A limit that no busy machine reaches. */
+    private static final long PATIENT_MILLIS = 3_600_000;
 
     @TempDir
     static Path folder;
@@ -44,11 +49,14 @@ class TlsTest {
     }
 
     private static EngineDouble open(String role, TlsFiles files) {
-        Map<String, Object> options = Map.of(
-                "tlsCertificate", files.certificate(),
-                "tlsKey", files.key(),
-                "tlsCa", files.ca(),
-                "connectLimitMillis", 15_000);
+        return open(role, files, Map.of());
+    }
+
+    private static EngineDouble open(String role, TlsFiles files, Map<String, Object> more) {
+        Map<String, Object> options = new HashMap<>(more);
+        options.put("tlsCertificate", files.certificate());
+        options.put("tlsKey", files.key());
+        options.put("tlsCa", files.ca());
         return new EngineDouble(role, options, Map.of());
     }
 
@@ -98,7 +106,8 @@ class TlsTest {
 
     @Test
     void shouldTellADecoderWithoutTls() throws Exception {
-        try (EngineDouble p = prefiller();
+        Map<String, Object> soonTakenForSilent = Map.of("connectLimitMillis", (int) SOON_SILENT_MILLIS);
+        try (EngineDouble p = open("prefiller", made.files("p", "ca"), soonTakenForSilent);
                 EngineDouble d = EngineDouble.of("decoder")) {
             fetch(d, p);
             assertThat(failure(d)).contains("control links have TLS here and not at the peer: set tls_certificate");
@@ -139,7 +148,7 @@ class TlsTest {
         Inbox inbox = new Inbox(System::nanoTime, () -> {});
         List<ControlSocket> halves = new ArrayList<>();
         try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
-                NettyControlNetwork network = network(inbox, 60_000, closeOnExec)) {
+                NettyControlNetwork network = network(inbox, PATIENT_MILLIS, closeOnExec)) {
             int port = network.listen("127.0.0.1", 0);
             for (int i = 0; i <= ControlTls.HANDSHAKES_MAX; i++) {
                 halves.add(ControlSocket.dial(port));
@@ -155,7 +164,7 @@ class TlsTest {
     void shouldEndAHandshakeThatDoesNotEnd() throws Exception {
         Inbox inbox = new Inbox(System::nanoTime, () -> {});
         try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
-                NettyControlNetwork network = network(inbox, 300, closeOnExec);
+                NettyControlNetwork network = network(inbox, SOON_SILENT_MILLIS, closeOnExec);
                 ControlSocket half = ControlSocket.dial(network.listen("127.0.0.1", 0))) {
             assertThat(half.send(new byte[] {HANDSHAKE_RECORD})).isTrue();
             half.awaitEnd();
@@ -166,12 +175,27 @@ class TlsTest {
     void shouldTellASilentPeerThatThereIsTls() throws Exception {
         Inbox inbox = new Inbox(System::nanoTime, () -> {});
         try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
-                NettyControlNetwork network = network(inbox, 60_000, closeOnExec);
+                NettyControlNetwork network = network(inbox, SOON_SILENT_MILLIS, closeOnExec);
                 ControlSocket silent = ControlSocket.dial(network.listen("127.0.0.1", 0))) {
             Optional<ControlFrame> refusal = silent.read();
             assertThat(refusal).isPresent();
             assertThat(refusal.get().getRefusal().getField()).isEqualTo("tls");
             silent.awaitEnd();
+        }
+    }
+
+    /** A busy machine's peer, or one that starts: its first handshake loads classes. */
+    @Test
+    void shouldWaitForAPeerThatSaysNothingForSomeSeconds() throws Exception {
+        Inbox inbox = new Inbox(System::nanoTime, () -> {});
+        SSLContext decoder = made.files("d", "ca").read(Instant.now());
+        try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
+                NettyControlNetwork network = network(inbox, PATIENT_MILLIS, closeOnExec);
+                SSLSocket slow = (SSLSocket) decoder.getSocketFactory()
+                        .createSocket(InetAddress.getLoopbackAddress(), network.listen("127.0.0.1", 0))) {
+            Thread.sleep(SOON_SILENT_MILLIS);
+            slow.startHandshake(); // fails where the peer is being told that there is TLS
+            assertThat(slow.getSession().isValid()).isTrue();
         }
     }
 
