@@ -15,7 +15,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 /** Real runs, small: both processes are real, and so is every write. */
 class KvPerfTest {
-    private static final long LIMIT_SECONDS = 120;
+    private static final long LIMIT_SECONDS = 600;
 
     @TempDir
     Path folder;

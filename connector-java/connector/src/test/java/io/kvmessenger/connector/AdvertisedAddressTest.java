@@ -3,8 +3,6 @@ package io.kvmessenger.connector;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import java.io.IOException;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -75,23 +73,17 @@ class AdvertisedAddressTest {
         }
     }
 
-    private static int freePort() throws IOException {
-        try (ServerSocket any = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            return any.getLocalPort();
-        }
-    }
-
     /** As behind NAT or a NodePort: what listens has other ports than peers dial. */
     @Test
     void shouldBeReachedThroughRelaysAtOtherPorts() throws IOException {
-        int controlPort = freePort();
-        int dataPort = freePort();
-        try (PortRelay control = new PortRelay(controlPort);
-                PortRelay data = new PortRelay(dataPort);
-                EngineDouble p =
-                        engine("prefiller", Map.of("listenPort", controlPort, "advertisePort", control.port()));
-                EngineDouble d =
-                        engine("decoder", Map.of("dataPort", dataPort, "advertiseDataPorts", List.of(data.port())))) {
+        try (ReservedPort controlPort = new ReservedPort();
+                ReservedPort dataPort = new ReservedPort();
+                PortRelay control = new PortRelay(controlPort.number());
+                PortRelay data = new PortRelay(dataPort.number());
+                EngineDouble p = engine(
+                        "prefiller", Map.of("listenPort", controlPort.number(), "advertisePort", control.port()));
+                EngineDouble d = engine(
+                        "decoder", Map.of("dataPort", dataPort.number(), "advertiseDataPorts", List.of(data.port())))) {
             assertThat(p.opened.controlPort()).isEqualTo(control.port());
             move(p, d);
             assertThat(control.connections()).isEqualTo(1);
@@ -103,12 +95,12 @@ class AdvertisedAddressTest {
 
     @Test
     void shouldBeReachedThroughARelayForEachDataHost() throws IOException {
-        int dataPort = freePort();
         Map<String, Object> options = new HashMap<>();
-        options.put("dataPort", dataPort);
         options.put("dataHosts", List.of("127.0.0.1", "127.0.0.2"));
-        try (PortRelay first = new PortRelay("127.0.0.1", dataPort);
-                PortRelay second = new PortRelay("127.0.0.2", dataPort)) {
+        try (ReservedPort dataPort = new ReservedPort("127.0.0.1", "127.0.0.2");
+                PortRelay first = new PortRelay("127.0.0.1", dataPort.number());
+                PortRelay second = new PortRelay("127.0.0.2", dataPort.number())) {
+            options.put("dataPort", dataPort.number());
             options.put("advertiseDataPorts", List.of(first.port(), second.port()));
             try (EngineDouble p = EngineDouble.of("prefiller");
                     EngineDouble d = engine("decoder", options)) {

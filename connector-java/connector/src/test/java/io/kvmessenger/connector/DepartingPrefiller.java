@@ -73,17 +73,7 @@ final class DepartingPrefiller implements AutoCloseable {
     }
 
     static Map<String, Object> options(String transport) {
-        return Map.of(
-                "transports",
-                List.of(transport),
-                "connectLimitMillis",
-                60_000,
-                "silenceLimitMillis",
-                60_000,
-                "fetchLimitMillis",
-                120_000,
-                "grantWaitMillis",
-                120_000);
+        return Map.of("transports", List.of(transport));
     }
 
     /** Host and port of where it listens; waits until it does. */

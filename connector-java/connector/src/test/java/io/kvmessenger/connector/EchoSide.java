@@ -16,7 +16,6 @@ final class EchoSide implements AutoCloseable {
 
     private static final int POLL_CAPACITY_BYTES = 1 << 16;
     private static final long POLL_PERIOD_NS = 50_000;
-    private static final long AWAIT_LIMIT_NS = 60_000_000_000L;
 
     private final HostMemory memory;
     final MemorySegment bytes;
@@ -55,7 +54,7 @@ final class EchoSide implements AutoCloseable {
 
     /** The next end of an ask: {@code arrived ID}, or {@code failed ID: REASON}. */
     String end() {
-        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
+        long limitNs = System.nanoTime() + EngineDouble.AWAIT_LIMIT_NS;
         while (System.nanoTime() < limitNs) {
             poll();
             Map<?, ?> event = events.poll();
@@ -75,12 +74,12 @@ final class EchoSide implements AutoCloseable {
     }
 
     Map<?, ?> held() {
-        return EngineDouble.decode(host.leakCheck(opened.handle()));
+        return EngineDouble.leakCheck(host, opened);
     }
 
     /** Waits until nothing is held for asks, of either side. */
     void awaitClean() {
-        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
+        long limitNs = System.nanoTime() + EngineDouble.AWAIT_LIMIT_NS;
         while (!Boolean.TRUE.equals(held().get("clean"))) {
             if (System.nanoTime() > limitNs) {
                 throw new AssertionError(held());

@@ -22,7 +22,7 @@ record Footprint(int descriptorCount, int threadCount, long directBytes, long he
     /** Java's allocators keep some of what they once needed; a leak would be many times that. */
     private static final long GROWTH_MAX_BYTES = 64L << 20;
 
-    private static final long BACK_LIMIT_NS = 20_000_000_000L;
+    private static final long BACK_LIMIT_NS = EngineDouble.AWAIT_LIMIT_NS;
     private static final long LOOK_PERIOD_NS = 50_000_000;
 
     /** Waits until the process holds no more than this; fails after a generous limit. */

@@ -53,7 +53,6 @@ final class GroupedEngine implements AutoCloseable {
     private static final int LAYER_COUNT = 5;
     private static final int ROW_BYTES = 8;
     private static final int POLL_CAPACITY_BYTES = 1 << 16;
-    private static final long AWAIT_LIMIT_NS = 60_000_000_000L;
 
     final MessengerHost host = new MessengerHost();
     final OpenResult opened;
@@ -70,7 +69,7 @@ final class GroupedEngine implements AutoCloseable {
         Map<String, Object> options = EngineDouble.options(role);
         options.putAll(optionChanges);
         opened = host.open(EngineDouble.encode(EngineDouble.kvRequest(options, geometry(), 0)));
-        polled = new PolledEvents(host, opened.handle(), POLL_CAPACITY_BYTES, AWAIT_LIMIT_NS);
+        polled = new PolledEvents(host, opened.handle(), POLL_CAPACITY_BYTES, EngineDouble.AWAIT_LIMIT_NS);
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }
 

@@ -32,7 +32,6 @@ class HostileLinkTest {
     private static final String SECRET = "a secret of this test";
     private static final Map<String, Object> QUICK_TO_LOSE_PATIENCE =
             Map.of("connectLimitMillis", 1_500, "sharedSecret", SECRET);
-    private static final Map<String, Object> PATIENT = Map.of("connectLimitMillis", 120_000);
     private static final Map<String, Object> KNOWS_THE_SECRET = Map.of("sharedSecret", SECRET);
 
     /** What a decoder that knows the secret has said. */
@@ -60,12 +59,16 @@ class HostileLinkTest {
     }
 
     private static SteadyPair pair() {
+        return new SteadyPair(KNOWS_THE_SECRET, KNOWS_THE_SECRET);
+    }
+
+    private static SteadyPair quickToLosePatience() {
         return new SteadyPair(QUICK_TO_LOSE_PATIENCE, KNOWS_THE_SECRET);
     }
 
     @Test
     void shouldKeepOnlyTheNewestPendingLinksAndThoseNotForLong() {
-        try (SteadyPair pair = pair()) {
+        try (SteadyPair pair = quickToLosePatience()) {
             Footprint before = Footprint.now();
             List<ControlSocket> idle = new ArrayList<>();
             for (int i = 0; i < ProtocolLimits.HANDSHAKES_MAX + 8; i++) {
@@ -81,7 +84,7 @@ class HostileLinkTest {
 
     @Test
     void shouldNotWaitForAHelloThatComesByteByByte() {
-        try (SteadyPair pair = pair()) {
+        try (SteadyPair pair = quickToLosePatience()) {
             Footprint before = Footprint.now();
             List<ControlSocket> slow = new ArrayList<>();
             for (int i = 0; i < SLOW_LINK_COUNT; i++) {
@@ -142,7 +145,7 @@ class HostileLinkTest {
 
     @Test
     void shouldEndALinkThatStopsInTheMiddleOfItsHello() {
-        try (SteadyPair pair = pair();
+        try (SteadyPair pair = quickToLosePatience();
                 ControlSocket link = dialled(pair)) {
             byte[] hello = ControlSocket.framed(proven.getFirst().toByteArray());
             link.send(java.util.Arrays.copyOf(hello, hello.length / 2));
@@ -186,7 +189,7 @@ class HostileLinkTest {
 
     @Test
     void shouldNotLetAPeerThatNeverStopsTalkingDisturbOthers() throws IOException {
-        try (SteadyPair pair = new SteadyPair(PATIENT, Map.of());
+        try (SteadyPair pair = new SteadyPair(Map.of(), Map.of());
                 SilentListener data = new SilentListener();
                 ControlSocket link = attached(pair, data)) {
             byte[] decline = ControlSocket.framed(ControlFrame.newBuilder()
@@ -204,7 +207,7 @@ class HostileLinkTest {
 
     @Test
     void shouldCloseTheLinkOfAPeerThatAsksAndNeverReads() throws IOException {
-        try (SteadyPair pair = new SteadyPair(PATIENT, Map.of());
+        try (SteadyPair pair = new SteadyPair(Map.of(), Map.of());
                 SilentListener data = new SilentListener()) {
             Footprint before = Footprint.now();
             try (ControlSocket link = attached(pair, data)) {

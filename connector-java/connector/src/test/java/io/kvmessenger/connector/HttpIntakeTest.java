@@ -28,7 +28,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.AfterEach;
@@ -88,7 +87,7 @@ class HttpIntakeTest {
         try (EngineDouble prefiller = new EngineDouble("prefiller", api("/v1"), Map.of());
                 EngineDouble decoder = EngineDouble.of("decoder")) {
             fetch(decoder, prefiller);
-            assertThat(asked.get(60, TimeUnit.SECONDS).path()).isEqualTo("/v1/completions");
+            assertThat(asked.get().path()).isEqualTo("/v1/completions");
         } finally {
             ProxySelector.setDefault(before);
         }
@@ -101,7 +100,7 @@ class HttpIntakeTest {
         try (EngineDouble prefiller = new EngineDouble("prefiller", Map.of("engineApiUrl", url), Map.of());
                 EngineDouble decoder = EngineDouble.of("decoder")) {
             fetch(decoder, prefiller);
-            assertThat(asked.get(60, TimeUnit.SECONDS).path()).isEqualTo("/v1/completions");
+            assertThat(asked.get().path()).isEqualTo("/v1/completions");
         }
     }
 
@@ -138,7 +137,7 @@ class HttpIntakeTest {
                 EngineDouble decoder = EngineDouble.of("decoder")) {
             fetch(decoder, prefiller);
 
-            Asked seen = asked.get(20, TimeUnit.SECONDS);
+            Asked seen = asked.get();
             assertThat(seen.path()).isEqualTo("/v1/completions");
             assertThat(seen.authorization()).isEqualTo("Bearer a key");
             assertThat(seen.body())

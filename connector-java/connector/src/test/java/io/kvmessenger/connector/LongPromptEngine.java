@@ -28,7 +28,6 @@ final class LongPromptEngine implements AutoCloseable {
     private static final long SCATTER = 1_000_003;
 
     private static final int POLL_CAPACITY_BYTES = 1 << 20;
-    private static final long AWAIT_LIMIT_NS = 150_000_000_000L;
 
     final MessengerHost host = new MessengerHost();
     final OpenResult opened;
@@ -45,11 +44,9 @@ final class LongPromptEngine implements AutoCloseable {
         pageCount = Math.ceilDiv(promptTokens, PAGE_TOKENS) + SPARE_PAGES;
         memory = HostMemory.allocate("long-prompt", LAYER_COUNT * layerBytes());
         Map<String, Object> options = EngineDouble.options(role);
-        options.put("fetchLimitMillis", 200_000);
-        options.put("grantWaitMillis", 200_000);
         options.putAll(optionChanges);
         opened = host.open(EngineDouble.encode(EngineDouble.kvRequest(options, geometry(), 0)));
-        polled = new PolledEvents(host, opened.handle(), POLL_CAPACITY_BYTES, AWAIT_LIMIT_NS);
+        polled = new PolledEvents(host, opened.handle(), POLL_CAPACITY_BYTES, EngineDouble.AWAIT_LIMIT_NS);
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }
 

@@ -33,7 +33,6 @@ import java.util.stream.Stream;
  * it has ended.
  */
 final class ShardedEngine implements AutoCloseable {
-    private static final long AWAIT_LIMIT_NS = 40_000_000_000L;
     private static final long POLL_PERIOD_NS = 100_000;
     private static final int POLL_CAPACITY_BYTES = 1 << 16;
 
@@ -67,11 +66,8 @@ final class ShardedEngine implements AutoCloseable {
             // The two ends of one wire, by the names that the devices' tests have for them.
             options.put("verbsDevices", List.of(RdmaDevices.deviceOf(role.equals("decoder") ? "target" : "writer")));
         }
-        options.put("grantWaitMillis", 400_000); // longer than any wait here: what no fetch asks for has to be declined
-        options.put("fetchLimitMillis", 40_000);
         options.put("pageChecksum", "off");
         options.put("timelines", "off");
-        options.put("connectLimitMillis", 20_000);
         opened = host.open(EngineDouble.encode(EngineDouble.kvRequest(options, shape.geometry(described), 0)));
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }
@@ -235,7 +231,7 @@ final class ShardedEngine implements AutoCloseable {
 
     /** The event that ends the request; fails after a generous limit. */
     private Map<?, ?> await(String request) {
-        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
+        long limitNs = System.nanoTime() + EngineDouble.AWAIT_LIMIT_NS;
         while (System.nanoTime() - limitNs < 0) {
             byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
             if (json.length > 0) {

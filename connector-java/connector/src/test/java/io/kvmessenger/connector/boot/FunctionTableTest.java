@@ -118,7 +118,7 @@ class FunctionTableTest {
         Messengers failing = new ClosingMessengers(() -> {
             throw new RefusedException("not now");
         });
-        Exports exports = new Exports(failing, java.time.Duration.ofSeconds(30));
+        Exports exports = new Exports(failing, java.time.Duration.ofHours(1));
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = arena.allocate(512);
             assertThat(text(out, exports.close(1, 0, 0, out.address(), out.byteSize())))

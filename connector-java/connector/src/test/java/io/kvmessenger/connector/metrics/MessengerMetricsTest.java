@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assumptions.assumeThat;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.ReservedPort;
 import io.kvmessenger.connector.boot.BuildId;
 import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.messenger.port.FetchFailure;
@@ -28,7 +29,6 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
@@ -199,7 +199,6 @@ class MessengerMetricsTest {
             for (int i = 0; i <= MetricsServer.CONNECTIONS_MAX; i++) {
                 held.add(new Socket(InetAddress.getLoopbackAddress(), metrics.port()));
             }
-            held.getFirst().setSoTimeout(20_000);
             assertThat(held.getFirst().getInputStream().read()).isEqualTo(-1);
             assertThat(get("/health").statusCode()).isEqualTo(200);
         } finally {
@@ -356,19 +355,28 @@ class MessengerMetricsTest {
                 .as("this machine has no other address")
                 .isFalse();
         String host = other.getHostAddress();
-        int port;
-        try (MessengerMetrics ofPod = MessengerMetrics.open(host, 0, 0, KEY, MessengerMetricsTest::onSocket)) {
-            port = ofPod.port();
+        try (ReservedPort port = new ReservedPort(host, "127.0.0.1", "::1")) {
+            listenOnLoopbackToo(host, port.number());
+            assertThat(answers("127.0.0.1", port.number()))
+                    .as("closed with the other")
+                    .isFalse();
+            sayThatLoopbackIsTaken(host, port.number());
+        }
+    }
+
+    private void listenOnLoopbackToo(String host, int port) throws Exception {
+        try (MessengerMetrics ofPod = MessengerMetrics.open(host, port, 0, KEY, MessengerMetricsTest::onSocket)) {
             assertThat(ofPod.notes()).isEmpty();
             assertThat(get(port, "/health").statusCode()).isEqualTo(200);
             assertThat(answers(host, port)).isTrue();
         }
-        assertThat(answers("127.0.0.1", port)).as("closed with the other").isFalse();
-        try (ServerSocket taken = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
-                ServerSocket taken6 = new ServerSocket(taken.getLocalPort(), 1, InetAddress.ofLiteral("::1"));
-                MessengerMetrics ofPod =
-                        MessengerMetrics.open(host, taken.getLocalPort(), 0, KEY, MessengerMetricsTest::onSocket)) {
-            assertThat(taken6.isBound()).isTrue();
+    }
+
+    private static void sayThatLoopbackIsTaken(String host, int port) throws IOException {
+        try (ServerSocket taken = new ServerSocket(port, 1, InetAddress.getLoopbackAddress());
+                ServerSocket taken6 = new ServerSocket(port, 1, InetAddress.ofLiteral("::1"));
+                MessengerMetrics ofPod = MessengerMetrics.open(host, port, 0, KEY, MessengerMetricsTest::onSocket)) {
+            assertThat(taken.isBound() && taken6.isBound()).isTrue();
             assertThat(answers(host, ofPod.port())).isTrue();
             assertThat(ofPod.notes()).singleElement().asString().contains("another program has that port");
         }
@@ -396,7 +404,6 @@ class MessengerMetricsTest {
 
     private String raw(String request) throws Exception {
         try (Socket socket = new Socket(InetAddress.getLoopbackAddress(), metrics.port())) {
-            socket.setSoTimeout(20_000);
             socket.getOutputStream().write(request.getBytes(StandardCharsets.US_ASCII));
             return new String(socket.getInputStream().readAllBytes(), StandardCharsets.US_ASCII);
         } catch (SocketException reset) {
@@ -428,10 +435,13 @@ class MessengerMetricsTest {
 
     @Test
     void shouldFreeThePortWhenClosed() {
-        int port = metrics.port();
-        metrics.close();
-        try (MessengerMetrics next = MessengerMetrics.open("127.0.0.1", port, 0, KEY, MessengerMetricsTest::onSocket)) {
-            assertThat(next.port()).isEqualTo(port);
+        try (ReservedPort port = new ReservedPort()) {
+            for (int time = 0; time < 2; time++) {
+                try (MessengerMetrics open =
+                        MessengerMetrics.open("127.0.0.1", port.number(), 0, KEY, MessengerMetricsTest::onSocket)) {
+                    assertThat(open.port()).isEqualTo(port.number());
+                }
+            }
         }
     }
 
@@ -449,7 +459,6 @@ class MessengerMetricsTest {
 
     private HttpResponse<String> get(int port, String path) throws Exception {
         HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path))
-                .timeout(Duration.ofSeconds(60))
                 .header("Authorization", "Bearer " + KEY)
                 .build();
         return client.send(request, HttpResponse.BodyHandlers.ofString());

@@ -14,7 +14,7 @@ import org.junit.jupiter.api.Timeout;
 /** What a runner owes its agent, whatever ends it. */
 @Timeout(value = 900, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
 final class AgentRunnerTest {
-    private static final Duration LIMIT = Duration.ofSeconds(30);
+    private static final Duration LIMIT = Duration.ofMinutes(10);
 
     private final Recorded agent = new Recorded();
     private final List<String> seen = agent.seen;
