@@ -31,7 +31,8 @@ import java.util.function.BooleanSupplier;
  * another, the other has to run {@link #alongside}.
  */
 public final class DrivenEngine implements CompletionHandler, AutoCloseable {
-    private static final long AWAIT_LIMIT_NS = TimeUnit.SECONDS.toNanos(60);
+    /** So long that a machine with much other work to do does not reach it. */
+    private static final long AWAIT_LIMIT_NS = TimeUnit.MINUTES.toNanos(10);
     /** Interval for checking conditions that no event signals, like a process's end. */
     private static final long LOOK_NS = TimeUnit.MILLISECONDS.toNanos(20);
     /** The same with a second engine that makes progress only while it is polled. */

@@ -23,7 +23,7 @@ import org.junit.jupiter.api.Timeout;
  */
 @Timeout(900)
 public abstract class NextTransportContractTest extends RoundsOfPages {
-    private static final long PATH_LIMIT_NS = 2_000_000_000L;
+    private static final long PATH_LIMIT_NS = 5_000_000_000L;
 
     private final BreakingLibC breaking = new BreakingLibC();
 

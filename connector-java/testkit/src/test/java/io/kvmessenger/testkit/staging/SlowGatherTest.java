@@ -17,7 +17,7 @@ import org.junit.jupiter.api.Timeout;
 @Timeout(900)
 final class SlowGatherTest extends WriterAndTarget {
     /** The limit of a path's silence over tcp. */
-    private static final long CONNECT_LIMIT_NS = 300_000_000;
+    private static final long CONNECT_LIMIT_NS = 1_500_000_000;
 
     /** Of each operation of the copy's stream: more than two looks at the paths. */
     private static final long DELAY_NS = 3 * CONNECT_LIMIT_NS;

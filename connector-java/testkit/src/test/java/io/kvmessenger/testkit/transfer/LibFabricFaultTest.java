@@ -37,9 +37,9 @@ import org.junit.jupiter.params.provider.ValueSource;
  */
 @Timeout(900)
 final class LibFabricFaultTest extends WriterAndTarget {
-    private static final long CONNECT_LIMIT_NS = 20_000_000_000L;
+    private static final long CONNECT_LIMIT_NS = 60_000_000_000L;
     /** Where it is waited for. */
-    private static final long SHORT_LIMIT_NS = 1_000_000_000L;
+    private static final long SHORT_LIMIT_NS = 4_000_000_000L;
 
     private static final int EIO = 5;
     private static final int EBUSY = 16;
