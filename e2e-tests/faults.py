@@ -17,7 +17,7 @@ from bed import Messenger, decode_leg, send_decode, send_prefill
 from server_process import LOOPBACK, Server, complete, greedy_completion, wait_until
 
 TREE = Path(__file__).resolve().parents[1]
-STEP_LIMIT_SECONDS = 60.0
+STEP_LIMIT_SECONDS = 600.0
 LEAVE_FIRST = 3
 """Writes that leave of a request that is stopped halfway: fewer than the model has layers, so never all of them."""
 ENDED_EARLY = ("error", "abort")

@@ -19,7 +19,7 @@ from server_process import wait_until
 from workload import ANSWER_TOKENS, LINKS
 
 SILENCE_LIMIT_SECONDS = 4.0
-NOTICED_LIMIT_SECONDS = 60.0
+NOTICED_LIMIT_SECONDS = 600.0
 TCP_COMES_BACK_SECONDS = 60.0
 """After a link is up again TCP waits up to twice as long as it was down."""
 LIMITS = {

@@ -32,7 +32,7 @@ SILENCE_LIMIT_SECONDS = 120.0
 """What waits in a queue is lost with its session, and a loaded kernel may keep a messenger from any core for longer
 than the default: docs/troubleshooting.md, "A peer falls silent"."""
 QUEUED_SECONDS = 3 * GRANT_WAIT_SECONDS
-SERVED_LIMIT_SECONDS = 240.0
+SERVED_LIMIT_SECONDS = 600.0
 ANSWER_TOKENS = 2
 OCCUPYING_TOKENS = 60_000
 """An engine of one sequence is at them for longer than any limit here, however fast the machine."""

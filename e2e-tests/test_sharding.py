@@ -25,7 +25,7 @@ MESSENGER_COUNT = {"node": 1, "rank": 2}
 WITH_A_PREFILLER_FOR_A_NODE = pytest.mark.parametrize("two_rank_prefiller", ["node"], indirect=True)
 WITH_A_PREFILLER_FOR_EACH_RANK = pytest.mark.parametrize("two_rank_prefiller", ["rank"], indirect=True)
 WITH_EACH_DECODER = pytest.mark.parametrize("decoder_per", ["node", "rank"])
-END_LIMIT_SECONDS = 120.0
+END_LIMIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ ENDINGS: Final = (1, 90)
 WITH_KV: Final = (draft_model, eagle, eagle3, mtp)
 WITHOUT_KV: Final = (ngram,)
 GENERATED: Final = "vllm:generation_tokens_total"
-COUNT_LIMIT_SECONDS: Final = 30.0
+COUNT_LIMIT_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True)

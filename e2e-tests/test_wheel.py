@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-OPEN_LIMIT_SECONDS = 120
+OPEN_LIMIT_SECONDS = 600
 BOOTS = 3
 BOOT_MEBIBYTES_MAX = 100
 

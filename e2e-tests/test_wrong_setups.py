@@ -20,7 +20,7 @@ from prompts import cache_home, random_prompt
 from server_process import LOOPBACK, complete, free_port, words_of
 from workload import AFTER_FAILURES, ANSWER_TOKENS
 
-ENDS_LIMIT_SECONDS = 300.0
+ENDS_LIMIT_SECONDS = 600.0
 LIMITS = {"fetch_limit_seconds": 60}
 """Bounds a test that fails. The limit for connecting is the default: a shorter one may end before a refusal comes."""
 PROCESSOR = Path("/proc/cpuinfo").read_text(encoding="ascii").split()

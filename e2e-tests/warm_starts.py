@@ -22,7 +22,7 @@ from fabric import environment_of_fabric
 from server_process import Server, ServerFailed, StartedProcess
 from servers import ENGINE_ENVIRONMENT
 
-LAUNCHER_LIMIT_SECONDS = 300.0
+LAUNCHER_LIMIT_SECONDS = 600.0
 PRELOADED = (
     "setproctitle",
     "vllm.entrypoints.openai.api_server",

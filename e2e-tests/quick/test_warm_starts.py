@@ -152,7 +152,7 @@ def test_server_runs_in_the_network_that_it_was_started_in(launcher: WarmLaunche
         server.command[:0] = host.prefix
         server.start()
         try:
-            wait_until(lambda: '"status": 0' in server.log() or not server.alive(), 60, "it serves")
+            wait_until(lambda: '"status": 0' in server.log() or not server.alive(), 600, "it serves")
             assert os.readlink(f"/proc/{server.pid}/ns/net") != os.readlink("/proc/self/ns/net")
             assert not may_connect(server.port), "it listens on the other network's loopback"
         finally:
@@ -198,7 +198,7 @@ def test_launcher_that_dies_fails_what_it_started_and_what_it_should_start(
     try:
         os.kill(launcher.pid, signal.SIGKILL)
         with pytest.raises(ServerFailed, match="the launcher has ended"):
-            wait_until(lambda: not server.alive(), 60, "its end is heard of")
+            wait_until(lambda: not server.alive(), 600, "its end is heard of")
         with pytest.raises(ServerFailed, match="the launcher has ended"):
             warm(launcher, tmp_path).start()
     finally:
@@ -231,7 +231,7 @@ def test_server_ends_with_a_run_that_never_heard_of_its_id(
 
 def ends_by_itself(group: int) -> None:
     try:
-        wait_until(lambda: not living(group), 60, "the server and what it has forked end")
+        wait_until(lambda: not living(group), 600, "the server and what it has forked end")
     finally:
         if living(group):
             os.killpg(group, signal.SIGKILL)

@@ -19,7 +19,7 @@ from server_process import LOOPBACK, Server, complete, free_port, greedy_complet
 from sglang_servers import PAGE_TOKENS, EngineOptions, Role, engine, load_balancer
 from warm_sglang import WarmSglang
 
-REST_LIMIT_SECONDS = 120.0
+REST_LIMIT_SECONDS = 600.0
 UNHEARD_LIMIT_SECONDS = 120.0
 """A server here may get no core for longer than a prompt that never comes is waited for elsewhere."""
 ROOM_MAX = 2**63 - 1
@@ -46,7 +46,7 @@ class Side:
         """Those of all ranks."""
         pages = []
         for port in self.metrics_ports:
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=REST_LIMIT_SECONDS) as answer:
                 pages.append(str(answer.read().decode()))
         return pages
 

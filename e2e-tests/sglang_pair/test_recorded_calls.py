@@ -35,7 +35,7 @@ from sglang_workload import (
 
 pytest_plugins = ["sglang_fixtures"]
 RECORDED = Path(__file__).resolve().parents[2] / "python" / "tests" / "sglang" / "recorded"
-NOTICED_LIMIT_SECONDS = 90.0
+NOTICED_LIMIT_SECONDS = 600.0
 OVERLAPPED = "pages-of-1-overlap"
 KINDS = {
     "pages-of-16": Kind(holdable=True, recorded=True),

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from torch_engine.plan import EnginePlan
 
-START_LIMIT_SECONDS = 180.0
-ANSWER_LIMIT_SECONDS = 120.0
+START_LIMIT_SECONDS = 600.0
+ANSWER_LIMIT_SECONDS = 600.0
 
 
 class EngineEnded(Exception):

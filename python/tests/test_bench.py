@@ -20,6 +20,8 @@ from kv_connector.runtime import preflight
 COMMAND = [sys.executable, "-m", "kv_connector", "bench"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PYTHON_ROOT)}
 pytestmark = pytest.mark.usefixtures("jar")
+OWN_HOST = "127.0.0.57"
+"""Loopback too. No other process listens there, so that a port is refused as soon as its listener has ended."""
 
 SHORT = ["--page-bytes", "4K", "--page-count", "50", "--pool-bytes", "1M", "--rounds", "2", "--check"]
 
@@ -44,7 +46,7 @@ def test_should_measure_two_processes_of_this_host() -> None:
 
 
 def test_should_measure_between_a_side_that_listens_and_one_that_dials() -> None:
-    listening = [*COMMAND, "--listen", "127.0.0.1:0"]
+    listening = [*COMMAND, "--listen", f"{OWN_HOST}:0"]
     with subprocess.Popen(listening, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as target:
         assert target.stderr is not None
         try:
@@ -54,7 +56,7 @@ def test_should_measure_between_a_side_that_listens_and_one_that_dials() -> None
         finally:
             target.terminate()
         assert target.wait(PROCESS_LIMIT_SECONDS) != 0
-    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", int(at[1].rpartition(":")[2]))):
+    with pytest.raises(ConnectionRefusedError), socket.create_connection((OWN_HOST, int(at[1].rpartition(":")[2]))):
         pass
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert json.loads(ended.stdout.splitlines()[-1])["transport"] == "tcp"

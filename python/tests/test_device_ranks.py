@@ -19,7 +19,7 @@ from kv_connector.memory.device_memory import DeviceMemories
 from kv_connector.memory.handover import Follower, Lead, meeting_place
 
 LOGGER = logging.getLogger("test")
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 900.0
 TEXT_BYTES = 16
 
 

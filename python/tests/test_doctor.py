@@ -229,11 +229,12 @@ def test_should_say_which_peers_can_dial(extra: dict[str, Any], value: str) -> N
 
 
 def test_should_see_that_two_options_name_one_port() -> None:
-    with socket.socket() as other:
+    with socket.socket() as other:  # keeps the port from other processes, and not from the listener that asks for it
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind((LOOPBACK, 0))
         number = other.getsockname()[1]
-    options = dataclasses.replace(given_options.of_vllm(transfer_config({"listen_port": number})), data_port=number)
-    levels = {finding.what: finding.level for finding in machine.ports(options)}
+        options = dataclasses.replace(given_options.of_vllm(transfer_config({"listen_port": number})), data_port=number)
+        levels = {finding.what: finding.level for finding in machine.ports(options)}
     assert levels == {"listen_port": "ok", "data_port": "fail", "metrics_port": "ok"}
 
 

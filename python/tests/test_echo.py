@@ -47,7 +47,7 @@ class Echo:
         self.messenger.submit([Ask(self.asked, "127.0.0.1", port, length_bytes)])
 
     def end(self):
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 600
         while time.monotonic() < limit:
             self.messenger.wait(1)
             for event in self.messenger.poll_raw():

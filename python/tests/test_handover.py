@@ -21,7 +21,7 @@ from kv_connector.memory.handover import Follower, Lead, meeting_place
 from kv_connector.memory.votes import Votes
 
 LENGTH_BYTES = 3 * mmap.PAGESIZE
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 900.0
 LOGGER = logging.getLogger("test")
 
 

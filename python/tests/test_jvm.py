@@ -301,7 +301,7 @@ def test_should_put_back_a_fault_handler_that_was_replaced(run_with_jvm: RunPyth
         + textwrap.dedent("""
         import time
         handler = lambda: fault_handlers._handler(fault_handlers._read(signal.SIGSEGV))
-        replaced, limit = handler(), time.monotonic() + 60
+        replaced, limit = handler(), time.monotonic() + 600
         while handler() == replaced and time.monotonic() < limit:
             time.sleep(0.01)
         m.submit([simulated_jvm.misbehave("nullChecks")])

@@ -14,7 +14,7 @@ from moving_pair import WAITING, go, metrics_ports, moving
 
 from kv_connector.runtime import page_key, preflight
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 900.0
 WIDTH, HEIGHT = 1400, 1250
 PICTURE_VARIABLE = "KV_MESSENGER_STATE_PICTURE"
 """Where a picture of the page is to be left, for the docs."""

@@ -23,7 +23,7 @@ from kv_connector.exceptions import OptionError
 from kv_connector.runtime.facade import Log, Messenger
 
 COMMAND = [sys.executable, "-m", "kv_connector.cli.main", "ping"]
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 900
 SECRET = "a secret of this test"
 
 

@@ -12,7 +12,7 @@ from kv_connector.runtime.commands import PrefillerAddress
 from kv_connector.sglang.client_fields import topology_fault
 from kv_connector.sglang.prefillers import Lookup, Prefillers, RankPlace
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 900.0
 PLACES = [RankPlace(0, 0, rank, 0) for rank in range(8)]
 
 

@@ -36,8 +36,9 @@ SCRIPT = """
         return listener.getsockname()[1]
 
     def dead_port():
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            return listener.getsockname()[1]
+        kept.append(socket.socket())  # bound, so that no other process gets it, and never listened on
+        kept[-1].bind(("127.0.0.1", 0))
+        return kept[-1].getsockname()[1]
 
     def fetch(decoder, name, port, host="127.0.0.1"):
         decoder.submit([Fetch(name, name, "", [PrefillerAddress(host, port)], 16, 0, [FetchPages([1])], 60000)])
@@ -59,7 +60,7 @@ SCRIPT = """
     fetch(other_secret, "other secret", port)
     fetch(no_secret, "no secret", port)
     fetch(other_model, "other model", port)
-    said, deadline = {}, time.monotonic() + 60
+    said, deadline = {}, time.monotonic() + 600
     while len(said) < 9 and time.monotonic() < deadline:
         for messenger in (right, hasty, patient, other_secret, no_secret, other_model):
             said.update({event.request: event.reason for event in messenger.poll() if isinstance(event, Failed)})

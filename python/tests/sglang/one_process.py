@@ -38,7 +38,7 @@ HEAD_SIZE = 8
 LATENT_SIZE = 16
 ROPE_SIZE = 8
 SLOT_COUNT = 8
-WAIT_LIMIT_SECONDS = 60.0
+WAIT_LIMIT_SECONDS = 900.0
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -57,10 +57,16 @@ MODEL = {
 }
 
 
+_RESERVED: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no other process is given: bound here until this one ends. A server that asks for it can bind it."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    _RESERVED.append(holder)
+    return int(holder.getsockname()[1])
 
 
 def publish_arguments(folder: Path, bootstrap_port: int, page_tokens: int = PAGE_TOKENS) -> Any:

@@ -21,7 +21,7 @@ from kv_connector.vllm.messenger_addresses import Address
 from kv_connector.vllm.rank_groups import RankGroups
 
 BLOCKS = 3
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 900.0
 TWO_RANKS = {"tensor_parallel_size": 2, "local_world_size": 2, "distributed_executor_backend": "mp"}
 
 
