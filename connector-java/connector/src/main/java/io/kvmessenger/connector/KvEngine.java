@@ -50,7 +50,7 @@ final class KvEngine implements EngineSubject {
                 this::enqueueFailed);
         try {
             this.cache = cache(request);
-        } catch (RuntimeException failure) {
+        } catch (RuntimeException | Error failure) {
             intake.close();
             throw failure;
         }

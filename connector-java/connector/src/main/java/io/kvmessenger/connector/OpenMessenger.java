@@ -140,20 +140,24 @@ final class OpenMessenger {
                 closeOnExec::opened);
     }
 
-    /** Starts everything; on failure closes what had started. */
+    /** Starts everything; on failure, whatever it is, closes what had started. */
     static OpenMessenger open(OpenRequest request) {
         Deque<AutoCloseable> started = new ArrayDeque<>();
         try {
             return new OpenMessenger(request, started);
-        } catch (RuntimeException failure) {
-            for (AutoCloseable part : started) {
-                try {
-                    part.close();
-                } catch (Exception second) {
-                    failure.addSuppressed(second);
-                }
-            }
+        } catch (RuntimeException | Error failure) {
+            started.forEach(part -> close(part, failure));
             throw failure;
+        }
+    }
+
+    private static void close(AutoCloseable part, Throwable failure) {
+        try {
+            part.close();
+        } catch (Exception | Error second) {
+            if (second != failure) { // the JVM may throw one OutOfMemoryError again and again
+                failure.addSuppressed(second);
+            }
         }
     }
 

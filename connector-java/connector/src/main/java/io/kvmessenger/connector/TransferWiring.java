@@ -74,7 +74,7 @@ final class TransferWiring {
         }
         try {
             return decorator(name).decorate(engine, contextAddresses);
-        } catch (ReflectiveOperationException | MalformedURLException | RuntimeException e) {
+        } catch (ReflectiveOperationException | MalformedURLException | RuntimeException | Error e) {
             engine.close();
             throw new IllegalArgumentException(
                     "system property " + DECORATOR_PROPERTY + " is " + name
