@@ -41,7 +41,7 @@ def test_tests_that_the_page_names_are_there(name: str) -> None:
 
 @pytest.mark.parametrize("world", sorted(set(WORLD.findall(PAGE))))
 def test_worlds_that_the_page_names_are_run_by_the_engine_loop(world: str) -> None:
-    kinds = (ROOT / "python" / "tests" / "engine_loop" / "traffic.py").read_text(encoding="utf-8")
+    kinds = (ROOT / "python" / "tests" / "engine_loop" / "kinds.py").read_text(encoding="utf-8")
     assert f'"{world}"' in kinds
 
 

@@ -50,7 +50,7 @@ def main() -> int:
 
 def _run(parsed: argparse.Namespace) -> int:
     vllm_release.choose(parsed.release)
-    from engine_loop.traffic import KINDS
+    from engine_loop.kinds import KINDS
 
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     log = logging.getLogger("vllm.kv_messenger")
@@ -78,13 +78,13 @@ def _shadows(stack: contextlib.ExitStack) -> Counter[str]:
 
 
 def _worlds(parsed: argparse.Namespace, worlds: Iterable[tuple[str, int]], seen: Counter[str]) -> int:
+    from engine_loop.kinds import world_of
     from engine_loop.loop import PATIENCE_SECONDS, World
-    from engine_loop.traffic import Traffic
 
     begun, done, found = time.monotonic(), 0, False
     for kind, seed in worlds:
         began = time.monotonic()
-        world = World(Traffic(kind, seed, parsed.world).world(), parsed.patience or PATIENCE_SECONDS)
+        world = World(world_of(kind, seed, parsed.world), parsed.patience or PATIENCE_SECONDS)
         violations = world.run()
         requests = sum(len(ask.prompts) * ask.choices for group in world.plan.groups for ask in group)
         done += requests
@@ -119,15 +119,15 @@ def _in_turn(kinds: Sequence[str], first_seed: int) -> Iterator[tuple[str, int]]
 
 def _mutants(requests: int, patience_seconds: float) -> int:
     """How many live."""
+    from engine_loop.kinds import world_of
     from engine_loop.loop import World
     from engine_loop.mutants import MUTANTS
-    from engine_loop.traffic import Traffic
 
     living = 0
     for mutant in MUTANTS:
         began = time.monotonic()
         with mutant.applied():
-            violations = World(Traffic(mutant.kind, mutant.seed, requests).world(), patience_seconds).run()
+            violations = World(world_of(mutant.kind, mutant.seed, requests), patience_seconds).run()
         found = any(violation.startswith(mutant.found_as) for violation in violations)
         living += not found
         print(

@@ -329,6 +329,21 @@ class Pair:
         self.prefiller = Side.over(source.pool, "prefill", self._arguments, source.shape, source.rank)
         self.decoder = Side.over(target.pool, "decode", self._arguments, target.shape, target.rank)
 
+    def begin(self, room: int, targets: list[int], slot: int, prefix: int = 0) -> tuple[Any, Any]:
+        """(sender, receiver) with the decoder's grant given."""
+        sender, receiver = self.sender(room), self.receiver(room)
+        assert sender.poll() == KVPoll.Bootstrapping
+        receiver.send_metadata(pages(*targets), slot, decode_prefix_len=prefix)
+        wait_for(sender, KVPoll.WaitingForInput)
+        return sender, receiver
+
+    @staticmethod
+    def finish(sender: Any, receiver: Any) -> None:
+        wait_for(sender, KVPoll.Success)
+        wait_for(receiver, KVPoll.Success)
+        sender.clear()
+        receiver.clear()
+
     def write_metadata(self, slot: int, room: int, token: int) -> None:
         self.prefiller.metadata.output_ids[slot, 0] = token
         self.prefiller.metadata.bootstrap_room[slot, 0] = room

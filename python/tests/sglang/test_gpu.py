@@ -12,12 +12,12 @@ import functools
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gpu_pair import GpuPair, OnGpu, load, move_pages, the_device
+from gpu_pair import GpuPair, load, move_pages, the_device
 
 from kv_connector.memory.cuda_driver import CudaError
 from kv_connector.runtime.commands import Chunk
@@ -27,79 +27,6 @@ pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarni
 CHUNK = Chunk("1", "1", "", 16, 0, 0, 16, [])
 OUT_OF_MEMORY = 2
 LOGGER = "sglang.srt.kv_messenger"
-UNPROVEN = '{"gpu": "unproven", "transports": ["cuda"]}'
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The process's part of a GPU, anew, in an engine that computes on it."""
-    from sglang.srt import runtime_context
-
-    from kv_connector.memory.device_counter import DeviceCounting
-    from kv_connector.sglang import device_side, endpoint, layerwise
-
-    device = the_device()
-    device.use()
-    monkeypatch.setenv("KV_MESSENGER_OPTIONS", UNPROVEN)
-    bag = runtime_context.get_device
-    monkeypatch.setattr(runtime_context, "get_device", lambda: OnGpu(bag()))
-    made = device_side.DeviceSide()
-    made.cuda_driver = lambda: device.driver
-    made.device_counting = lambda: DeviceCounting.on(device.driver, device.stream)
-    hooks = layerwise.AttentionHooks()
-    for module in (device_side, endpoint):
-        monkeypatch.setattr(module, "DEVICE", made)
-    for module in (endpoint, layerwise):
-        monkeypatch.setattr(module, "HOOKS", hooks)
-    yield made
-    device.finish()
-    if made._word is not None:
-        made._word.close()
-    if made._allocation is not None:
-        made._allocation.memories.close()
-    assert device.stand_in.standInHeld() == 0
-
-
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Decoder layers, each with SGLang's attention; there is nothing to compute."""
-    import torch
-    from one_process import LAYER_COUNT
-    from sglang.srt.layers.radix_attention import RadixAttention
-
-    class Layer(torch.nn.Module):
-        def __init__(self, index: int) -> None:
-            super().__init__()
-            self.attn = RadixAttention(8, 8, 1.0, 4, index)
-            self.kernels: Callable[[], object] = lambda: None
-
-        def forward(self) -> None:
-            self.attn()
-            self.kernels()
-
-    monkeypatch.setattr(RadixAttention, "forward", lambda *_tensors: None)
-    made = torch.nn.Module()
-    made.layers = torch.nn.ModuleList(Layer(index) for index in range(LAYER_COUNT))
-    return made
-
-
-@pytest.fixture
-def loaded(gpu: Any, model: Any, tmp_path: Any) -> Any:
-    """A prefiller's model and pool, before there is a messenger; the process's part of the GPU."""
-    from one_process import Shape, publish_arguments
-
-    publish_arguments(tmp_path, 1)
-    load(model, Shape().pool())
-    return gpu
-
-
-@pytest.fixture
-def gpu_pair(gpu: Any, model: Any, tmp_path: Any) -> Iterator[GpuPair]:
-    with warnings.catch_warnings(action="ignore"):
-        made = GpuPair(gpu, tmp_path, model)
-    yield made
-    made.pair.close()
-    made.torch.free()
 
 
 def test_should_move_pages_between_devices_and_say_that_no_gpu_has_seen_it(
@@ -297,142 +224,6 @@ def test_should_queue_begin_and_end_of_a_pass_where_sglang_queues_the_pass(monke
     scheduler.enable_overlap = False  # it computes where it schedules
     hooks.run_batch(lambda *_: order.append("pass"), scheduler, None)
     assert order == ["begin", "pass", "end"]
-
-
-class FirstPasses:
-    """What SGLang's scheduler runs on a prefiller that has just started; what would be told of its passes is noted."""
-
-    def __init__(self, pair: GpuPair, monkeypatch: pytest.MonkeyPatch) -> None:
-        from kv_connector.sglang import hooks
-
-        self.steps = pair.pair.prefiller.endpoint.steps
-        self.planned = 0
-        self.layers = list(pair.model.layers)
-        manager = SimpleNamespace(steps=self.steps)
-        self._scheduler = SimpleNamespace(
-            disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=manager), enable_overlap=False
-        )
-        monkeypatch.setattr(hooks, "_plan", self._plan)
-        self._run_batch = hooks.run_batch
-
-    def _plan(self, *_: object) -> list[Any]:
-        self.planned += 1
-        return []
-
-    def run(self, forward: Callable[[], object], computes_prompt: bool = True) -> None:
-        batch = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: computes_prompt))
-        assert self._run_batch(lambda *_: forward() or "result", self._scheduler, batch) == "result"
-
-    def eager(self, layers: list[Any]) -> Callable[[], object]:
-        return lambda: [layer() for layer in layers] and None
-
-    def graph(self, layers: list[Any]) -> Callable[[], object]:
-        return the_device().capture(lambda: [layer() for layer in layers] and None)
-
-
-@pytest.fixture
-def first_passes(gpu_pair: GpuPair, monkeypatch: pytest.MonkeyPatch) -> FirstPasses:
-    return FirstPasses(gpu_pair, monkeypatch)
-
-
-@pytest.mark.parametrize("way", ["eager", "graph"])
-def test_should_tell_passes_when_the_first_that_computes_a_prompt_was_counted_right(
-    first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, way: str
-) -> None:
-    forward = getattr(first_passes, way)(first_passes.layers)
-    first_passes.run(first_passes.eager(first_passes.layers[:1]), computes_prompt=False)
-    with caplog.at_level(logging.INFO, LOGGER):
-        first_passes.run(forward)
-    assert first_passes.planned == 0
-    assert "the first forward pass was counted correctly" in caplog.text
-    first_passes.run(forward)
-    assert first_passes.planned == 1
-
-
-@pytest.mark.parametrize(
-    ("sentence", "way"),
-    [
-        ("counted 4 KV buffers, expected 8", lambda passes: passes.graph(passes.layers[:2])),
-        ("counted 0 KV buffers, expected 8", lambda _: lambda: None),
-        ("counted 16 KV buffers, expected 8", lambda passes: twice(passes.graph(passes.layers))),
-        (
-            "counted 8 KV buffers before one that was out of order, expected 8",
-            lambda passes: passes.eager([*passes.layers, passes.layers[0]]),
-        ),
-        (
-            "counted 2 KV buffers before one that was out of order, expected 8",
-            lambda passes: passes.eager([passes.layers[at] for at in (0, 2, 1, 3)]),
-        ),
-    ],
-)
-def test_should_tell_no_pass_when_the_first_was_counted_otherwise(
-    first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, sentence: str, way: Callable[[FirstPasses], Any]
-) -> None:
-    first_passes.run(way(first_passes))
-    assert sentence in caplog.text
-    first_passes.run(first_passes.eager(first_passes.layers))
-    assert first_passes.planned == 0
-
-
-def twice(launch: Callable[[], object]) -> Callable[[], None]:
-    def both() -> None:
-        launch()
-        launch()
-
-    return both
-
-
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
-        ("cuLaunchKernel", "the first pass cannot be counted"),
-        ("cuStreamSynchronize", "the end of the first forward pass"),
-    ],
-)
-def test_should_tell_no_pass_when_the_driver_refuses_to_count_the_first(
-    first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, call: str, sentence: str
-) -> None:
-    the_device().stand_in.standInFail(call.encode(), 1, OUT_OF_MEMORY)
-    first_passes.run(first_passes.eager(first_passes.layers))
-    assert sentence in caplog.text
-    first_passes.run(first_passes.eager(first_passes.layers))
-    assert first_passes.planned == 0
-
-
-def test_should_end_the_check_of_a_first_pass_that_failed(first_passes: FirstPasses) -> None:
-    def forward() -> None:
-        first_passes.layers[0]()
-        raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        first_passes.run(forward)
-    first_passes.run(first_passes.eager(first_passes.layers))
-    assert first_passes.planned == 0
-    counter = first_passes.steps._counter
-    assert counter.begin_step() == counter.position
-
-
-def test_should_check_the_first_pass_where_sglang_queues_it() -> None:
-    from kv_connector.memory.first_pass import FirstPass
-    from kv_connector.sglang.first_pass import run_checked
-
-    order: list[str] = []
-
-    @contextlib.contextmanager
-    def stream() -> Iterator[None]:
-        order.append("into")
-        yield
-        order.append("out")
-
-    def end_check() -> int:
-        order.append("end")
-        return 8
-
-    counter = SimpleNamespace(begin_check=lambda: order.append("begin"), end_check=end_check, steps_out_of_order=0)
-    first_pass = FirstPass(counter, 8, "KV buffers", logging.getLogger(LOGGER))  # type: ignore[arg-type]
-    run_checked(first_pass, lambda: order.append("pass"), stream)
-    assert order == ["into", "begin", "out", "pass", "into", "end", "out"]
-    assert first_pass.is_right
 
 
 def test_should_send_nothing_of_a_pass_whose_end_the_driver_refuses(

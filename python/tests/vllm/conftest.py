@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import release
 import vllm_sources
+from gpu_prefiller import GpuPrefiller, the_device
 from simulated_engine import SimulatedEngine
 
 EngineMaker = Callable[..., SimulatedEngine]
@@ -26,3 +27,11 @@ def engine(vllm_release: release.Release) -> EngineMaker:
         return SimulatedEngine(vllm_release, kv_role, **more)
 
     return make
+
+
+@pytest.fixture
+def prefiller(vllm_release: release.Release) -> Iterator[GpuPrefiller]:
+    made = GpuPrefiller(vllm_release, the_device())
+    yield made
+    made.close()
+    assert the_device().stand_in.standInHeld() == 0

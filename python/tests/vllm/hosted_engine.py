@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import hosted_mutants
 import release
 from by_name import RequestsByName, as_sent
-from simulated_engine import SimulatedEngine, SimulatedRequest, pickled, remote_decode, remote_prefill
+from simulated_engine import SimulatedEngine, pickled, remote_decode, remote_prefill
 from simulated_engine import Status as RequestStatus
+from simulated_requests import SimulatedRequest
 
 from kv_connector import Event, LeakCheck, Opened, Options, Stats
 from kv_connector.runtime.facade import decode_event

@@ -15,6 +15,7 @@ from typing import Any
 
 from release import Release, Status
 from simulated_messenger import SimulatedMessenger
+from simulated_requests import SimulatedBlockPool, SimulatedRequest
 
 BLOCK_TOKENS = 128
 LAYERS = tuple(f"model.layers.{index}.self_attn.attn" for index in range(4))
@@ -118,75 +119,6 @@ def caches(layer_names: Sequence[str] = LAYERS, spec: object = None) -> SimpleNa
     """As much of a KVCacheConfig as the connector reads."""
     group = SimpleNamespace(layer_names=list(layer_names), kv_cache_spec=spec or FullAttentionSpec())
     return SimpleNamespace(kv_cache_groups=[group], transfer_group_ids=(0,))
-
-
-@dataclass(eq=False)
-class SimulatedRequest:
-    """As much of a vLLM request as the connector reads, and what the simulated scheduler keeps."""
-
-    request_id: str
-    num_prompt_tokens: int
-    kv_transfer_params: Any
-    max_tokens: int
-    cached_tokens: int
-    status: Status = Status.WAITING
-    num_computed_tokens: int = 0
-    blocks: list[int] = field(default_factory=list)
-    output_tokens: int = 0
-    was_scheduled: bool = False
-    has_run: bool = False
-    cache_salt: str | None = None
-    priority: int = 0
-    abort_immediately: bool = False
-    skip_reading_prefix_cache: bool = False
-    """As with prompt_logprobs: the engine computes the whole prompt, whatever a connector has."""
-
-    @property
-    def prompt_token_ids(self) -> list[int]:
-        return list(range(self.num_prompt_tokens))
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_prompt_tokens + self.output_tokens
-
-    @property
-    def is_finished(self) -> bool:
-        return self.status.name.startswith("FINISHED")
-
-
-class SimulatedBlockPool:
-    """As much of vLLM's pool as a connector may use, and what its scheduler does with it. Blocks are their ids."""
-
-    def __init__(self, block_count: int) -> None:
-        self.blocks = range(block_count)
-        self.free = list(reversed(self.blocks))
-        self._references = [0] * block_count
-
-    def take(self, count: int) -> list[int]:
-        taken = [self.free.pop() for _ in range(count)]
-        self.touch(taken)
-        return taken
-
-    def get_num_free_blocks(self) -> int:
-        return len(self.free)
-
-    def get_new_blocks(self, count: int) -> list[SimpleNamespace]:
-        """vLLM's blocks are objects; a connector may name them by their ids."""
-        if count > len(self.free):
-            raise ValueError(f"Cannot get {count} free blocks from the pool")
-        return [SimpleNamespace(block_id=block) for block in self.take(count)]
-
-    def touch(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
-            assert block not in self.free, "a block is touched that may have been taken meanwhile"
-            self._references[block] += 1
-
-    def free_blocks(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
-            self._references[block] -= 1
-            assert self._references[block] >= 0
-            if self._references[block] == 0:
-                self.free.append(block)
 
 
 class SimulatedEngine:

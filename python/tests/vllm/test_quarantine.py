@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 
-from simulated_engine import SimulatedBlockPool
+from simulated_requests import SimulatedBlockPool
 
 from kv_connector.vllm.quarantine import Quarantine
 

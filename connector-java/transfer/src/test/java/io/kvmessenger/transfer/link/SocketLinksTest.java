@@ -3,146 +3,28 @@ package io.kvmessenger.transfer.link;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.Errno;
-import io.kvmessenger.foreign.FfmLibC;
-import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
-import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.ControlRecord;
 import io.kvmessenger.transfer.socket.Descriptors;
-import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Pulse;
-import io.kvmessenger.transfer.socket.SocketCalls;
 import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.FakeDomain;
-import io.kvmessenger.transfer.spi.FakePort;
-import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.InboundAdmission;
-import io.kvmessenger.transfer.spi.InboundChannel;
-import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import java.io.IOException;
-import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.net.InetAddress;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BooleanSupplier;
-import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** One end of a link against sockets that say what they like; domains whose paths need a proof of their end, or do not. */
-final class SocketLinksTest {
-    private static final LibC LIB_C = new FfmLibC();
-    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
-    private static final byte[] KEY = new byte[Admission.KEY_LENGTH_BYTES];
-    private static final byte[] WRONG_KEY = new byte[] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-    private static final byte[] ITS_KEY = new byte[] {2, 2, 2, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-    private static final byte[] NONCE = new byte[Hello.NONCE_LENGTH_BYTES];
-    private static final long CONNECT_LIMIT_NS = 1_000;
-    private static final long IDLE_LIMIT_NS = 1_000_000_000_000L;
-    private static final String MAPPED = "mapped";
-    private static final String SENT = "sent";
-
-    private final Arena arena = Arena.ofConfined();
-    private long nowNs;
-    private final EventLoop loop = new EventLoop(LIB_C, () -> nowNs);
-    private final Figures figures = new Figures();
-    private final InboundAdmission admission = new InboundAdmission(new Admission(1, "writer", KEY));
-    private final FakePort port = new FakePort(admission, arena.allocate(4096), Imm.of(1, 0), 4096);
-    private final int gift = Descriptors.gift();
-    private boolean sameUser = true;
-    private int peersDeath = -1;
-    private boolean watched;
-    private final SocketLinks links =
-            new SocketLinks(loop, CONNECT_LIMIT_NS, IDLE_LIMIT_NS, fd -> sameUser, fd -> peersDeath);
-    private final String here = links.listenLocal(MAPPED, port, figures);
-    private final List<FakeInboundPaths> paths = new ArrayList<>();
-    private final List<String> events = new ArrayList<>();
-
-    SocketLinksTest() {
-        links.use(List.of(new Admitting(MAPPED, false), new Admitting(SENT, true)));
-    }
-
-    @AfterEach
-    void close() {
-        links.close();
-        LIB_C.close(gift);
-        loop.close();
-        arena.close();
-    }
-
-    private final class Admitting extends FakeDomain {
-        private final boolean endsItself;
-
-        Admitting(String name, boolean endsItself) {
-            super(name, 0);
-            this.endsItself = endsItself;
-        }
-
-        @Override
-        public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
-            watched = channel.watchesProcess();
-            FakeInboundPaths admitted = new FakeInboundPaths(channel, endsItself);
-            paths.add(admitted);
-            return admitted;
-        }
-    }
-
-    private void work() {
-        for (int i = 0; i < 4; i++) {
-            loop.poll(0);
-            links.poll(nowNs);
-        }
-    }
-
-    /** A socket to the engine that has answered its challenge with this key. */
-    private int peer(byte[] key) {
-        int fd = SOCKETS.connectAbstract(here);
-        work();
-        MemorySegment given = arena.allocate(Challenge.LENGTH_BYTES, 8);
-        assertThat(LIB_C.read(fd, given, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
-        MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
-        Hello.answer(Challenge.parse(given), here, Hello.CONTROL, 0, key, NONCE).encode(hello);
-        assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
-        work();
-        return fd;
-    }
-
-    private static byte[] record(int type, MemorySegment payload) {
-        MemorySegment record = MemorySegment.ofArray(new byte[8 + (int) payload.byteSize()]);
-        record.set(java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED, 0, type);
-        record.set(java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED, 4, (int) payload.byteSize());
-        MemorySegment.copy(payload, 0, record, 8, payload.byteSize());
-        return record.toArray(java.lang.foreign.ValueLayout.JAVA_BYTE);
-    }
-
-    private void say(int fd, int kind, int number, MemorySegment payload) {
-        byte[] bytes = record(ControlRecord.type(kind, number), payload);
-        MemorySegment copy = arena.allocate(bytes.length);
-        copy.copyFrom(MemorySegment.ofArray(bytes));
-        assertThat(LIB_C.write(fd, copy, bytes.length)).isEqualTo(bytes.length);
-        work();
-    }
-
-    private void attach(int fd, int number, String transport) {
-        say(fd, ControlRecord.ATTACH, number, new Attach(transport, MemorySegment.NULL).encode());
-    }
-
-    private void ready(int fd, int number) {
-        say(fd, FakeInboundPaths.READY, number, MemorySegment.NULL);
-    }
-
-    private long read(int fd) {
-        return LIB_C.read(fd, arena.allocate(4096), 4096);
-    }
-
+/** One end of a link against sockets that say what they like. */
+final class SocketLinksTest extends SocketLinksBed {
     @Test
     void shouldCloseAnotherUsersSocketBeforeAByteIsRead() {
         sameUser = false;
@@ -441,93 +323,5 @@ final class SocketLinksTest {
         assertThat(other.channel(new FakeDomain(SENT, 0)).carriesDescriptors()).isFalse();
         other.close();
         work();
-    }
-
-    /** Another worker of the engine, whose admission the key is. */
-    private final class OtherWorker implements AutoCloseable {
-        private final EventLoop itsLoop = new EventLoop(LIB_C, () -> nowNs);
-        private final Figures itsFigures = new Figures();
-        private final InboundAdmission itsAdmission = new InboundAdmission(new Admission(2, "writer", ITS_KEY));
-        private final FakePort itsPort = new FakePort(itsAdmission, arena.allocate(4096), Imm.of(1, 0), 4096);
-        private final SocketLinks itsLinks = links.beside(itsLoop);
-
-        OtherWorker() {
-            assertThat(itsLinks.listenLocal(MAPPED, itsPort, itsFigures)).isEqualTo(here);
-        }
-
-        void doWork() {
-            itsLoop.poll(0);
-            itsLinks.poll(nowNs);
-        }
-
-        @Override
-        public void close() {
-            itsLinks.close();
-            itsLoop.close();
-        }
-    }
-
-    @Test
-    void shouldHandAnotherWorkersPeerToThatWorker() {
-        try (OtherWorker other = new OtherWorker()) {
-            int fd = peer(ITS_KEY);
-            assertThat(other.itsAdmission.link()).as("only its worker opens it").isNull();
-            other.doWork();
-            assertThat(other.itsAdmission.link()).isNotNull();
-            assertThat(admission.link()).isNull();
-            LIB_C.close(fd);
-        }
-    }
-
-    /** Between the look of the worker that listens and the duty cycle of the other the admission has ended: nothing may follow. */
-    @Test
-    void shouldTurnAwayAPeerWhoseAdmissionEndedWhileItWasHandedOver() {
-        try (OtherWorker other = new OtherWorker()) {
-            int fd = peer(ITS_KEY);
-            other.itsPort.live = false;
-            other.doWork();
-            assertThat(other.itsAdmission.link()).isNull();
-            assertThat(other.itsFigures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
-            LIB_C.close(fd);
-        }
-    }
-
-    @Test
-    void shouldTurnAwayAPeerOfAnotherWorkersThatHasNotTheKey() {
-        try (OtherWorker other = new OtherWorker()) {
-            int fd = SOCKETS.connectAbstract(here);
-            work();
-            MemorySegment given = arena.allocate(Challenge.LENGTH_BYTES, 8);
-            assertThat(LIB_C.read(fd, given, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
-            Hello right = Hello.answer(Challenge.parse(given), here, Hello.CONTROL, 0, ITS_KEY, NONCE);
-            MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
-            new Hello(
-                            right.version(),
-                            right.role(),
-                            right.count(),
-                            right.keyName(),
-                            new byte[right.proof().length],
-                            NONCE)
-                    .encode(hello);
-            assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
-            work();
-            other.doWork();
-            assertThat(other.itsAdmission.link()).isNull();
-            assertThat(other.itsFigures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
-            LIB_C.close(fd);
-        }
-    }
-
-    @Test
-    void shouldHangUpOnAPeerWhoseWorkerHasEnded() {
-        try (OtherWorker other = new OtherWorker()) {
-            int waiting = peer(ITS_KEY);
-            other.itsLinks.close();
-            assertThat(read(waiting)).isZero();
-            int late = peer(ITS_KEY);
-            assertThat(read(late)).isZero();
-            LIB_C.close(waiting);
-            LIB_C.close(late);
-        }
     }
 }
