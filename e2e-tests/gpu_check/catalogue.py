@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,27 +15,10 @@ from gpu_check import (
     page_checks,
     pair_checks,
 )
-from gpu_check.report import LIMIT_SECONDS
+from gpu_check.check import Check
 from gpu_check.right_pairs import RightPairs
 from gpu_check.vllm_checks import LIMIT_SECONDS as VLLM_LIMIT_SECONDS
 from gpu_check.vllm_checks import Checks
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check; `run` is called in a process of its own."""
-
-    name: str
-    run: Callable[[], str]
-    limit_seconds: int = LIMIT_SECONDS
-    measures: bool = False
-    """Its figures are worth something only while nothing else runs."""
-    after: str = ""
-    """The check whose answers it reads."""
-
-    @property
-    def needs_gpu(self) -> bool:
-        return self.name.startswith("gpu: ")
 
 
 def catalogue(logs: Path, stand_in: str, requests: int) -> list[Check]:

@@ -8,9 +8,10 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Self
 
-from gpu_check.catalogue import Check
+from gpu_check.check import Check
 from gpu_check.report import FAILED, NOT_SHOWN, Outcome
 
 LANES = 4
@@ -75,7 +76,7 @@ class InProcesses:
             self._running.discard(process)
         lines = printed.splitlines()
         if outcome := Outcome.from_line(lines[-1] if lines else ""):
-            return outcome
+            return replace(outcome, printed="\n".join(lines[:-1]).strip()) if outcome.kind == FAILED else outcome
         last = " | ".join(lines[-5:])
         return Outcome(FAILED, f"its process ended with status {process.returncode}, its last lines: {last}", 0.0)
 

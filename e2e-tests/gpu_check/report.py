@@ -47,6 +47,8 @@ class Outcome:
     kind: str
     detail: str
     seconds: float
+    printed: str = ""
+    """By the process of a check that failed, before its outcome."""
 
     def as_line(self) -> str:
         return _MARK + json.dumps(asdict(self))
@@ -82,6 +84,8 @@ class Report:
 
     def add(self, name: str, outcome: Outcome) -> None:
         self.counts[outcome.kind] += 1
+        if outcome.printed:
+            self._say(f"--- {name}:\n{outcome.printed}")
         self._say(f"{outcome.kind:9} {name}: {' '.join(outcome.detail.split())} [{outcome.seconds:.1f} s]")
 
     def end(self, *, needs_gpu: bool) -> int:

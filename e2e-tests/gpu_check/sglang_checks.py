@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpu_check.counter_checks import expect
-from gpu_check.report import NotShown
+from gpu_check.report import NotShown, Skipped
 from gpu_check.sglang_on_torch import servers
 from gpu_check.sglang_on_torch.absent import MORE
 from gpu_check.sglang_on_torch.plan import NO_SGLANG, SGLANG, SglangPlan
@@ -33,6 +34,10 @@ ANSWER_LIMIT_SECONDS = 90.0
 PARTS = 2
 """SGLang keeps K and V apart."""
 SITE = Path(__file__).resolve().parent.parent / SGLANG
+IMPORTS = "imports"
+REPLACED = "replaced.json"
+"""What the imports lacked, for the checks behind it."""
+LOG_LINES = 60
 FIRST_PASS = "the first forward pass was counted correctly"
 
 
@@ -49,18 +54,27 @@ def body(prompt: list[int], *, margins: bool = False) -> dict[str, Any]:
     )
 
 
+def forget_answers(logs: Path) -> None:
+    """What SGLang alone answered in an earlier run, and what it lacked."""
+    for file in [*logs.glob("alone-*.json"), *logs.glob(REPLACED)]:
+        file.unlink()
+
+
 class SglangChecks:
-    """Each method is a check; what SGLang alone answers is asked once for each kind of number."""
+    """Each method is a check, called in a process of its own.
+
+    Files keep what other checks need: answers of SGLang alone for each kind of number, and modules that are missing.
+    """
 
     def __init__(self, logs: Path, device: str = "cuda") -> None:
         self._logs = logs
         self._models = TemporaryDirectory(prefix="gpu-check-models-")
-        self._alone: dict[str, list[dict[str, Any]]] = {}
+        self._started: list[Path] = []
         on_cpu = {"attention": "torch_native", "decode_graphs": "disabled", "overlap": False}
         self._settings: dict[str, Any] = {"device": device} | (on_cpu if device == "cpu" else {})
 
-    def all(self) -> dict[str, Callable[[], str]]:
-        """The one whose failure says most comes first, and the plainest pair before those with more in them."""
+    def all(self) -> dict[str, tuple[Callable[[], str], str]]:
+        """With the name of the check whose finding one reads, or "". The plainest pair comes first."""
         float32 = {"dtype": "float32"}
         pairs: dict[str, tuple[str, dict[str, Any]]] = {
             "pair, no graphs, no overlap, cuda": ("cuda", {"decode_graphs": "disabled", "overlap": False}),
@@ -70,12 +84,34 @@ class SglangChecks:
             "pair, shared beginnings, passes of 512 tokens, cuda": ("cuda", {"radix": True, "chunk_tokens": 512}),
             "pair, float32, shared beginnings, staged tcp": ("tcp", float32 | {"radix": True}),
         }
-        checks: dict[str, Callable[[], str]] = {"imports": self.imports, "alone, bfloat16": self.alone}
-        for name, (transport, settings) in pairs.items():
-            if "dtype" in settings:
-                checks["alone, float32"] = partial(self.alone, "float32")
-            checks[name] = partial(self.pair, re.sub(r"\W+", "-", name), transport, **settings)
-        return checks
+        named = {
+            name: (
+                partial(self.pair, re.sub(r"\W+", "-", name), transport, **settings),
+                f"alone, {settings.get('dtype', 'bfloat16')}",
+            )
+            for name, (transport, settings) in pairs.items()
+        }
+        checks: dict[str, tuple[Callable[[], str], str]] = {
+            IMPORTS: (self.imports, ""),
+            "alone, bfloat16": (self.alone, IMPORTS),
+            "alone, float32": (partial(self.alone, "float32"), IMPORTS),
+            **named,
+        }
+        return {name: (partial(self._explained, run), after) for name, (run, after) in checks.items()}
+
+    def _explained(self, run: Callable[[], str]) -> str:
+        """The check; where it fails, all that is known of why is printed first."""
+        self._started.clear()
+        try:
+            return run()
+        except (NotShown, Skipped):
+            raise
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+            for log in sorted(log for folder in self._started for log in folder.glob("*.log")):
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+                print(f"--- the end of {log.name}:", *lines[-LOG_LINES:], sep="\n", flush=True)
+            raise
 
     def imports(self) -> str:
         """What a server imports; what is missing is replaced in the servers of the other checks."""
@@ -84,7 +120,7 @@ class SglangChecks:
         environment = {**os.environ, **servers.environment_of(self._settings["device"])}
         run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         replaced = json.loads((run.stdout.splitlines() or ["[]"])[-1])
-        os.environ[MORE] = ",".join(replaced)
+        (self._logs / REPLACED).write_text(json.dumps(replaced), "utf-8")
         if run.returncode:
             raise AssertionError(f"status {run.returncode}, replaced {replaced}:\n{run.stderr[-6000:]}")
         return f"all found but {', '.join(replaced)}" if replaced else "all found"
@@ -93,7 +129,7 @@ class SglangChecks:
         """One by one, and all at once: how much SGLang differs from itself."""
         packed()
         plan = self._plan(f"alone-{dtype}", dtype=dtype)
-        with servers.alone(plan, self._logs) as server, ThreadPoolExecutor(len(PROMPTS)) as askers:
+        with servers.alone(plan, self._folder_of(plan)) as server, ThreadPoolExecutor(len(PROMPTS)) as askers:
             answers = [server.ask(body(prompt, margins=True)) for prompt in PROMPTS]
             beside = list(askers.map(server.ask, [body(prompt) for prompt in PROMPTS]))
         again = Compared("SGLang", NEAR_TIE)
@@ -104,7 +140,7 @@ class SglangChecks:
         kinds = len({tuple(answer["tokens"]) for answer in answers})
         if kinds != len(PROMPTS):
             raise AssertionError(f"{len(PROMPTS)} prompts have {kinds} different answers: they show no wrong page")
-        self._alone[dtype] = answers
+        self._answers_file(dtype).write_text(json.dumps(answers), "utf-8")
         return f"one by one and all at once, {again}"
 
     def pair(self, name: str, transport: str, **settings: Any) -> str:
@@ -112,7 +148,7 @@ class SglangChecks:
         packed()
         alone = self._of_alone(settings.get("dtype", "bfloat16"))
         plan = self._plan(name, options=options(transport), **settings)
-        with servers.started(plan, self._logs) as pair:
+        with servers.started(plan, self._folder_of(plan)) as pair:
             seen = Compared("SGLang", NEAR_TIE)
             cached = self._asked(pair, seen, alone)
             sent, received = pair.prefiller.rest(), pair.decoder.rest()
@@ -122,10 +158,20 @@ class SglangChecks:
     def _plan(self, name: str, **settings: Any) -> SglangPlan:
         return SglangPlan(name, model(Path(self._models.name), 20), **self._settings | settings)
 
+    def _folder_of(self, plan: SglangPlan) -> Path:
+        """For the logs of a check's servers, which then run without the modules that this machine lacks."""
+        if (replaced := self._logs / REPLACED).exists():
+            os.environ[MORE] = ",".join(json.loads(replaced.read_text("utf-8")))
+        self._started.append(self._logs / plan.name)
+        return self._started[-1]
+
     def _of_alone(self, dtype: str) -> list[dict[str, Any]]:
-        if dtype not in self._alone:
+        if not (file := self._answers_file(dtype)).exists():
             raise NotShown("SGLang alone has given no answers to compare with")
-        return self._alone[dtype]
+        return list(json.loads(file.read_text("utf-8")))
+
+    def _answers_file(self, dtype: str) -> Path:
+        return self._logs / f"alone-{dtype}.json"
 
     def _asked(self, pair: Any, seen: Compared, alone: list[dict[str, Any]]) -> int:
         """How many tokens of shared beginnings the prefiller had in its cache."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from gpu_check import pack
-from gpu_check.report import NotShown, Report, Skipped, outcome_of
+from gpu_check.report import FAILED, NotShown, Outcome, Report, Skipped, outcome_of
 
 
 def outcome(run: Callable[[], str], needs_gpu: bool = False, beside: bool = True) -> tuple[str, int]:
@@ -53,6 +53,12 @@ def test_line_stays_one_line() -> None:
     line, _ = outcome(raising(ValueError("two\nlines")))
     assert "\n" not in line
     assert "two lines" in line
+
+
+def test_what_a_failed_check_printed_stands_before_its_line() -> None:
+    lines: list[str] = []
+    Report(lines.append).add("it", Outcome(FAILED, "wrong", 1.0, "the end of a log"))
+    assert lines == ["--- it:\nthe end of a log", "failed    it: wrong [1.0 s]"]
 
 
 def test_file_begins_with_a_script_that_ends_where_its_payload_begins() -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_check.catalogue import Check, catalogue
+from gpu_check.catalogue import catalogue
+from gpu_check.check import Check
 from gpu_check.lanes import InProcesses, run_all, without_gpu
 from gpu_check.report import FAILED, NOT_SHOWN, PASSED, Outcome
+from gpu_check.sglang_on_torch.catalogue import catalogue as catalogue_of_sglang
 
 LANES = 3
 LIMIT_SECONDS = 3600.0
@@ -44,12 +46,18 @@ def check(name: str, **settings: Any) -> Check:
     return replace(Check(name, lambda: "seen"), **settings)
 
 
-def test_each_check_of_the_catalogue_runs_once_and_those_that_measure_run_alone(tmp_path: Path) -> None:
-    checks = catalogue(tmp_path, "", 100)
+@pytest.mark.parametrize("of", ["vLLM", "SGLang"])
+def test_each_check_of_a_catalogue_runs_once_and_those_that_measure_run_alone(tmp_path: Path, of: str) -> None:
+    checks = catalogue(tmp_path, "", 100) if of == "vLLM" else catalogue_of_sglang(tmp_path, "cuda")
     runs = Runs()
     assert sorted(each.name for each, _ in run_all(checks, runs, LANES)) == sorted(each.name for each in checks)
     assert all(not runs.beside[each.name] for each in checks if each.measures)
     assert all(each.after in runs.ended_before[each.name] for each in checks if each.after)
+    assert all(each.needs_gpu for each in checks if of in each.name)
+
+
+def test_checks_of_sglang_on_the_cpu_do_not_say_that_they_had_a_gpu(tmp_path: Path) -> None:
+    assert not any(each.needs_gpu for each in catalogue_of_sglang(tmp_path, "cpu"))
 
 
 def test_so_many_run_at_a_time_and_no_more() -> None:
@@ -94,6 +102,12 @@ def test_outcome_is_the_last_line_whatever_is_printed_before_it() -> None:
     seen = Outcome(PASSED, "two\nlines", 1.5)
     with processes(f"print('noise'); print({seen.as_line()!r})") as run:
         assert run(check("it")) == seen
+
+
+def test_what_the_process_of_a_failed_check_printed_is_kept() -> None:
+    wrong = Outcome(FAILED, "wrong", 1.5)
+    with processes(f"print('why'); print(); print({wrong.as_line()!r})") as run:
+        assert run(check("it")) == replace(wrong, printed="why")
 
 
 def test_process_that_ends_without_an_outcome_has_failed() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -82,11 +85,49 @@ def test_both_roles_of_a_plan_have_their_arguments() -> None:
 def test_checks_need_the_answers_of_sglang_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang_checks, "packed", lambda: None)
     checks = SglangChecks(tmp_path).all()
-    assert [*checks].index("alone, float32") < [*checks].index("pair, float32, shared beginnings, staged tcp")
-    for name, check in checks.items():
+    for name, (check, after) in checks.items():
+        assert not after or [*checks].index(after) < [*checks].index(name)
         if name.startswith("pair"):
+            assert after == f"alone, {'float32' if 'float32' in name else 'bfloat16'}"
             with pytest.raises(NotShown, match="to compare with"):
                 check()
+
+
+def test_what_the_imports_lacked_is_replaced_in_later_checks_of_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang_checks, "packed", lambda: None)
+    monkeypatch.setenv(absent.MORE, "")
+    lacking = subprocess.CompletedProcess([], 0, stdout='noise\n["missing_here"]\n', stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: lacking)
+    assert SglangChecks(tmp_path).imports() == "all found but missing_here"
+    assert os.environ[absent.MORE] == ""
+    SglangChecks(tmp_path)._folder_of(plan())
+    assert "missing_here" in absent.absent()
+    sglang_checks.forget_answers(tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_failed_check_prints_the_end_of_its_own_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def dies(_: SglangPlan, folder: Path) -> Iterator[None]:
+        folder.mkdir()
+        (folder / "alone-bfloat16.log").write_text("Segmentation fault", "utf-8")
+        raise OSError("it died")
+        yield
+
+    (tmp_path / "another").mkdir()
+    (tmp_path / "another" / "server.log").write_text("not of this check", "utf-8")
+    monkeypatch.setattr(sglang_checks, "packed", lambda: None)
+    monkeypatch.setattr(sglang_checks, "model", lambda *_: "model")
+    monkeypatch.setattr(servers, "alone", dies)
+    with pytest.raises(OSError, match="it died"):
+        SglangChecks(tmp_path).all()["alone, bfloat16"][0]()
+    printed = capsys.readouterr().out
+    assert "Segmentation fault" in printed
+    assert "not of this check" not in printed
 
 
 def test_reason_why_sglang_is_not_packed_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

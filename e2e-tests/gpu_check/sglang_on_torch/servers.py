@@ -169,7 +169,7 @@ def started(plan: SglangPlan, logs: Path) -> Any:
     with ExitStack() as entered:
         sides = [
             entered.enter_context(
-                SglangServer(replace(plan, name=f"{plan.name}-{side}", role=role), logs / plan.name, bootstrap_port)
+                SglangServer(replace(plan, name=f"{plan.name}-{side}", role=role), logs, bootstrap_port)
             )
             for side, role in (("prefiller", PREFILLER), ("decoder", DECODER))
         ]

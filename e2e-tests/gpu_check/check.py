@@ -1,0 +1,25 @@
+"""A check, as the catalogues list it and the lanes run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_check.report import LIMIT_SECONDS
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check; `run` is called in a process of its own."""
+
+    name: str
+    run: Callable[[], str]
+    limit_seconds: int = LIMIT_SECONDS
+    measures: bool = False
+    """Its figures are worth something only while nothing else runs."""
+    after: str = ""
+    """The check whose answers it reads."""
+
+    @property
+    def needs_gpu(self) -> bool:
+        return self.name.startswith("gpu: ")
