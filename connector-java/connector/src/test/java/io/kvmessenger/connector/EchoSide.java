@@ -1,7 +1,8 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.connector.boot.OpenResult;
-import io.kvmessenger.transfer.HostMemory;
+import io.kvmessenger.testkit.transfer.RdmaDevices;
+import io.kvmessenger.transfer.TransferOptions;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 import java.util.LinkedHashMap;
@@ -17,9 +18,11 @@ final class EchoSide implements AutoCloseable {
     private static final int POLL_CAPACITY_BYTES = 1 << 16;
     private static final long POLL_PERIOD_NS = 50_000;
 
-    private final HostMemory memory;
+    /** The content of its region, where the test reads and writes it. */
     final MemorySegment bytes;
+
     final OpenResult opened;
+    private final EchoRegion region;
     private final MessengerHost host;
     private final Queue<Map<?, ?>> events = new ArrayDeque<>();
 
@@ -28,21 +31,40 @@ final class EchoSide implements AutoCloseable {
         this(host, name, word, secret, transport, REGION_LENGTH_BYTES);
     }
 
+    /** @param transport for {@code cuda} the region is a device's; for {@code verbs} the name decides on the device */
     EchoSide(MessengerHost host, String name, String word, String secret, String transport, long regionLengthBytes) {
         this.host = host;
-        memory = HostMemory.allocate("echo", regionLengthBytes);
-        bytes = memory.memory();
+        region = transport.equals(TransferOptions.CUDA)
+                ? EchoRegion.onDevice(regionLengthBytes)
+                : EchoRegion.onHost(regionLengthBytes);
+        bytes = region.bytes();
         Map<String, Object> options = EngineDouble.options("both");
         options.put("engineId", name);
         options.put("sharedSecret", secret);
         options.put("transports", List.of(transport));
+        if (transport.equals(TransferOptions.VERBS)) {
+            options.put("verbsDevices", List.of(RdmaDevices.deviceOf(name)));
+        }
         Map<String, Object> subject = new LinkedHashMap<>();
         subject.put("kind", "echo");
         subject.put("word", word);
-        subject.put("address", bytes.address());
-        subject.put("lengthBytes", bytes.byteSize());
-        subject.put("memfd", memory.memfd());
+        subject.putAll(region.described());
         opened = host.open(EngineDouble.encode(Map.of("options", options, "subject", subject)));
+    }
+
+    /** Makes what the test wrote the content of the region. */
+    void publish() {
+        region.publish();
+    }
+
+    /** Makes the content of the region what the test reads. */
+    void refresh() {
+        region.refresh();
+    }
+
+    /** Where answers begin. */
+    long halfBytes() {
+        return bytes.byteSize() / 2;
     }
 
     /** Asks the messenger at this port for the first bytes of its region. */
@@ -107,6 +129,6 @@ final class EchoSide implements AutoCloseable {
     @Override
     public void close() {
         host.close(opened.handle());
-        memory.close();
+        region.close();
     }
 }

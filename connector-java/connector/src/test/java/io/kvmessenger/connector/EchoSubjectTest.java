@@ -4,6 +4,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.connector.boot.RefusedException;
+import io.kvmessenger.testkit.transfer.InstalledFabric;
+import io.kvmessenger.testkit.transfer.RdmaDevices;
+import io.kvmessenger.transfer.TransferOptions;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Map;
@@ -17,32 +20,69 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Timeout(900)
 class EchoSubjectTest {
     private static final int LENGTH_BYTES = 300_000;
+    private static final int SMALL_REGION_LENGTH_BYTES = 700_000;
     private static final String WORD = "marco";
 
     private final MessengerHost host = new MessengerHost();
 
     @ParameterizedTest
     @CsvSource({"tcp,''", "shm,''", "tcp,a secret"})
-    void shouldMoveBytesBothWaysBesideAKvCache(String transport, String secret) {
+    void shouldServeBesideAKvCache(String transport, String secret) {
+        serve(transport, secret);
+    }
+
+    /** By the provider that the library prefers. */
+    @Test
+    void shouldServeOverLibfabricBesideAKvCache() {
+        InstalledFabric.assume();
+        serve(TransferOptions.LIBFABRIC, "");
+    }
+
+    /** From memory of a device to memory of a device. */
+    @Test
+    void shouldServeOverCudaBesideAKvCache() {
+        serve(TransferOptions.CUDA, "");
+    }
+
+    /** On the devices of {@code make test-rdma}. */
+    @Test
+    void shouldServeOverVerbsBesideAKvCache() {
+        RdmaDevices.assume();
+        serve(TransferOptions.VERBS, "");
+    }
+
+    /** Bytes move both ways, an ask for too much fails, and one of a peer that has ended; the KV cache goes on. */
+    private static void serve(String transport, String secret) {
         try (SteadyPair kv = new SteadyPair(Map.of(), Map.of());
-                EchoSide one = new EchoSide(kv.prefiller.host, "one", WORD, secret, transport);
-                EchoSide other = new EchoSide(kv.prefiller.host, "other", WORD, secret, transport)) {
-            for (long id = 1; id <= 3; id++) {
-                move(id, one, other);
-                move(id, other, one);
+                EchoSide lasting = new EchoSide(kv.prefiller.host, "lasting", WORD, secret, transport)) {
+            int port;
+            try (EchoSide target =
+                    new EchoSide(kv.prefiller.host, "target", WORD, secret, transport, SMALL_REGION_LENGTH_BYTES)) {
+                port = target.opened.controlPort();
+                for (long id = 1; id <= 3; id++) {
+                    move(id, lasting, target);
+                    move(id, target, lasting);
+                }
+                lasting.ask(4, port, SMALL_REGION_LENGTH_BYTES / 2 + 1);
+                assertThat(lasting.end()).startsWith("failed 4: "); // by the reason, or by the end of the path
+                target.awaitClean();
             }
+            lasting.ask(5, port, LENGTH_BYTES);
+            assertThat(lasting.end()).startsWith("failed 5: ");
+            assertThat(lasting.quiet()).isTrue();
+            lasting.awaitClean();
             kv.awaitTransfer();
             kv.stop();
-            one.awaitClean();
-            other.awaitClean();
         }
     }
 
     private static void move(long id, EchoSide from, EchoSide to) {
         fill(from.bytes, id + from.opened.handle());
+        from.publish();
         to.ask(id, from.opened.controlPort(), LENGTH_BYTES);
         assertThat(to.end()).isEqualTo("arrived " + id);
-        MemorySegment answer = to.bytes.asSlice(EchoSide.REGION_LENGTH_BYTES / 2);
+        to.refresh();
+        MemorySegment answer = to.bytes.asSlice(to.halfBytes());
         assertThat(answer.asSlice(0, LENGTH_BYTES).mismatch(from.bytes.asSlice(0, LENGTH_BYTES)))
                 .isEqualTo(-1);
         assertThat(answer.get(ValueLayout.JAVA_BYTE, LENGTH_BYTES)).isZero();

@@ -8,7 +8,8 @@ import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.transfer.Memory;
 
 /**
- * Opens messengers that echo: {@code {"kind":"echo","word","address","lengthBytes","memfd"}}.
+ * Opens messengers that echo: {@code {"kind":"echo","word","address","lengthBytes","memfd"}}, or {@code "device"} in
+ * place of {@code "memfd"} for memory of an accelerator that peers on this host may map.
  *
  * <p>A command {@code {"do":"ask","id","host","port","lengthBytes"}} ends with one event, {@code
  * {"event":"arrived","id"}} or {@code {"event":"failed","id","reason"}}.
@@ -34,8 +35,14 @@ public final class EchoOpener implements SubjectOpener {
 
     @Override
     public SubjectRequest read(Fields options, Fields subject) {
-        Memory memory = Memory.hostAt(
-                subject.integer("address"), subject.integer("lengthBytes"), (int) subject.integer("memfd"));
-        return new Request(subject.text("word"), memory);
+        return new Request(subject.text("word"), memory(subject));
+    }
+
+    private static Memory memory(Fields subject) {
+        long address = subject.integer("address");
+        long lengthBytes = subject.integer("lengthBytes");
+        return subject.has("device")
+                ? new Memory.Device(subject.count("device"), address, lengthBytes, Memory.HandleKind.POSIX_FD)
+                : Memory.hostAt(address, lengthBytes, (int) subject.integer("memfd"));
     }
 }

@@ -1,12 +1,12 @@
 package io.kvmessenger.testkit.transfer;
 
 import static org.junit.platform.engine.discovery.ClassNameFilter.includeClassNamePatterns;
-import static org.junit.platform.engine.discovery.DiscoverySelectors.selectMethod;
 import static org.junit.platform.engine.discovery.DiscoverySelectors.selectPackage;
 
 import java.util.List;
 import org.junit.platform.engine.DiscoverySelector;
 import org.junit.platform.engine.TestExecutionResult;
+import org.junit.platform.engine.discovery.DiscoverySelectors;
 import org.junit.platform.launcher.LauncherDiscoveryRequest;
 import org.junit.platform.launcher.TestExecutionListener;
 import org.junit.platform.launcher.TestIdentifier;
@@ -23,17 +23,19 @@ import org.junit.platform.launcher.listeners.TestExecutionSummary;
 public final class RdmaSuite {
     private static final String CLASSES = ".*\\.Verbs\\w*Test";
 
-    private static final String STAGING = "io.kvmessenger.testkit.staging";
+    private static final List<DiscoverySelector> PACKAGES =
+            List.of(selectPackage(RdmaSuite.class.getPackageName()), selectPackage("io.kvmessenger.testkit.staging"));
 
     private RdmaSuite() {}
 
-    /** @param arguments a regular expression of class names, or one test: {@code package.Class#method} */
+    /** @param arguments a regular expression of class names, or tests: {@code package.Class#method} */
     public static void main(String[] arguments) {
-        String chosen = arguments.length > 0 ? arguments[0] : CLASSES;
+        List<String> chosen = arguments.length > 0 ? List.of(arguments) : List.of(CLASSES);
+        boolean byMethod = chosen.getFirst().contains("#");
         LauncherDiscoveryRequest request = LauncherDiscoveryRequestBuilder.request()
                 .configurationParameter("junit.jupiter.execution.timeout.default", "300 s")
-                .selectors(selected(chosen))
-                .filters(includeClassNamePatterns(chosen.contains("#") ? ".*" : chosen))
+                .selectors(byMethod ? methods(chosen) : PACKAGES)
+                .filters(includeClassNamePatterns(byMethod ? ".*" : chosen.getFirst()))
                 .build();
         SummaryGeneratingListener summary = new SummaryGeneratingListener();
         LauncherFactory.create().execute(request, summary, new Progress());
@@ -44,10 +46,10 @@ public final class RdmaSuite {
         System.exit(passed > 0 && others == 0 ? 0 : 1);
     }
 
-    private static List<DiscoverySelector> selected(String chosen) {
-        return chosen.contains("#")
-                ? List.of(selectMethod(chosen))
-                : List.of(selectPackage(RdmaSuite.class.getPackageName()), selectPackage(STAGING));
+    private static List<DiscoverySelector> methods(List<String> chosen) {
+        return chosen.stream()
+                .<DiscoverySelector>map(DiscoverySelectors::selectMethod)
+                .toList();
     }
 
     private static void print(TestExecutionSummary.Failure failure) {
