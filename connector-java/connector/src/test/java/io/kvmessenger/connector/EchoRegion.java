@@ -51,8 +51,7 @@ interface EchoRegion extends AutoCloseable {
     record OnHost(HostMemory memory) implements EchoRegion {
         @Override
         public Map<String, Object> described() {
-            return Map.of(
-                    "address", bytes().address(), "lengthBytes", bytes().byteSize(), "memfd", memory.memfd());
+            return Map.of("address", bytes().address(), "lengthBytes", bytes().byteSize(), "memfd", memory.memfd());
         }
 
         @Override
