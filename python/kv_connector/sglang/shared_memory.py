@@ -14,21 +14,11 @@ import operator
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kv_connector.memory.memfd import map_memfd
+from kv_connector.memory.torch_functions import TorchFunctionMode
 from kv_connector.sglang.allocations import ALLOCATIONS, Allocation
-
-if TYPE_CHECKING:
-
-    class TorchFunctionMode:
-        """Torch's hook for all of its functions while the context is active."""
-
-        def __enter__(self) -> Any: ...
-        def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None: ...
-
-else:
-    from torch.overrides import TorchFunctionMode
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 

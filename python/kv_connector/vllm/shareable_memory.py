@@ -10,20 +10,10 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kv_connector.memory.memfd import map_memfd
-
-if TYPE_CHECKING:
-
-    class TorchFunctionMode:
-        """Torch's hook for all of its functions while the context is active."""
-
-        def __enter__(self) -> Any: ...
-        def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None: ...
-
-else:
-    from torch.overrides import TorchFunctionMode
+from kv_connector.memory.torch_functions import TorchFunctionMode
 
 
 class ShareableAllocation(TorchFunctionMode):
