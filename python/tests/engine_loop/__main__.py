@@ -119,24 +119,18 @@ def _in_turn(kinds: Sequence[str], first_seed: int) -> Iterator[tuple[str, int]]
 
 def _mutants(requests: int, patience_seconds: float) -> int:
     """How many live."""
+    from mutant import living
+
     from engine_loop.kinds import world_of
     from engine_loop.loop import World
-    from engine_loop.mutants import MUTANTS
+    from engine_loop.mutants import MUTANTS, WorldMutant
 
-    living = 0
-    for mutant in MUTANTS:
-        began = time.monotonic()
-        with mutant.applied():
-            violations = World(world_of(mutant.kind, mutant.seed, requests), patience_seconds).run()
+    def find(mutant: WorldMutant) -> tuple[bool, str]:
+        violations = World(world_of(mutant.kind, mutant.seed, requests), patience_seconds).run()
         found = any(violation.startswith(mutant.found_as) for violation in violations)
-        living += not found
-        print(
-            f"{'found' if found else 'LIVES'}: {mutant.what} ({mutant.kind} {mutant.seed},"
-            f" {time.monotonic() - began:.1f} s): {(violations or ['nothing'])[0][:200]}",
-            flush=True,
-        )
-    print(f"{len(MUTANTS)} mutants, {living} live")
-    return living
+        return found, f"{mutant.kind} {mutant.seed}: {(violations or ['nothing'])[0]}"
+
+    return living(MUTANTS, find)
 
 
 if __name__ == "__main__":

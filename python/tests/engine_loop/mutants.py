@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
-from unittest import mock
+
+from mutant import Mutant
 
 from kv_connector.vllm import connector, kv_groups, scheduler_half
 from kv_connector.vllm.fetch_gate import FetchGate
@@ -23,23 +23,13 @@ _take_in: Callable[..., Any] = SchedulerHalf._take_in
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """One fault, and the world that finds it."""
+class WorldMutant(Mutant):
+    """With the world that finds it."""
 
-    what: str
     kind: str
     seed: int
     found_as: str | tuple[str, ...]
     """How the violation begins, one of several where the machine's speed decides."""
-    where: Any
-    name: str
-    otherwise: Callable[..., Any]
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """The fault is there."""
-        with mock.patch.object(self.where, self.name, self.otherwise):
-            yield
 
 
 def _cached_in_place(self: Any, request: str, prefill: Any, *where: Any) -> Any:
@@ -76,80 +66,80 @@ def _salt_lost(self: Any, request: Any, *more: Any) -> None:
 
 
 MUTANTS = (
-    Mutant(
+    WorldMutant(
         "pages found in the prefix cache are said to be in place",
-        *("beginnings", 1, "wrong page"),
         *(PrefillChunks, "plan", _cached_in_place),
+        *("beginnings", 1, "wrong page"),
     ),
-    Mutant(
+    WorldMutant(
         "no prompt has a digest",
-        *("same-id", 2, "wrong page"),
         *(connector, "digest_of", lambda *_: "0" * 32),
+        *("same-id", 2, "wrong page"),
     ),
-    Mutant(
+    WorldMutant(
         "the decoder is not told of an aborted prefill",
-        *("aborts", 7, "stands still"),
         *(OutgoingPrefills, "end", _no_word_of_aborts),
+        *("aborts", 7, "stands still"),
     ),
-    Mutant(
+    WorldMutant(
         "a decoder says nothing of what it has queued",
-        *("crossed", 8, "stands still"),
         *(WorkerHalf, "_expect", lambda *_: None),
-    ),
-    Mutant(
-        "a decoder fills its pool with pages for prompts that are not computed",
         *("crossed", 8, "stands still"),
+    ),
+    WorldMutant(
+        "a decoder fills its pool with pages for prompts that are not computed",
         *(FetchGate, "holds_back", lambda *_: False),
+        *("crossed", 8, "stands still"),
     ),
-    Mutant(
+    WorldMutant(
         "a prefiller's pages are used again before they are sent",
-        *("routes", 1, "wrong page"),
         *(OutgoingPrefills, "end", _freed_before_sent),
-    ),
-    Mutant(
-        "granted pages are in another order than the prompt",
         *("routes", 1, "wrong page"),
-        *(SchedulerHalf, "_take_in", _first_page_missing),
     ),
-    Mutant(
+    WorldMutant(
+        "granted pages are in another order than the prompt",
+        *(SchedulerHalf, "_take_in", _first_page_missing),
+        *("routes", 1, "wrong page"),
+    ),
+    WorldMutant(
         "a prompt that the prefiller has to enqueue loses its salt",
+        *(SchedulerHalf, "_take_in", _salt_lost),
         # No prompt there has the granted digest: both legs wait, and end after 5 s if the world still moves then.
         *("tenants", 1, ("stands still", "error logged: the KV of request")),
-        *(SchedulerHalf, "_take_in", _salt_lost),
     ),
-    Mutant(
+    WorldMutant(
         "a prefiller is not told of a request that the decoder's API server rejected",
-        *("rejected", 1, "stands still"),
         *(WorkerHalf, "_reject", lambda *_: None),
+        *("rejected", 1, "stands still"),
     ),
-    Mutant(
+    WorldMutant(
         "a request that ends in the queue is not declined",
-        *("aborts", 7, "stands still"),
         *(SchedulerHalf, "_decline", lambda *_: None),
+        *("aborts", 7, "stands still"),
     ),
-    Mutant(
+    WorldMutant(
         "the pages of a window are used again when the prefiller decodes on, before they are sent",
-        *("windows", 6, "wrong page"),
         *(WindowBlocks, "keep", lambda *_: None),
+        *("windows", 6, "wrong page"),
     ),
-    Mutant(
+    WorldMutant(
         "vLLM takes the last token as loaded where it drops a page that this token reads",
-        *("windows", 2, "error logged"),
         *(scheduler_half, "loaded_tokens", lambda _, prompt_tokens: prompt_tokens),
+        *("windows", 2, "error logged"),
     ),
-    Mutant(
+    WorldMutant(
         "vLLM takes a prompt that ends with its chunk as loaded, and drops the pages that its last token reads",
-        *("chunks", 1, "error logged"),
         *(KvGroup, "loses_first_needed", lambda *_: False),
+        *("chunks", 1, "error logged"),
     ),
-    Mutant(
+    WorldMutant(
         "a prefiller's state has the last token in it, which the decoder computes again",
-        *("states", 1, "error logged"),
         *(scheduler_half, "leave_out_last_token", lambda request, _: request.num_prompt_tokens),
+        *("states", 1, "error logged"),
     ),
-    Mutant(
+    WorldMutant(
         "a window beside state begins with a page that vLLM has dropped",
-        *("states", 8, "error logged"),
         *(kv_groups, "_behind_the_last", lambda group: group),
+        *("states", 8, "error logged"),
     ),
 )

@@ -63,24 +63,21 @@ def _stories(seeds: list[int], *, describe: bool, keep_going: bool) -> int:
 
 
 def _mutants(parsed: argparse.Namespace) -> int:
-    from sglang_loop.mutants import MUTANTS
+    from mutant import living
+
+    from sglang_loop.mutants import MUTANTS, StoryMutant
     from sglang_loop.story import draw
     from sglang_loop.world import World
 
-    living = 0
-    for mutant in MUTANTS:
+    def find(mutant: StoryMutant) -> tuple[bool, str]:
         first = parsed.first if parsed.search else mutant.seed
         count = MUTANTS_STORIES if parsed.search else int(first >= 0)
-        found = ""
-        with mutant.applied():
-            for seed in range(first, first + count):
-                if violations := World(draw(seed)).run():
-                    found = f"story {seed}: {violations[0][:160]}"
-                    break
-        living += not found and mutant.seed >= 0
-        print(f"{'found' if found else 'LIVES'}: {mutant.what}: {found or f'in {count} stories'}", flush=True)
-    print(f"{len(MUTANTS)} mutants, {living} live that should not")
-    return 1 if living else 0
+        for seed in range(first, first + count):
+            if violations := World(draw(seed)).run():
+                return True, f"story {seed}: {violations[0]}"
+        return False, f"in {count} stories"
+
+    return 1 if living(MUTANTS, find) else 0
 
 
 if __name__ == "__main__":

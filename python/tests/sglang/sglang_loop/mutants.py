@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
+
+from mutant import Mutant
 
 from kv_connector.runtime.commands import PrefillEnded
 from kv_connector.runtime.facade import Stopped
@@ -29,21 +29,15 @@ _fetch: Callable[..., Any] = Exchange.fetch
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """One fault."""
+class StoryMutant(Mutant):
+    """With the story that finds it."""
 
-    what: str
-    where: Any
-    name: str
-    otherwise: Any
     seed: int
-    """The first story that finds it; -1 = none is known to."""
+    """Of the first story that does; -1 = none is known to."""
 
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """The fault is there."""
-        with mock.patch.object(self.where, self.name, self.otherwise):
-            yield
+    @property
+    def must_be_found(self) -> bool:
+        return self.seed >= 0
 
 
 def _abort_at_once(self: Any) -> None:
@@ -142,27 +136,35 @@ def _abort_untold(self: Any, out: Any, reason: str) -> None:
 
 
 MUTANTS = (
-    Mutant("an abort does not wait for the release of a finished prompt", Sender, "abort", _abort_at_once, -1),
-    Mutant("pages are freed on the failure of another rank before the fence", Exchange, "fence", _no_fence, 33),
-    Mutant("an aborted fetch is not abandoned", Receiver, "ensure_abort_notified", _no_word, 18),
-    Mutant("a decline is not sent", Receiver, "ensure_abort_notified", _no_decline, 33),
-    Mutant("pages of an aborted fetch are free at once", Exchange, "is_quiet", lambda *_: True, 18),
-    Mutant("a fetch's name is given again", Exchange, "fetch", _names_again, 7),
-    Mutant("a prompt waits for its decoder without a limit", Sender, "_poll_grant", lambda _: KVPoll.Bootstrapping, 1),
-    Mutant("an end without an answer is not reported again", Exchange, "_look_after_waits", _ends_once, 31),
-    Mutant("a fetch without an end is awaited for ever", Exchange, "_look_after_waits", _fetches_without_limit, 14),
-    Mutant("a request waits for its pages' proof", Exchange, "why_without_proof", _waits_for_proof, 3),
-    Mutant("pages that the cache replaces are sent during their pass", Sender, "leave_to_send", lambda _: None, 35),
-    Mutant("cached pages are sent before their pass is over", sender_module, "_is_over", lambda _: True, 6),
-    Mutant("a finished prompt's pages are freed before their release", Sender, "_own_state", _sent_is_success, 0),
-    Mutant("the decoder's cached beginning is ignored", Sender, "pop_decode_prefix_len", lambda _: 0, -1),
-    Mutant("a restarted prefiller is not looked up again", Receiver, "_poll_retry", _no_second_look, -1),
-    Mutant("a prefiller's old addresses are kept", TransferEndpoint, "forget_prefiller", _forget_nothing, -1),
-    Mutant("a stopped prompt goes on", Exchange, "_on", _deaf_to_stops, 33),
-    Mutant("a step that was refused counts as taken", Exchange, "step", _taken_unasked, 89),
-    Mutant("the prompt is finished with its first chunk", Sender, "_report", _finish_early, 0),
-    Mutant("the end of a failed prompt is not reported", Sender, "_fail", _fail_in_silence, -1),
-    Mutant("an abort of a prompt is not reported", Exchange, "abort", _abort_untold, 1),
-    Mutant("a page that has moved is not noticed", PageList, "give", _give_unseen, -1),
-    Mutant("a forgotten prefiller counts as known", TransferEndpoint, "try_ensure_parallel_info", _stale_contact, -1),
+    StoryMutant("an abort does not wait for the release of a finished prompt", Sender, "abort", _abort_at_once, -1),
+    StoryMutant("pages are freed on the failure of another rank before the fence", Exchange, "fence", _no_fence, 33),
+    StoryMutant("an aborted fetch is not abandoned", Receiver, "ensure_abort_notified", _no_word, 18),
+    StoryMutant("a decline is not sent", Receiver, "ensure_abort_notified", _no_decline, 33),
+    StoryMutant("pages of an aborted fetch are free at once", Exchange, "is_quiet", lambda *_: True, 18),
+    StoryMutant("a fetch's name is given again", Exchange, "fetch", _names_again, 7),
+    StoryMutant(
+        "a prompt waits for its decoder without a limit", Sender, "_poll_grant", lambda _: KVPoll.Bootstrapping, 1
+    ),
+    StoryMutant("an end without an answer is not reported again", Exchange, "_look_after_waits", _ends_once, 31),
+    StoryMutant(
+        "a fetch without an end is awaited for ever", Exchange, "_look_after_waits", _fetches_without_limit, 14
+    ),
+    StoryMutant("a request waits for its pages' proof", Exchange, "why_without_proof", _waits_for_proof, 3),
+    StoryMutant(
+        "pages that the cache replaces are sent during their pass", Sender, "leave_to_send", lambda _: None, 35
+    ),
+    StoryMutant("cached pages are sent before their pass is over", sender_module, "_is_over", lambda _: True, 6),
+    StoryMutant("a finished prompt's pages are freed before their release", Sender, "_own_state", _sent_is_success, 0),
+    StoryMutant("the decoder's cached beginning is ignored", Sender, "pop_decode_prefix_len", lambda _: 0, -1),
+    StoryMutant("a restarted prefiller is not looked up again", Receiver, "_poll_retry", _no_second_look, -1),
+    StoryMutant("a prefiller's old addresses are kept", TransferEndpoint, "forget_prefiller", _forget_nothing, -1),
+    StoryMutant("a stopped prompt goes on", Exchange, "_on", _deaf_to_stops, 33),
+    StoryMutant("a step that was refused counts as taken", Exchange, "step", _taken_unasked, 89),
+    StoryMutant("the prompt is finished with its first chunk", Sender, "_report", _finish_early, 0),
+    StoryMutant("the end of a failed prompt is not reported", Sender, "_fail", _fail_in_silence, -1),
+    StoryMutant("an abort of a prompt is not reported", Exchange, "abort", _abort_untold, 1),
+    StoryMutant("a page that has moved is not noticed", PageList, "give", _give_unseen, -1),
+    StoryMutant(
+        "a forgotten prefiller counts as known", TransferEndpoint, "try_ensure_parallel_info", _stale_contact, -1
+    ),
 )
