@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from cuda_stand_in import Device
+from gpu_prefiller import DIGEST, PatientMessenger, the_device
 from release import Release
 from simulated_engine import HEADS, LAYERS, STORAGE_ADDRESS, caches, config, tensors
 from test_device_memory import bytes_at
-from test_gpu import DIGEST, PatientMessenger, the_device
 
 LIMIT_SECONDS = 900.0
 BLOCKS = 8
