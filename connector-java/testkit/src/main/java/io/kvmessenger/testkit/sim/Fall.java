@@ -13,6 +13,9 @@ import java.util.SplittableRandom;
  * @param silenceLimitNs how long a lane may report nothing about its posts; 0 = unlimited
  */
 record Fall(int domains, long repairLimitNs, long restMaxNs, long swallowPeriodNs, long silenceLimitNs) {
+    /** More than a post of a sound lane takes behind all others of its link. */
+    private static final int SILENCE_LIMIT_MIN_MS = 4;
+
     static final Fall NONE = new Fall(1, Long.MAX_VALUE / 2, 0, 0, 0);
 
     static Fall draw(SplittableRandom random, Lanes lanes) {
@@ -21,7 +24,7 @@ record Fall(int domains, long repairLimitNs, long restMaxNs, long swallowPeriodN
         long repairLimitNs = random.nextLong(4 * Scenario.MILLI);
         long restMaxNs = random.nextLong(10 * Scenario.MILLI);
         long swallowPeriodNs = (2 + random.nextInt(8)) * Scenario.MILLI;
-        long silenceLimitNs = (1 + random.nextInt(4)) * Scenario.MILLI;
+        long silenceLimitNs = (SILENCE_LIMIT_MIN_MS + random.nextInt(4)) * Scenario.MILLI;
         if (!falls && !(swallows && lanes.several())) {
             return NONE;
         }
