@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,15 @@ def test_should_print_help_in_ascii(command: str, environment: dict[str, str]) -
     assert b"\\u" not in done.stdout
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children are ended by an interrupt, also where this run was started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_should_end_at_an_interrupt_without_a_trace(environment: dict[str, str]) -> None:
     with serving(SERVERS["hangs"]) as page:
         waiting = subprocess.Popen(
