@@ -102,11 +102,14 @@ class Prefillers:
 
     def find(self, bootstrap_addr: str, places: Sequence[RankPlace]) -> Lookup:
         """The addresses of these ranks; requests those that are not known."""
+        known = self.known(bootstrap_addr, places)
+        return Lookup(addresses=known) if known else self.find_again(bootstrap_addr, places)
+
+    def known(self, bootstrap_addr: str, places: Sequence[RankPlace]) -> tuple[PrefillerAddress, ...]:
+        """The latest addresses of these ranks; empty unless all are known."""
         with self._lock:
             known = [self._known.get((bootstrap_addr, place)) for place in places]
-        if all(known):
-            return Lookup(addresses=tuple(address for address in known if address))
-        return self.find_again(bootstrap_addr, places)
+        return tuple(address for address in known if address) if all(known) else ()
 
     def find_again(self, bootstrap_addr: str, places: Sequence[RankPlace]) -> Lookup:
         """Requests the addresses of these ranks even if they are known; reuses a request that is in progress."""

@@ -132,6 +132,8 @@ class Receiver(BaseKVReceiver):
             "prompt_digest": self.prompt_digest,
             "limit_seconds": self.kv_mgr.waiting_timeout,
         }
+        # While it waited for its pages, another request may have learnt that the prefiller was started again.
+        self.bootstrap_infos = self.kv_mgr.prefillers.known(self.bootstrap_addr, self._places) or self.bootstrap_infos
         self._fetch()
 
     def _fetch(self) -> None:

@@ -76,3 +76,32 @@ def test_should_not_give_the_reason_of_a_request_that_was_served_to_the_next_one
     with pytest.raises(KVTransferError, match=r"Aborted by AbortReq"):
         following.failure_exception()
     assert not decoder.failure_records
+
+
+def test_should_fetch_from_a_prefiller_that_was_started_again_while_the_request_waited_for_pages(
+    decoder: SimulatedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request has asked for its addresses since: at the old ones it would fail, and its prompt be declined."""
+    from types import SimpleNamespace
+
+    from kv_connector.runtime.commands import PrefillerAddress
+    from kv_connector.sglang.prefillers import RankPlace
+    from kv_connector.sglang.receiver import Receiver
+    from kv_connector.sglang.sglang_api import KVPoll
+
+    place = RankPlace(0, 0, 0, 0)
+    before, after = PrefillerAddress("p0", 7000), PrefillerAddress("p0", 7010)
+    fetched: list[Any] = []
+    monkeypatch.setattr(decoder, "places", lambda *_: [place])
+    monkeypatch.setattr(decoder.exchange, "fetch", lambda _room, prefillers, **_: fetched.append(prefillers))
+    monkeypatch.setattr(decoder, "beside_pages", lambda *_: None)
+    decoder.kv_args = SimpleNamespace(page_size=1)
+    decoder.prefillers._known[ADDRESS, place] = before
+    waiting = Receiver(decoder, ADDRESS, ROOM)
+    waiting.init(0)
+    assert waiting.poll() == KVPoll.WaitingForInput
+    decoder.prefillers._known[ADDRESS, place] = after
+    waiting.send_metadata([3], 1)
+    decoder.forget_prefiller(ADDRESS)
+    waiting.send_metadata([3], 1)
+    assert fetched == [(after,), (after,)], "what is forgotten is looked up if the fetch fails"
