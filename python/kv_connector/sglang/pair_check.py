@@ -98,20 +98,24 @@ class PairCheck:
     ) -> dict[int, str]:
         """The places of requests that must not be answered, with what was found of each; "" = known of its pair."""
         refused = {place: "" for place, due in enumerate(wanted) if due == Wanted.REFUSE}
-        found: dict[tuple[object, ...], str] = {}
+        found: set[tuple[object, ...]] = set()
         for place, due in enumerate(wanted):
             arrival = arrivals[place]
             if due != Wanted.COMPARE or arrival is None:
                 continue
             pair = _pair_on_all_ranks(requests[place])
-            if pair in found and not self.pairs.compares_all:
+            if place in refused or (pair in found and not self._is_still_due(scheduler, requests[place], arrival)):
                 continue
             verdict = self._agreed_verdict(scheduler, requests[place])
-            found[pair] = verdict.finding
+            found.add(pair)
             self._conclude(arrival, verdict)
             if verdict.finding and self.pairs.check == "fail":
                 refused |= self._others(requests, arrivals, pair, verdict.finding)
         return refused
+
+    def _is_still_due(self, scheduler: Any, request: Any, arrival: Arrival) -> bool:
+        """Whether the verdict about an earlier one of the batch has settled nothing: it came from another process."""
+        return self._agreed(scheduler, [self._wanted(scheduler, request, arrival)]) == [Wanted.COMPARE]
 
     @staticmethod
     def _others(
@@ -203,16 +207,23 @@ class PairCheck:
         """Takes these requests out of the batch, each with an error for its client."""
         if not refused:
             return
-        ended = set()
         for place, finding in refused.items():
             sentence = self.pairs.refusal(arrivals[place] or Arrival(), finding)
             self._logger.error("request %s fails: %s", batch.reqs[place].rid, sentence)
+            self._end(scheduler, batch.reqs[place], sentence)
+        batch.filter_batch(keep_indices=[place for place in range(len(batch.reqs)) if place not in refused])
+
+    def _end(self, scheduler: Any, request: Any, sentence: str) -> None:
+        """Ends a request as SGLang ends one whose checksum is wrong.
+
+        A step that fails leaves the others: the request is out of the batch on the other ranks, so it must be on this
+        one, and what was released must not be used.
+        """
+        for step in (_answer, _release, _count):
             try:
-                _end(scheduler, batch.reqs[place], sentence)
-                ended.add(place)
+                step(scheduler, request, sentence)
             except Exception:
-                self._logger.exception("request %s could not be ended, it goes on", batch.reqs[place].rid)
-        batch.filter_batch(keep_indices=[place for place in range(len(batch.reqs)) if place not in ended])
+                self._logger.exception("a step of ending request %s has failed", request.rid)
 
     @staticmethod
     def _agreed(scheduler: Any, values: Sequence[int], *, lowest: bool = False) -> list[int]:
@@ -232,14 +243,20 @@ def compare_received(original: Callable[..., Any], scheduler: Any, batch: Any, *
     return None if batch.is_empty() else original(scheduler, batch, *args, **kwargs)
 
 
-def _end(scheduler: Any, request: Any, sentence: str) -> None:
-    """Ends a request as SGLang ends one whose checksum is wrong."""
+def _answer(scheduler: Any, request: Any, sentence: str) -> None:
     from sglang.srt.disaggregation.utils import prepare_abort
-    from sglang.srt.mem_cache.common import release_kv_cache
 
     prepare_abort(request, sentence, status_code=HTTPStatus.INTERNAL_SERVER_ERROR)
     scheduler.output_streamer.stream_output([request], request.return_logprob)
+
+
+def _release(scheduler: Any, request: Any, _sentence: str) -> None:
+    from sglang.srt.mem_cache.common import release_kv_cache
+
     release_kv_cache(request, scheduler.tree_cache, checkpoint=False)
+
+
+def _count(scheduler: Any, _request: Any, _sentence: str) -> None:
     if scheduler.metrics_reporter.enable_metrics:
         scheduler.metrics_collector.increment_transfer_failed_reqs()
 

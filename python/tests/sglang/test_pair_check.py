@@ -44,7 +44,7 @@ class World:
     counted: list[Any] = field(default_factory=list)
     ended: list[Any] = field(default_factory=list)
     fault: dict[str, Exception] = field(default_factory=dict)
-    """By what raises it: "unsafe", "take", "run", "compare" or "release"."""
+    """By what raises it: "unsafe", "take", "run", "compare" or "release"; "answer", "free" or "count" at an end."""
     unsafe: str = ""
 
     def __post_init__(self) -> None:
@@ -88,22 +88,30 @@ class World:
         put(pair_check, "ReceivedRows", lambda _: SimpleNamespace(verdict=verdict))
         put(utils, "all_reduce_flags", self.neighbour.reduce)
         put(utils, "prepare_abort", lambda request, text, **_: self.ended.append((request.rid, text)))
-        put(common, "release_kv_cache", lambda request, *_, **__: self.ended.append((request.rid, "released")))
+        put(common, "release_kv_cache", self._release)
         self.scheduler = SimpleNamespace(
             enable_overlap=False,
             attn_tp_cpu_group=None,
             tree_cache=None,
-            output_streamer=SimpleNamespace(stream_output=lambda *_: None),
+            output_streamer=SimpleNamespace(stream_output=lambda *_: self.step("answer")),
             metrics_reporter=SimpleNamespace(enable_metrics=True),
-            metrics_collector=SimpleNamespace(increment_transfer_failed_reqs=lambda: self.counted.append("failed")),
+            metrics_collector=SimpleNamespace(increment_transfer_failed_reqs=self._count),
         )
+
+    def _release(self, request: Any, *_: Any, **__: Any) -> None:
+        self.ended.append((request.rid, "released"))
+        self.step("free")
+
+    def _count(self) -> None:
+        self.counted.append("failed")
+        self.step("count")
 
     def step(self, name: str) -> None:
         self.passes.append(name)
         if name in self.fault:
             raise self.fault[name]
 
-    def request(self, name: str, tokens: int = 40, port: int = THERE[1], **more: Any) -> Any:
+    def request(self, name: str, tokens: int = 40, port: int = THERE[1], sessions: int = 0, **more: Any) -> Any:
         from kv_connector.runtime.commands import PrefillerAddress
         from kv_connector.sglang.pair_check import bind
         from kv_connector.sglang.pair_states import Arrival
@@ -127,7 +135,7 @@ class World:
         vars(request).update(more)
         arrival = Arrival()
         assert not self.pairs.fetching(arrival, (PrefillerAddress(THERE[0], port),))
-        arrival.sessions = 0
+        arrival.sessions = sessions
         bind(request, arrival)
         return request
 
@@ -189,6 +197,20 @@ def test_all_requests_of_a_refuted_pair_fail_and_no_others(world: World) -> None
     assert world.counted.count("failed") == 3
 
 
+def test_a_prompt_of_an_earlier_process_proves_nothing_of_the_next_one_in_the_same_batch(world: World) -> None:
+    """The first one waited for its batch while its prefiller was started again, at the same address."""
+    from kv_connector.runtime.commands import PrefillerAddress
+    from kv_connector.sglang.pair_states import Verdict
+
+    first = world.request("of the process before")
+    world.pairs.connected(PrefillerAddress(*THERE), "before", 0)
+    world.pairs.connected(PrefillerAddress(*THERE), "after", 1)
+    second = world.request("of the process after", sessions=1)
+    world.verdicts = [Verdict(True, 0.001), different()]
+    assert world.batch(first, second) == [], "which of a batch came from which process is not asked"
+    assert world.state() == "refuted"
+
+
 def test_warn_fails_nothing(sglang_plugins: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sglang_plugins is None
     world = World(monkeypatch, check="warn")
@@ -207,6 +229,16 @@ def test_a_fault_leaves_the_request_unjudged_and_served(world: World, place: str
     world.fault = {}
     assert world.batch(world.request("b")) == ["b"]
     assert world.state() == "proven"
+
+
+@pytest.mark.parametrize("place", ["answer", "free", "count"])
+def test_a_refused_request_is_not_answered_if_ending_it_fails(world: World, place: str) -> None:
+    """On this rank: the others have dropped it, and its pages may be free."""
+    world.verdicts = [different()]
+    world.fault = {place: RuntimeError("no such counter")}
+    assert world.batch(world.request("a"), world.request("b")) == []
+    assert [name for name, text in world.ended if text == "released"] == ["a", "b"]
+    assert world.counted.count("failed") == 2
 
 
 def test_full_pools_are_tried_again_with_the_next_request(world: World) -> None:
