@@ -29,10 +29,10 @@ ASK_TWICE = """
 import json, sys
 from kv_connector.cli import given_options, ping
 options = ping.fitting(given_options.of_vllm(sys.argv[1]), answers=False)
-host, port = ping.address(sys.argv[2])
+prefiller = ping.PrefillerAddress(*ping.address(sys.argv[2]))
 pages = ping.HostPages(ping.MODEL, ping.PAGE_BYTES, ping.PAGE_COUNT)
 messenger = ping.Messenger.open(options, pages.geometry(ping.PAGE_TOKENS))
-lines = ping.Asking(messenger, pages, host, port).lines()
+lines = ping.Asking(messenger, pages, prefiller, ping.fetch_limit_seconds(options)).lines()
 print(next(lines), flush=True)
 sys.stdin.readline()
 print(next(lines), flush=True)
