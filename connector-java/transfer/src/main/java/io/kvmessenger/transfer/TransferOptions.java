@@ -6,6 +6,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Stream;
 
 /**
  * The values of an engine's options. Here are those of the engine itself; an option of one transport is declared by its
@@ -169,6 +170,13 @@ public final class TransferOptions {
 
     private String reachableHost(String listening) {
         return get(ADVERTISE_HOST).isEmpty() ? listening : get(ADVERTISE_HOST);
+    }
+
+    /**
+     * The data port for a transport with one listener; 0, any free one, where one of those that take it first is offered.
+     */
+    public int dataPortAfter(String... takers) {
+        return Stream.of(takers).anyMatch(get(TRANSPORTS)::contains) ? 0 : get(DATA_PORT);
     }
 
     /** The port that peers are told for the listener of data paths; 0 for the one that is listened on. */

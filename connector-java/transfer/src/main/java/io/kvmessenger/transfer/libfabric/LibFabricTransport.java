@@ -78,14 +78,15 @@ public final class LibFabricTransport implements Transport {
                 loop.libC(), () -> new FabricSearch(library, advertiseHost).find(options.get(PROVIDER)));
         OpenFabric fabric = new OpenFabric(library, info);
         FabricRegions regions = null;
+        int dataPort = options.dataPortAfter(TransferOptions.TCP);
         try {
             regions = new FabricRegions(fabric);
             String location = links.listenInet(
                     name(),
                     listenHost,
                     options.reachableHost(listenHost),
-                    dataPort(),
-                    dataPort() == 0 ? 0 : options.reachableDataPort(),
+                    dataPort,
+                    dataPort == 0 ? 0 : options.reachableDataPort(),
                     port,
                     figures);
             return new LibFabricDomain(
@@ -97,12 +98,5 @@ public final class LibFabricTransport implements Transport {
             fabric.close();
             throw e;
         }
-    }
-
-    /** The user's data port, unless tcp is offered too and takes it. */
-    private int dataPort() {
-        return options.get(TransferOptions.TRANSPORTS).contains(TransferOptions.TCP)
-                ? 0
-                : options.get(TransferOptions.DATA_PORT);
     }
 }

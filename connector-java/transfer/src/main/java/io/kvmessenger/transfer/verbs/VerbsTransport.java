@@ -88,13 +88,14 @@ public final class VerbsTransport implements Transport {
         ExecutorService connecting = connecting();
         List<Nic> nics = Nic.openAll(loaded, search.find(options.get(DEVICES)), connecting);
         List<String> leftOut = options.get(DEVICES).isEmpty() ? List.of() : search.leftOut();
+        int dataPort = options.dataPortAfter(TransferOptions.TCP, TransferOptions.LIBFABRIC);
         try {
             String location = links.listenInet(
                     name(),
                     listenHost,
                     options.reachableHost(listenHost),
-                    dataPort(),
-                    dataPort() == 0 ? 0 : options.reachableDataPort(),
+                    dataPort,
+                    dataPort == 0 ? 0 : options.reachableDataPort(),
                     port,
                     figures);
             DeviceRegions regions = new DeviceRegions(nics, devices, libC, options.get(DMA_BUF));
@@ -124,13 +125,5 @@ public final class VerbsTransport implements Transport {
                 Thread.ofPlatform().daemon().name("kvm-verbs-connect-", 0).factory());
         threads.allowCoreThreadTimeOut(true);
         return threads;
-    }
-
-    /** The user's data port, unless tcp or libfabric is offered too and takes it. */
-    private int dataPort() {
-        List<String> transports = options.get(TransferOptions.TRANSPORTS);
-        return transports.contains(TransferOptions.TCP) || transports.contains(TransferOptions.LIBFABRIC)
-                ? 0
-                : options.get(TransferOptions.DATA_PORT);
     }
 }
