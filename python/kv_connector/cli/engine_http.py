@@ -38,7 +38,11 @@ def require_address(url: str) -> None:
     except ValueError:
         is_one = False
     if not is_one:
-        raise OSError(f"the address is {shown(url)}, expected one such as http://127.0.0.1:8000")
+        raise _no_address(url)
+
+
+def _no_address(url: str) -> OSError:
+    return OSError(f"the address is {shown(url)}, expected one such as http://127.0.0.1:8000")
 
 
 def _with_port(url: str) -> str:
@@ -60,7 +64,7 @@ def _ask(url: str, path: str, body: dict[str, Any] | None, limit_seconds: float)
             sent = json.dumps(body).encode()
             answer = plain_http.ask("POST", asked, limit_seconds=limit_seconds, body=sent, headers=kind)
     except ValueError as wrong:
-        raise OSError(f"the address is {shown(url)}, expected one such as http://127.0.0.1:8000") from wrong
+        raise _no_address(url) from wrong
     except OSError as failure:
         raise OSError(f"{asked} cannot be asked ({failure})") from failure
     if answer.status != HTTPStatus.OK:
