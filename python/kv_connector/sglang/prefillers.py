@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -93,9 +93,9 @@ def register_room(bootstrap_addr: str, room: int, dp_rank: int) -> bool:
 class Prefillers:
     """Addresses by bootstrap server and rank. Used by the scheduler's thread only; requests run on other threads."""
 
-    def __init__(self, ask: GetJson = get_json) -> None:
+    def __init__(self, ask: GetJson = get_json, pool: Executor | None = None) -> None:
         self._ask = ask
-        self._pool = ThreadPoolExecutor(LOOKUPS_AT_ONCE_MAX, thread_name_prefix="kv-messenger-lookup")
+        self._pool = pool or ThreadPoolExecutor(LOOKUPS_AT_ONCE_MAX, thread_name_prefix="kv-messenger-lookup")
         self._lock = threading.Lock()
         self._known: dict[tuple[str, RankPlace], PrefillerAddress] = {}
         self._questions: dict[tuple[str, RankPlace], Future[PrefillerAddress]] = {}

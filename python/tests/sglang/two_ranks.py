@@ -9,7 +9,7 @@ import itertools
 import logging
 from array import array
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +26,7 @@ from kv_connector.runtime.commands import (
     PrefillerAddress,
 )
 from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange
-from kv_connector.sglang.prefillers import Lookup, RankPlace
+from kv_connector.sglang.prefillers import Prefillers, RankPlace
 from kv_connector.sglang.receiver import Receiver
 from kv_connector.sglang.sender import Sender
 from kv_connector.sglang.sglang_api import KVPoll, KVTransferError
@@ -253,6 +253,15 @@ class PrefillerRank:
         self.end = state
 
 
+class AtOnce(Executor):
+    """Answers a lookup before the next statement of the scheduler's thread."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
 class DecoderRank:
     """What SGLang's scheduler does with a receiver."""
 
@@ -262,17 +271,14 @@ class DecoderRank:
         known: Future[Any] = Future()
         known.set_result("a topology")
         places = [RankPlace(0, 0, 0, 0)]
-        ports = itertools.count(THERE.port + int(moves), int(moves))
+        ports = itertools.count(THERE.port, int(moves))
         self.endpoint: Any = SimpleNamespace(
             exchange=exchange(wire.target),
             kv_args=SimpleNamespace(page_size=PAGE_TOKENS),
             waiting_timeout=300.0,
             pair_check=None,
             failure_records={},
-            prefillers=SimpleNamespace(
-                find=lambda *_: Lookup((THERE,)),
-                find_again=lambda *_: Lookup((PrefillerAddress(THERE.host, next(ports)),)),
-            ),
+            prefillers=Prefillers(lambda *_: {"rank_ip": THERE.host, "rank_port": next(ports)}, AtOnce()),
             places=lambda *_: places,
             ask_again=lambda _: known,
             learn=lambda *_: None,

@@ -67,8 +67,7 @@ class SimulatedEndpoint(TransferEndpoint):
             exit_when_lost=plan.exits_when_lost,
             unheard_seconds=network.limits.late_event,
         )
-        self.prefillers = Prefillers(network.route)
-        self.prefillers._pool = cast(Any, network)
+        self.prefillers = Prefillers(network.route, cast(Any, network))
         self.pair_check = None
         if mode == "decode":
             pairs = PairStates("off", weights=lambda: "w", logger=LOGGER, now_seconds=lambda: network.now)
