@@ -134,7 +134,6 @@ public final class StepQueue {
         return step.ended && counter.past(step.end) >= 0;
     }
 
-    /** Number of steps in flight. */
     public int count() {
         return count;
     }

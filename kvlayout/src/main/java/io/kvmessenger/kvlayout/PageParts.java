@@ -7,7 +7,6 @@ package io.kvmessenger.kvlayout;
  * @param countPerPage number of parts in a page; 1 when the piece's bytes are contiguous in a page
  */
 public record PageParts(int byteInPage, int countPerPage, int strideBytes) {
-    /** The whole page as a single part. */
     static PageParts whole(int byteInPage) {
         return new PageParts(byteInPage, 1, 0);
     }

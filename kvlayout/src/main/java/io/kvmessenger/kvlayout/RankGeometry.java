@@ -37,7 +37,6 @@ public record RankGeometry(int tpRank, int ppRank, List<LayerGeometry> layers) {
         return -1;
     }
 
-    /** Number of its layers in a group. */
     public int layerCountOf(int groupIndex) {
         return (int) layers.stream()
                 .filter(layer -> layer.groupIndex() == groupIndex)

@@ -42,7 +42,6 @@ public record Sharding(int tpSize, int ppSize, int dpSize) {
         return tpSize * headsPerRank(kvHeadCount) / kvHeadCount;
     }
 
-    /** The heads of a TP rank. */
     public HeadRange headsOf(int tpRank, int kvHeadCount) {
         if (tpRank < 0 || tpRank >= tpSize) {
             throw new IllegalArgumentException("tpRank is " + tpRank + ", expected 0 to " + (tpSize - 1));

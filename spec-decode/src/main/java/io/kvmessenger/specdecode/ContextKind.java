@@ -7,7 +7,6 @@ package io.kvmessenger.specdecode;
 public record ContextKind(String name, int rowBytes, Sending sending) {
     /** Which transfers carry a row of the kind. */
     public enum Sending {
-        /** All transfers. */
         ALWAYS,
         /** Transfers whose decoder requests it. */
         ON_REQUEST

@@ -65,12 +65,10 @@ public record ContextKinds(List<ContextKind> kinds) {
         return new ContextChoice(always() | requestedBits);
     }
 
-    /** The bits of the requested kinds in a choice. */
     public int requestedBits(ContextChoice choice) {
         return choice.bits() & ~always();
     }
 
-    /** The names of the requested kinds in a choice. */
     public List<String> requestedNames(ContextChoice choice) {
         return IntStream.range(0, kinds.size())
                 .filter(position -> choice.has(position) && !kinds.get(position).always())

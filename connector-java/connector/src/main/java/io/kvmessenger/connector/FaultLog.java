@@ -24,7 +24,6 @@ final class FaultLog {
     private final EngineLog log;
     private final NanoClock clock;
 
-    /** One kind of fault. */
     private static final class Kind {
         long count;
         long reportedCount;

@@ -31,7 +31,6 @@ final class Inbox {
         wake.run();
     }
 
-    /** Number of waiting inputs. */
     int size() {
         return inputs.size();
     }

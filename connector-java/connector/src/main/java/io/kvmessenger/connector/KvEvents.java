@@ -23,9 +23,7 @@ import java.util.Map;
 final class KvEvents implements EngineEvents {
     /** How much detail of a transfer's timing the engine receives. */
     enum Timelines {
-        /** None. */
         OFF,
-        /** Totals. */
         SUMMARY,
         /** Totals and each chunk and layer, if they fit. */
         FULL

@@ -96,7 +96,6 @@ public interface LibVerbs {
             negated = true)
     int ibv_post_recv(long pair, long request, MemorySegment refused);
 
-    /** Returns the number of completions. */
     @Operation(table = VerbsLayout.CQ_CONTEXT, offset = VerbsLayout.CONTEXT_OPS_POLL_CQ, sized = false)
     int ibv_poll_cq(long queue, int entries, MemorySegment completions);
 

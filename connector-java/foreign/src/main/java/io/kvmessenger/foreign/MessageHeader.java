@@ -29,7 +29,6 @@ public final class MessageHeader {
         message.set(JAVA_LONG, VECTOR_COUNT_OFFSET, count);
     }
 
-    /** Space for {@code fdCount} descriptors in a control buffer. */
     public static long controlSpaceBytes(int fdCount) {
         return CONTROL_DATA_OFFSET + ((fdCount * 4L + 7) & ~7L);
     }

@@ -12,7 +12,6 @@ public sealed interface GroupRequest {
     /** Number of parts, one for each member of the group. */
     int partCount();
 
-    /** The part of the member with this index. */
     TransferRequest part(int member);
 
     /** Slices of one region, each to a different member. */

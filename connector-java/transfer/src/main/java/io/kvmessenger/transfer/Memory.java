@@ -12,7 +12,6 @@ public sealed interface Memory {
     /** Address of the first byte: in this process for host memory, in the unified address space for device memory. */
     long address();
 
-    /** Length in bytes. */
     long lengthBytes();
 
     /** Host memory that no other process can map. */
@@ -20,7 +19,6 @@ public sealed interface Memory {
         return new Host(bytes, Host.NOT_SHAREABLE);
     }
 
-    /** Host memory at an address of this process. */
     static Host hostAt(long address, long lengthBytes, int memfd) {
         return new Host(ForeignMemory.at(address, lengthBytes), memfd);
     }

@@ -7,7 +7,6 @@ public interface Region {
     /** The form of the region that is sent to peers. */
     RegionDescriptor descriptor();
 
-    /** What was registered. */
     Memory memory();
 
     /**

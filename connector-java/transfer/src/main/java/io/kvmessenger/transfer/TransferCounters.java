@@ -11,7 +11,6 @@ import java.util.function.ToLongFunction;
 
 /** A snapshot of one engine's counters. Immutable. */
 public final class TransferCounters {
-    /** All counters at zero. */
     public static final TransferCounters NONE = new TransferCounters(counter -> 0);
 
     private final Map<TransferCounter, Long> values = new EnumMap<>(TransferCounter.class);

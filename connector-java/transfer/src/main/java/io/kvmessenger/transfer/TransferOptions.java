@@ -102,7 +102,6 @@ public final class TransferOptions {
      */
     public static final TransferOption<Integer> WORKERS = TransferOption.integer("transfer_workers", 1, 0, WORKERS_MAX);
 
-    /** All of the above. */
     public static final List<TransferOption<?>> OPTIONS = List.of(
             LISTEN_HOST,
             ADVERTISE_HOST,

@@ -11,7 +11,6 @@ public sealed interface TransferRequest {
     /** The weight of one page, or of the write: 1 to {@link #WEIGHT_MAX}. */
     int weight();
 
-    /** One contiguous write. */
     record SingleWrite(
             Region source,
             long sourceOffsetBytes,

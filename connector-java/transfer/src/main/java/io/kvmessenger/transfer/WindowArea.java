@@ -29,7 +29,6 @@ public final class WindowArea {
                 parts.stream().mapToInt(part -> part.region().regionId()).toArray();
     }
 
-    /** Ranges of one region. */
     public static WindowArea of(RegionDescriptor region, WindowRanges ranges) {
         return of(List.of(new Part(region, ranges)));
     }

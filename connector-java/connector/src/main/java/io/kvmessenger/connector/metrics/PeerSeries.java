@@ -33,7 +33,6 @@ final class PeerSeries {
         void accept(String engineId, double value);
     }
 
-    /** The series of one label. */
     private static final class Series {
         /** The map never changes after construction, only its values do. */
         final Map<MessengerMetric, AtomicLong> sums = new EnumMap<>(MessengerMetric.class);
@@ -79,7 +78,6 @@ final class PeerSeries {
         }
     }
 
-    /** The tally of one session. */
     private final class SessionTally implements PeerTally {
         private final Series series;
         private final Optional<Peer> writtenTo;

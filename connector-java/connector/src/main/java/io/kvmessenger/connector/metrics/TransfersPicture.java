@@ -92,7 +92,6 @@ final class TransfersPicture {
                 : "…" + request.substring(request.length() - REQUEST_LENGTH_MAX + 1);
     }
 
-    /** Explains the colours. */
     static String legend(List<TransferRow> rows) {
         StringBuilder legend = new StringBuilder("<p>");
         rows.stream()

@@ -48,7 +48,6 @@ final class PrefillerLinks {
         return byAddress.get(address.host() + ":" + address.port());
     }
 
-    /** The address at which the session was dialled. */
     EngineCommand.PrefillerAddress addressOf(PrefillerSession session) {
         return dialled.get(session);
     }
@@ -99,7 +98,6 @@ final class PrefillerLinks {
         return expected.values().stream().mapToInt(Set::size).sum();
     }
 
-    /** Stops expecting the transfer. Returns whether it was expected. */
     boolean takeExpected(PrefillerSession session, TransferKey transfer) {
         Set<TransferKey> transfers = expected.get(session);
         if (transfers == null || !transfers.remove(transfer)) {

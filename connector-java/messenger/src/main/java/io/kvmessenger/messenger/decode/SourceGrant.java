@@ -46,7 +46,6 @@ final class SourceGrant {
         return window != null && !closed;
     }
 
-    /** The weight that has arrived for it. */
     long arrivedWeight() {
         return window == null ? 0 : window.arrivedWeight();
     }

@@ -45,7 +45,6 @@ public final class KvPeer {
                         .toList();
     }
 
-    /** The ranks that the peer serves. */
     public EngineRanks ranks() {
         return ranks;
     }
@@ -76,7 +75,6 @@ public final class KvPeer {
         return context;
     }
 
-    /** The kinds of its context rows. */
     public ContextKinds contextKinds() {
         return contextKinds;
     }

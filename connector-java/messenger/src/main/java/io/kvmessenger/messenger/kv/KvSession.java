@@ -25,7 +25,6 @@ public abstract class KvSession extends Session {
     /** Counts the metrics of this peer once the session is ready. */
     private PeerTally figures = PeerTally.NONE;
 
-    /** This side of all sessions. */
     public record Side(KvGeometry geometry, EngineEvents engine, Tally tally) {}
 
     protected KvSession(Side own, long link, boolean inbound, String peerAddress) {

@@ -2,11 +2,9 @@ package io.kvmessenger.messenger.port;
 
 /** Which share of the arriving pages a decoder compares with the checksums of their prefiller. */
 public enum ChecksumMode {
-    /** None. */
     OFF(0),
     /** One page in sixteen of every write, selected by the prefiller. */
     SAMPLED(16),
-    /** All. */
     FULL(1);
 
     private final int interval;

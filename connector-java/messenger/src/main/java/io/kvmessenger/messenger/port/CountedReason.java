@@ -12,6 +12,5 @@ public interface CountedReason {
         return name().toLowerCase(Locale.ROOT);
     }
 
-    /** Explains the reason to an operator. */
     String sentence();
 }

@@ -9,10 +9,8 @@ import java.util.List;
 
 /** The most recent transfers, and the most recent fetches and prefills that failed. Owned by the messenger's thread. */
 public final class History {
-    /** How many failures are kept. */
     public static final int FAILURES_KEPT_MAX = 50;
 
-    /** How many transfers are kept. */
     public static final int TRANSFERS_KEPT_MAX = 20;
 
     /** Longest failure sentence that is kept; longer ones are cut. */
@@ -30,7 +28,6 @@ public final class History {
     /** Newest first. */
     private final ArrayDeque<Transfer> transfers = new ArrayDeque<>();
 
-    /** Records a fetch that has arrived. */
     public void arrived(FetchTimeline of) {
         long begunNs = of.askedNs();
         List<Span> spans = new ArrayList<>();

@@ -14,7 +14,6 @@ public interface PeerTally {
     /** Must not allocate: called for each layer that is sent. */
     void add(MessengerMetric metric, long count);
 
-    /** Sets a gauge. */
     default void set(MessengerMetric metric, long value) {}
 
     /** The session is over; counts that result from its end may still follow. */

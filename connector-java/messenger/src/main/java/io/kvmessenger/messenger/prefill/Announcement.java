@@ -9,7 +9,6 @@ import io.kvmessenger.messenger.port.TransferKey;
 final class Announcement implements Due {
     final DecoderSession session;
     final TransferKey transfer;
-    /** Number of outstanding answers. */
     int answers;
 
     Announcement(DecoderSession session, TransferKey transfer) {

@@ -50,7 +50,6 @@ final class AttachedDecoders {
         this.tally = own.tally();
     }
 
-    /** A decoder has opened a link. */
     Session accept(long link, String peerAddress) {
         return new DecoderSession(own, link, peerAddress, this);
     }

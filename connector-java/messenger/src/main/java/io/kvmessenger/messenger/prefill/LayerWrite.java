@@ -20,7 +20,6 @@ final class LayerWrite {
     int stridedPieceCount;
 
     long bytes;
-    /** The request as submitted. */
     PagedWrites request;
     /** The sum over the source's pages, if the decoder compares them; null otherwise. */
     PageSum sum;

@@ -35,7 +35,7 @@ final class Meeting implements Due {
 
     /** In the order in which sessions made them, which is the order of the replies: runs are reproducible. */
     private final Map<TransferKey, Set<Announcement>> announced = new HashMap<>(2);
-    /** Whether its legs will be compared. */
+
     boolean toCompare;
 
     /** Legs of requests that name different prompts; none if some may just be late. */

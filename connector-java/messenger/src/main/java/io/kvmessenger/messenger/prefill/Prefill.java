@@ -116,7 +116,6 @@ final class Prefill implements Due {
         state = ProtocolState.change(state, next);
     }
 
-    /** Whether the engine has ended the request. */
     boolean ended() {
         return state == State.ENDED || state == State.RELEASED;
     }
@@ -262,7 +261,6 @@ final class Prefill implements Due {
         return heard;
     }
 
-    /** Whether these ranks have not answered in this attempt. */
     boolean awaitsAnswerOf(EngineRanks ranks) {
         return answeredRanks == null || (answeredRanks.fits(ranks) && !answeredRanks.intersects(ranks));
     }

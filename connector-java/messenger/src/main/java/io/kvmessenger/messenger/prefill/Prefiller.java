@@ -275,7 +275,6 @@ public final class Prefiller {
 
     // ---- from decoders
 
-    /** A decoder has opened a link. */
     public Session accept(long link, String peerAddress) {
         return decoders.accept(link, peerAddress);
     }

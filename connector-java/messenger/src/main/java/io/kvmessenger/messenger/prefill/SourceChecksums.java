@@ -45,7 +45,6 @@ final class SourceChecksums {
         return true;
     }
 
-    /** A duty cycle begins. */
     void beginCycle() {
         budgetBytes = PageSum.BYTES_PER_CYCLE;
     }
@@ -96,7 +95,6 @@ final class SourceChecksums {
         }
     }
 
-    /** Sends the checksums collected for a delivery. */
     void flush(Delivery delivery) {
         if (!delivery.checksums.isEmpty()) {
             PageGrant grant = delivery.grant;

@@ -132,7 +132,6 @@ final class StepsInFlight {
         }
     }
 
-    /** Removes a prompt from all steps. */
     void remove(Prefill prefill) {
         for (StepInFlight step : steps) {
             step.prefills.remove(prefill);

@@ -110,7 +110,6 @@ public abstract class Session {
         return peerIncarnation;
     }
 
-    /** Records the agreed version of the protocol. */
     public void agreesUpon(int version) {
         protocolVersion = version;
     }
@@ -138,7 +137,6 @@ public abstract class Session {
         return nowNs - lastHeardNs;
     }
 
-    /** The peer as the subject of a sentence. */
     public String peerName() {
         return peerEngineId.isEmpty() ? peerAddress : peerEngineId + " at " + peerAddress;
     }

@@ -9,7 +9,6 @@ import java.util.function.BooleanSupplier;
  * <p>One thread calls everything but {@link #wake}.
  */
 public interface Agent {
-    /** Name of its thread. */
     String roleName();
 
     /** Runs one duty cycle; returns the amount of work done, 0 for none. An error ends the agent. */

@@ -40,7 +40,6 @@ public final class AgentRunner {
         }
     }
 
-    /** Whether the agent is being stopped. */
     public boolean isStopping() {
         return stopping;
     }

@@ -10,7 +10,6 @@ import io.kvmessenger.transfer.samehost.MappedFile;
 sealed interface PeerMemory {
     long lengthBytes();
 
-    /** Whether all of it can be written. */
     default boolean isComplete() {
         return true;
     }
@@ -18,7 +17,6 @@ sealed interface PeerMemory {
     /** No copy to it is queued any more. */
     void close();
 
-    /** Memory of a device. */
     record OnDevice(ImportedMemory memory) implements PeerMemory {
         @Override
         public long lengthBytes() {

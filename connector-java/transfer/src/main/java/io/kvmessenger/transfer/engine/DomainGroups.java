@@ -69,7 +69,6 @@ final class DomainGroups {
         return all.getFirst();
     }
 
-    /** The domains of every worker. */
     List<Domain> domains() {
         return all.stream().flatMap(group -> group.domains().stream()).toList();
     }
@@ -123,7 +122,6 @@ final class DomainGroups {
         return count;
     }
 
-    /** Wakes all workers. */
     void wake() {
         for (int i = 0; i < all.size(); i++) {
             all.get(i).worker().wake();

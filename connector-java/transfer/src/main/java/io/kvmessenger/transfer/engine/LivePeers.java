@@ -79,7 +79,6 @@ final class LivePeers {
         }
     }
 
-    /** A write is queued for the peer. */
     void wake(OutboundPeer peer) {
         DomainGroup domainGroup = groupOf(peer);
         if (domainGroup != null) {
@@ -87,7 +86,6 @@ final class LivePeers {
         }
     }
 
-    /** The peer has broken a rule. */
     void lose(OutboundPeer peer, String detail) {
         DomainGroup domainGroup = groupOf(peer);
         if (domainGroup != null) {

@@ -138,7 +138,6 @@ final class PathRates {
         return Math.max(SLICES_MIN * SLICE_MIN_BYTES, (long) (bytesPerNs(network) * COMMITTED_NS));
     }
 
-    /** Length of the network's slices. */
     long sliceBytes(int network) {
         return Math.clamp(committedBytes(network) / SLICES_COMMITTED, SLICE_MIN_BYTES, SLICE_MAX_BYTES);
     }

@@ -102,7 +102,6 @@ final class PeerDomain implements PathEvents {
         return domain.canRead(memory);
     }
 
-    /** The open paths. */
     List<Endpoint> paths() {
         return paths;
     }

@@ -16,7 +16,6 @@ import java.util.function.LongSupplier;
  * ends nothing but attempts: what follows when no domain is left is its owner's.
  */
 final class PeerDomains implements PeerDomain.Owner {
-    /** The peer that the domains lead to. */
     interface Owner {
         /** Once: there is a domain for writes. */
         void onReady();

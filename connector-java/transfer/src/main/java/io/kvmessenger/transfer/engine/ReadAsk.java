@@ -53,7 +53,6 @@ record ReadAsk(
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
-    /** Number of pages in one part. */
     static int pagesPerPart(int pageBytes) {
         return Math.clamp(PART_AIM_BYTES / pageBytes, 1, PAGES_MAX);
     }

@@ -27,7 +27,6 @@ import java.util.Set;
 final class ReadDesk {
     static final int WINDOWS_MAX = 1 << 12;
 
-    /** What the desk needs of the engine. */
     interface Engine {
         boolean hasRoom();
 

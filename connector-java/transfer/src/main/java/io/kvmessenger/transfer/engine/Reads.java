@@ -41,7 +41,6 @@ final class Reads {
         this.counters = counters;
     }
 
-    /** A peer that is read from. */
     private static final class Owner {
         final ArrayDeque<Read> asking = new ArrayDeque<>();
         int readCount;

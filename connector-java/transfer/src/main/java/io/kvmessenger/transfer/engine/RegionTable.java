@@ -89,7 +89,6 @@ final class RegionTable {
         }
     }
 
-    /** The region with this descriptor. */
     RegisteredRegion require(RegionDescriptor descriptor) {
         RegisteredRegion region = regions.get(descriptor.regionId());
         if (region == null || !region.descriptor().equals(descriptor)) {

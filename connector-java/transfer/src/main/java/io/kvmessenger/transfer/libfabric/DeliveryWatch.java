@@ -38,12 +38,10 @@ final class DeliveryWatch {
         hasMoved = true;
     }
 
-    /** A write has completed. */
     void onCompleted() {
         hasMoved = true;
     }
 
-    /** Whether to ask the target now. */
     boolean shallAsk(long nowNs) {
         if (hasMoved) {
             hasMoved = false;

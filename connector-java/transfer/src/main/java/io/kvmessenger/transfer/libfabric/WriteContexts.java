@@ -43,7 +43,6 @@ final class WriteContexts {
         return base + free[freeCount - 1] * FabricLayout.CONTEXT_SIZE_BYTES;
     }
 
-    /** The write has begun. */
     void take(long postId) {
         postIds[free[--freeCount]] = postId;
     }

@@ -21,7 +21,6 @@ record Attach(String transport, MemorySegment wish) {
         return (earlierUses & USES_MASK) << USE_SHIFT | number;
     }
 
-    /** The number in a {@link #name}. */
     static int number(int name) {
         return name & (1 << USE_SHIFT) - 1;
     }

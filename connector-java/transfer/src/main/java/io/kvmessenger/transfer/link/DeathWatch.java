@@ -10,7 +10,6 @@ import io.kvmessenger.transfer.socket.Pollable;
  * descriptor for it.
  */
 final class DeathWatch implements Pollable {
-    /** Receives the report. */
     interface Events {
         void onDeath(long nowNs);
 

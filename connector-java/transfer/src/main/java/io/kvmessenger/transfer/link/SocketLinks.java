@@ -39,7 +39,6 @@ import java.util.function.IntUnaryOperator;
 public final class SocketLinks implements Links {
     private static final int NAME_RANDOM_BYTES = 16;
 
-    /** The instance that listens. */
     private final SocketLinks first;
     /** The instances of all workers, if this is the first; complete before a worker begins. */
     private final List<SocketLinks> all = new ArrayList<>();

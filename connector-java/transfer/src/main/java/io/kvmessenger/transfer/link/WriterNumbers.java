@@ -11,7 +11,6 @@ import java.util.function.IntPredicate;
  * <p>Worker only. It does not know what is attached.
  */
 final class WriterNumbers {
-    /** No number is free. */
     static final int NONE = -1;
 
     private enum State {

@@ -55,7 +55,6 @@ public final class RegisteredSource {
         return localKey;
     }
 
-    /** The path is closed. */
     public void close() {
         lastLengthBytes = 0;
     }

@@ -103,7 +103,6 @@ public abstract class ReaderPaths implements InboundPaths {
         }
     }
 
-    /** Counts a path that the peer has opened. */
     protected final void countOpened() {
         openCount++;
         figures.increment(TransferCounter.PATHS_OPENED);

@@ -7,7 +7,6 @@ import java.util.function.IntPredicate;
  * answered. Worker only.
  */
 public final class WantedRegion {
-    /** No region has this id. */
     public static final int NONE = 0;
 
     private final IntPredicate ask;

@@ -22,7 +22,6 @@ public abstract class WriterPaths implements OutboundPaths, PeerChannel.Reader {
     private enum State {
         /** Requested, and no path accepts posts yet. */
         CONNECTING,
-        /** A path has opened. */
         OPEN,
         CLOSED
     }

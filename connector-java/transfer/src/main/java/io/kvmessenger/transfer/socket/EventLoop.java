@@ -93,7 +93,6 @@ public final class EventLoop implements Poller {
         owners[(int) key] = null;
     }
 
-    /** The seals of this loop's descriptors. */
     public Seals seals() {
         return seals;
     }
@@ -103,7 +102,6 @@ public final class EventLoop implements Poller {
         return libC;
     }
 
-    /** Opens sockets for this loop. */
     public SocketCalls sockets() {
         return sockets;
     }

@@ -28,7 +28,7 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
     public static final long MAGIC = 0x3148_5450_534D_564BL; // "KVMSPTH1" in wire order
     /** The newest version that is spoken. */
     public static final int VERSION = 5;
-    /** The oldest version that is spoken. */
+
     public static final int OLDEST_VERSION = 4;
 
     /** The first version whose hello carries a nonce. */

@@ -28,7 +28,6 @@ public final class Listener {
     /** How long a socket may take to send its hello. */
     public static final long HELLO_LIMIT_NS = 5_000_000_000L;
 
-    /** Receives sockets. */
     @FunctionalInterface
     public interface Receptionist {
         /** The socket belongs to the receptionist from now on, to use or to close. Must not throw. */

@@ -31,7 +31,6 @@ public final class Pulse {
         lookedNs = nowNs;
     }
 
-    /** Whether a heartbeat is due. */
     public boolean isDue(long nowNs) {
         return nowNs - givenNs >= intervalNs;
     }

@@ -28,7 +28,6 @@ public final class InboundAdmission {
         return admission;
     }
 
-    /** Whether this is the name of its key. */
     public boolean isNamed(byte[] name) {
         return Arrays.equals(keyName, name);
     }

@@ -11,7 +11,6 @@ import io.kvmessenger.transfer.Memory;
  * holds none.
  */
 public interface Landing {
-    /** The events of a landing, for its path. */
     interface Events {
         /** The path's oldest unreported frame is in place and counted, or was discarded. */
         void onTaken(long payloadBytes);

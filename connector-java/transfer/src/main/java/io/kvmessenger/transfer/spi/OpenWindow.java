@@ -10,7 +10,6 @@ public interface OpenWindow {
     /** The memory that holds part {@code partIndex} of the {@link #area}. */
     Memory memory(int partIndex);
 
-    /** Whether the window belongs to this admission. */
     boolean isOf(InboundAdmission from);
 
     /**

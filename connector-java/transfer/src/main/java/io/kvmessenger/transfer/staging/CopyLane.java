@@ -62,7 +62,6 @@ final class CopyLane {
         return stream;
     }
 
-    /** The mark that {@link #mark} sets next. */
     long nextMark() {
         return lastMark + 1;
     }

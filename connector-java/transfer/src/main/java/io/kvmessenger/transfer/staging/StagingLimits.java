@@ -22,7 +22,6 @@ public record StagingLimits(long slabBytes, int slabCount, int longSlabCount) {
         }
     }
 
-    /** Longest page that can be staged. */
     public long pageMaxBytes() {
         return longSlabCount * slabBytes;
     }

@@ -22,7 +22,6 @@ final class PathRecord {
 
     private PathRecord() {}
 
-    /** Encodes a record about one socket. */
     static MemorySegment encode(MemorySegment record, int role, int serial, long frames) {
         encode(record, 0, role, serial, frames);
         return record;
@@ -55,7 +54,6 @@ final class PathRecord {
         return true;
     }
 
-    /** Number of sockets in the record. */
     static int count(MemorySegment record) {
         return (int) (record.byteSize() / LENGTH_BYTES);
     }

@@ -32,7 +32,6 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         CLOSED
     }
 
-    /** The paths that the lane belongs to. */
     interface Owner {
         EventLoop loop();
 
@@ -148,7 +147,6 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         return state == State.OPEN;
     }
 
-    /** Limits the time of a dial in progress. */
     void limitDial(long limitNs) {
         if (state == State.DIALLING && limitNs - deadlineNs < 0) {
             deadlineNs = limitNs;

@@ -29,7 +29,6 @@ final class TcpReceivePath implements Pollable, Landing.Events {
     /** Bytes that one duty cycle may receive before other paths are served. */
     private static final long TURN_BYTES = 2 << 20;
 
-    /** The path's events, for its link. */
     interface Events {
         void onRefused(String detail);
 

@@ -27,7 +27,6 @@ final class TcpSendPath implements Pollable, Endpoint {
     /** In place of a post: the frame is a probe. */
     private static final long PROBE = -1;
 
-    /** The path's events, for its link. */
     interface Events {
         void onSent(long postId);
 

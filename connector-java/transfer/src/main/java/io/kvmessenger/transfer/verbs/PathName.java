@@ -37,7 +37,6 @@ record PathName(int network, int serial) {
         return name.network < 0 || name.network >= Endpoint.NETWORKS_MAX ? null : name;
     }
 
-    /** The content of a record about a path. */
     static MemorySegment body(MemorySegment record) {
         return record.asSlice(LENGTH_BYTES);
     }

@@ -54,7 +54,6 @@ final class SendQueue {
         return Math.min(CHAIN_MAX, depth - used);
     }
 
-    /** Bytes of all posts that have not completed. */
     long heldBytes() {
         return heldBytes;
     }
@@ -63,7 +62,6 @@ final class SendQueue {
         return completed < posted;
     }
 
-    /** Number of posts so far. */
     long posted() {
         return posted;
     }

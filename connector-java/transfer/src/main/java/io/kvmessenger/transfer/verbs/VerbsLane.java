@@ -17,7 +17,6 @@ final class VerbsLane implements VerbsSendPath.Events {
 
     static final long REST_MAX_NS = 16_000_000_000L;
 
-    /** Receives the events of the lane. */
     interface Owner {
         /** Sends a record, if there is room for it now. */
         boolean report(int kind, MemorySegment payload);

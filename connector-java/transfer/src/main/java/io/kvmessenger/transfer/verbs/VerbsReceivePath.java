@@ -38,7 +38,6 @@ final class VerbsReceivePath {
         CLOSED
     }
 
-    /** Receives the events of the path. */
     interface Owner {
         /** Sends a record about the path, if there is room for it now. */
         boolean report(int kind, PathName about, MemorySegment body);
