@@ -15,7 +15,7 @@ import javax.lang.model.element.TypeElement;
 import javax.lang.model.util.ElementFilter;
 import javax.tools.Diagnostic;
 
-/** Writes, for each interface that is a {@link NativeLibrary}, the class that calls its functions. */
+/** Writes the classes that each {@link NativeLibrary} asks for. */
 @SupportedAnnotationTypes("io.kvmessenger.bindings.NativeLibrary")
 public final class BindingProcessor extends AbstractProcessor {
     @Override
@@ -46,12 +46,22 @@ public final class BindingProcessor extends AbstractProcessor {
                 .map((ExecutableElement method) -> new NativeFunction(method))
                 .toList();
         String name = type.getSimpleName().toString();
-        String source =
-                new BindingWriter(packageName, name, type.getAnnotation(NativeLibrary.class), functions).write();
-        try (Writer file = processingEnv
-                .getFiler()
-                .createSourceFile(packageName + "." + BindingWriter.className(name), type)
-                .openWriter()) {
+        NativeLibrary library = type.getAnnotation(NativeLibrary.class);
+        write(
+                type,
+                packageName + "." + BindingWriter.className(name),
+                new BindingWriter(packageName, name, library, functions).calls());
+        if (library.forwarded()) {
+            write(
+                    type,
+                    packageName + "." + BindingWriter.forwardingName(name),
+                    new BindingWriter(packageName, name, library, functions).forwards());
+        }
+    }
+
+    private void write(TypeElement of, String className, String source) throws IOException {
+        try (Writer file =
+                processingEnv.getFiler().createSourceFile(className, of).openWriter()) {
             file.write(source);
         }
     }

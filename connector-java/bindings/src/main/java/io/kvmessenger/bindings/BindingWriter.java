@@ -5,7 +5,7 @@ import java.util.List;
 
 /**
  * Writes the class that calls the functions of an interface. What it needs at run time is {@code Downcalls},
- * {@code LoadedLibrary} and {@code ForeignMemory} of the interface's package. Used once.
+ * {@code LoadedLibrary} and {@code ForeignMemory} of the interface's package. Each of its texts is written once.
  */
 final class BindingWriter {
     private static final List<String> NUMBERS = List.of("int", "long");
@@ -27,18 +27,14 @@ final class BindingWriter {
         return "Ffm" + interfaceName;
     }
 
-    String write() {
+    static String forwardingName(String interfaceName) {
+        return "Forwarding" + interfaceName;
+    }
+
+    /** The class that calls the functions. */
+    String calls() {
         String name = className(interfaceName);
-        line(0, "package " + packageName + ";");
-        for (String type : List.of(
-                "foreign.FunctionDescriptor", "foreign.MemorySegment", "foreign.ValueLayout", "invoke.MethodHandle")) {
-            line(0, "import java.lang." + type + ";");
-        }
-        line(0, "import java.util.function.Function;");
-        line(0, "import javax.annotation.processing.Generated;");
-        line(0, "/** The functions of {@link " + interfaceName + "}, by downcalls. */");
-        line(0, "@Generated(\"" + BindingProcessor.class.getName() + "\")");
-        line(0, "public final class " + name + " implements " + interfaceName + " {");
+        head("/** The functions of {@link " + interfaceName + "}, by downcalls. */", "public final class " + name);
         if (library.file().isEmpty()) {
             handlesOfProcess();
         } else {
@@ -47,6 +43,43 @@ final class BindingWriter {
         functions.forEach(this::method);
         line(0, "}");
         return text.toString();
+    }
+
+    /** The class that passes each call on. */
+    String forwards() {
+        String name = forwardingName(interfaceName);
+        head(
+                "/** Passes each call on; subclasses override some. Threading as the target's. */",
+                "public abstract class " + name);
+        line(1, "private final " + interfaceName + " target;");
+        line(1, "protected " + name + "(" + interfaceName + " target) { this.target = target; }");
+        for (NativeFunction function : functions) {
+            String call = "target." + function.method + "(" + String.join(", ", function.parameterNames) + ");";
+            signature(function);
+            line(2, (function.returns.equals("void") ? "" : "return ") + call);
+            line(1, "}");
+        }
+        line(0, "}");
+        return text.toString();
+    }
+
+    private void head(String comment, String declared) {
+        line(0, "package " + packageName + ";");
+        for (String type : List.of(
+                "foreign.FunctionDescriptor", "foreign.MemorySegment", "foreign.ValueLayout", "invoke.MethodHandle")) {
+            line(0, "import java.lang." + type + ";");
+        }
+        line(0, "import java.util.function.Function;");
+        line(0, "import javax.annotation.processing.Generated;");
+        line(0, comment);
+        line(0, "@Generated(\"" + BindingProcessor.class.getName() + "\")");
+        line(0, declared + " implements " + interfaceName + " {");
+    }
+
+    private void signature(NativeFunction function) {
+        String parameters = String.join(", ", function.parameters);
+        line(1, "@Override");
+        line(1, "public " + function.returns + " " + function.method + "(" + parameters + ") {");
     }
 
     /** A function that the process lacks fails when it is called. */
@@ -97,11 +130,7 @@ final class BindingWriter {
     }
 
     private void method(NativeFunction function) {
-        line(1, "@Override");
-        line(
-                1,
-                "public " + function.returns + " " + function.method + "(" + String.join(", ", function.parameters)
-                        + ") {");
+        signature(function);
         function.operation.ifPresent(operation -> lookUp(function, operation));
         function.c
                 .filter(C::optional)

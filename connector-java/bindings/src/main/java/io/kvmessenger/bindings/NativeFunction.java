@@ -21,6 +21,7 @@ final class NativeFunction {
     final String returns;
 
     final List<String> parameters;
+    final List<String> parameterNames;
     final String symbol;
     /** The Java type of what C returns; a text is a pointer. */
     final String result;
@@ -45,16 +46,12 @@ final class NativeFunction {
             declared.add(simpleName(parameter.asType().toString()) + " " + parameter.getSimpleName());
         }
         parameters = List.copyOf(declared);
+        parameterNames = element.getParameters().stream()
+                .map(parameter -> parameter.getSimpleName().toString())
+                .toList();
         String call = c.map(C::value)
                 .filter(text -> !text.isEmpty())
-                .orElseGet(() -> method + "("
-                        + String.join(
-                                ", ",
-                                element.getParameters().stream()
-                                        .map(parameter ->
-                                                parameter.getSimpleName().toString())
-                                        .toList())
-                        + ")");
+                .orElseGet(() -> method + "(" + String.join(", ", parameterNames) + ")");
         Matcher parsed = CALL.matcher(call);
         if (!parsed.matches()) {
             throw new IllegalArgumentException(method + ": '" + call + "' is no call");

@@ -24,6 +24,9 @@ public @interface NativeLibrary {
 
     Failures failures() default Failures.AS_RETURNED;
 
+    /** Whether {@code Forwarding} and the name is written too: a class that passes each call on. */
+    boolean forwarded() default false;
+
     /** How functions report failures. Results of pointers and structs that are no number are returned as they are. */
     enum Failures {
         /** By what they return, which the method returns too. */

@@ -53,6 +53,14 @@ class BindingProcessorTest {
     }
 
     @Test
+    void shouldForwardEachCallWhereAsked() throws IOException {
+        written("@NativeLibrary(forwarded = true)", "@C(\"long g(a, 0)\") int f(int a, MemorySegment b); void h();");
+        assertThat(Files.readString(folder.resolve("p/ForwardingLib.java")))
+                .contains("public int f(int a, MemorySegment b) {\n        return target.f(a, b);")
+                .contains("public void h() {\n        target.h();");
+    }
+
+    @Test
     void shouldRefuseWhatIsNoCall() throws IOException {
         assertThat(written(ANY, "@C(\"f(a\") int f(int a);")).contains("f: 'f(a' is no call");
         assertThat(written(ANY, "@C(\"f(b)\") int f(int a);")).contains("f: 'b' is neither a parameter nor a literal");

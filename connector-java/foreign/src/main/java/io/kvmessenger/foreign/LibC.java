@@ -11,7 +11,7 @@ import java.lang.foreign.MemorySegment;
  * {@link Errno}. Safe from any thread. Arguments are not checked. A
  * function that the library lacks fails only when it is called, with an {@link UnsatisfiedLinkError} that names it.
  */
-@NativeLibrary(failures = NativeLibrary.Failures.ERRNO)
+@NativeLibrary(failures = NativeLibrary.Failures.ERRNO, forwarded = true)
 public interface LibC {
     /** <a href="https://man7.org/linux/man-pages/man2/accept4.2.html">accept4(2)</a>. */
     int accept4(int socket, MemorySegment address, MemorySegment addressLength, int flags);

@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.socket;
 
 import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.foreign.ForwardingLibC;
 import io.kvmessenger.foreign.IoVector;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MessageHeader;
