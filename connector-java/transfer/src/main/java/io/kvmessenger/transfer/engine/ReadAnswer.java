@@ -1,10 +1,8 @@
 package io.kvmessenger.transfer.engine;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
 
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 
 /**
  * The result of a {@link ReadAsk}, as one control record. A value.
@@ -26,7 +24,6 @@ record ReadAnswer(int imm, int part, int outcome) {
     static final int TOO_LONG = 3;
 
     private static final int LENGTH_BYTES = 12;
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     MemorySegment encode() {
         MemorySegment out = MemorySegment.ofArray(new byte[LENGTH_BYTES]);

@@ -1,14 +1,12 @@
 package io.kvmessenger.transfer.engine;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
-import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
+import static io.kvmessenger.transfer.spi.LittleEndian.LONG;
 
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ReadKey;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 import java.util.Arrays;
 
 /**
@@ -49,9 +47,6 @@ record ReadAsk(
     private static final int INDICES_MAX = PAGES_MAX + 1;
 
     static final int LENGTH_MAX_BYTES = INDICES_OFFSET + 2 * INDICES_MAX * Integer.BYTES;
-
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
-    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     static int pagesPerPart(int pageBytes) {
         return Math.clamp(PART_AIM_BYTES / pageBytes, 1, PAGES_MAX);

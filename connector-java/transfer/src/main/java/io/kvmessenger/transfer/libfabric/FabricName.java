@@ -1,10 +1,9 @@
 package io.kvmessenger.transfer.libfabric;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
 
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 
 /**
  * The address of an endpoint, and what decides which others can reach it. A value.
@@ -17,7 +16,6 @@ record FabricName(int protocol, int addressFormat, byte[] address) {
     static final int ADDRESS_MAX_BYTES = 256;
 
     private static final int PREFIX_BYTES = 8;
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     int lengthBytes() {
         return PREFIX_BYTES + address.length;

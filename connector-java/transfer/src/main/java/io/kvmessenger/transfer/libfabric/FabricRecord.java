@@ -1,12 +1,10 @@
 package io.kvmessenger.transfer.libfabric;
 
-import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.LONG;
 
 import io.kvmessenger.transfer.nic.RemoteMemory;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 
 /** Kinds of records between the two ends of a path over libfabric. */
 final class FabricRecord {
@@ -27,8 +25,6 @@ final class FabricRecord {
 
     /** Target: the number of writes that have arrived, including the first immediate; 8 bytes. */
     static final int ARRIVED = PeerChannel.FIRST_KIND + 5;
-
-    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     private FabricRecord() {}
 

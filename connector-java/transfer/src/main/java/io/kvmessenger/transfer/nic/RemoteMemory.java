@@ -1,11 +1,9 @@
 package io.kvmessenger.transfer.nic;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
-import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
+import static io.kvmessenger.transfer.spi.LittleEndian.LONG;
 
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 
 /**
  * A target's data on a region: how a writer's NIC names its memory. A value.
@@ -17,9 +15,6 @@ import java.nio.ByteOrder;
 public record RemoteMemory(int regionId, long lengthBytes, long base, long key) {
     public static final long UNKNOWN = -1;
     public static final int LENGTH_BYTES = 32;
-
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
-    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     public static RemoteMemory unknown(int regionId) {
         return new RemoteMemory(regionId, UNKNOWN, 0, 0);

@@ -1,12 +1,10 @@
 package io.kvmessenger.transfer.socket;
 
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
+import static io.kvmessenger.transfer.spi.LittleEndian.LONG;
 import static java.lang.foreign.ValueLayout.JAVA_BYTE;
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
-import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
 
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 import java.util.random.RandomGenerator;
 
 /**
@@ -21,8 +19,6 @@ public record Challenge(int version, int newestVersion, byte[] nonce) {
     public static final int NONCE_LENGTH_BYTES = 32;
     public static final int LENGTH_BYTES = 48;
 
-    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final int VERSION_OFFSET = 8;
     /** Zero if the engine speaks a single version. */
     private static final int NEWEST_VERSION_OFFSET = 12;

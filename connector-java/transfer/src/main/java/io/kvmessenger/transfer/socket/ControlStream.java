@@ -1,6 +1,6 @@
 package io.kvmessenger.transfer.socket;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
 
 import io.kvmessenger.foreign.Epoll;
 import io.kvmessenger.foreign.IoVector;
@@ -12,7 +12,6 @@ import io.kvmessenger.transfer.spi.MessageQueue;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 import java.util.ArrayDeque;
 
 /**
@@ -29,8 +28,6 @@ public final class ControlStream implements Pollable {
     private static final int OUT_BYTES = 8 * IN_BYTES;
     /** Limit on the descriptors of one record. */
     private static final int DESCRIPTORS_MAX = 2;
-
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     /** Receives records and the end of the stream. */
     public interface Reader {

@@ -1,16 +1,14 @@
 package io.kvmessenger.transfer.socket;
 
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
+import static io.kvmessenger.transfer.spi.LittleEndian.LONG;
 import static java.lang.foreign.ValueLayout.JAVA_BYTE;
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
-import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
 
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.KeyProof;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 
@@ -45,8 +43,6 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
     /** Length of the newest version, which is the longest. */
     public static final int LENGTH_BYTES = SHORT_LENGTH_BYTES + NONCE_LENGTH_BYTES;
 
-    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final int ATTACHMENT_SHIFT = 8;
     private static final int LANE_MASK = (1 << ATTACHMENT_SHIFT) - 1;
     private static final int VERSION_OFFSET = 8;

@@ -1,11 +1,9 @@
 package io.kvmessenger.transfer.tcp;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
-import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
+import static io.kvmessenger.transfer.spi.LittleEndian.LONG;
 
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 
 /**
  * Records about data sockets: for each socket its role, its serial number within that role, and how many frames the
@@ -14,8 +12,6 @@ import java.nio.ByteOrder;
 final class PathRecord {
     static final int LENGTH_BYTES = 16;
 
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
-    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final int ROLE_OFFSET = 0;
     private static final int SERIAL_OFFSET = 4;
     private static final int FRAMES_OFFSET = 8;

@@ -1,6 +1,6 @@
 package io.kvmessenger.transfer.tcp;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
 
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
@@ -20,8 +20,6 @@ import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 
 /** Opens data sockets to peers, and accepts theirs. Worker only, except where stated. */
 final class TcpDomain extends PathDomain<TcpInboundPaths> {
@@ -32,7 +30,6 @@ final class TcpDomain extends PathDomain<TcpInboundPaths> {
     private static final long SILENCE_LIMIT_MAX_NS = 5_000_000_000L;
 
     private static final long SCRAP_BYTES = 1 << 16;
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     private final EventLoop loop;
     private final DataNetworks networks;

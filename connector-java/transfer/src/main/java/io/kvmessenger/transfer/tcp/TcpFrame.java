@@ -1,12 +1,10 @@
 package io.kvmessenger.transfer.tcp;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
-import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
+import static io.kvmessenger.transfer.spi.LittleEndian.LONG;
 
 import io.kvmessenger.transfer.Imm;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 
 /**
  * The header of a batch of pages on a data path: 40 bytes, which include the first page's target offset, then the other
@@ -26,8 +24,6 @@ final class TcpFrame {
     /** Detects malformed input after the hello: "KVWR" in wire order. */
     private static final int MARK = 0x5257_564B;
 
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
-    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final int MARK_OFFSET = 0;
     private static final int PAGE_COUNT_OFFSET = 4;
     private static final int REGION_ID_OFFSET = 8;

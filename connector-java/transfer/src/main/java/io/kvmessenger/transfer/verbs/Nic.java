@@ -1,5 +1,7 @@
 package io.kvmessenger.transfer.verbs;
 
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
+
 import io.kvmessenger.foreign.LibVerbs;
 import io.kvmessenger.transfer.spi.Endpoint;
 import java.lang.foreign.MemorySegment;
@@ -51,7 +53,7 @@ record Nic(OpenVerbs verbs, VerbsRegions regions) {
     /** Encodes the number of this engine's devices, for its peers. */
     static MemorySegment encodeCount(List<Nic> nics) {
         MemorySegment out = MemorySegment.ofArray(new byte[Integer.BYTES]);
-        out.set(PathName.INT, 0, nics.size());
+        out.set(INT, 0, nics.size());
         return out;
     }
 
@@ -61,7 +63,7 @@ record Nic(OpenVerbs verbs, VerbsRegions regions) {
      * @throws IllegalArgumentException when it is malformed
      */
     static int parseCount(MemorySegment given) {
-        int count = given.byteSize() == Integer.BYTES ? given.get(PathName.INT, 0) : 0;
+        int count = given.byteSize() == Integer.BYTES ? given.get(INT, 0) : 0;
         if (count < 1) {
             throw new IllegalArgumentException("a peer names no number of RDMA devices");
         }

@@ -1,11 +1,9 @@
 package io.kvmessenger.transfer.verbs;
 
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
 import static java.lang.foreign.ValueLayout.JAVA_BYTE;
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
 
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 
 /**
  * What one side tells the other about its queue pair. A value.
@@ -22,7 +20,6 @@ record PairName(int number, int firstPacket, int mtu, int lid, boolean ethernet,
     static final int LENGTH_BYTES = 5 * Integer.BYTES + GID_BYTES;
 
     private static final int GID_OFFSET = 5 * Integer.BYTES;
-    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     MemorySegment encode() {
         MemorySegment out = MemorySegment.ofArray(new byte[LENGTH_BYTES]);

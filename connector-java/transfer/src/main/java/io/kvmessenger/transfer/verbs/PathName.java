@@ -1,11 +1,9 @@
 package io.kvmessenger.transfer.verbs;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+import static io.kvmessenger.transfer.spi.LittleEndian.INT;
 
 import io.kvmessenger.transfer.spi.Endpoint;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 
 /**
  * Identifies the path of a peer that a record is about. A value.
@@ -15,9 +13,6 @@ import java.nio.ByteOrder;
  */
 record PathName(int network, int serial) {
     static final int LENGTH_BYTES = 2 * Integer.BYTES;
-
-    /** Little-endian. */
-    static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     /** Encodes a record about the path. */
     MemorySegment with(MemorySegment body) {
