@@ -4,16 +4,15 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.foreign.SocketAddresses;
 import io.kvmessenger.foreign.SocketApi;
+import io.kvmessenger.transfer.agent.IdleThreads;
 import java.io.File;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ExecutorService;
 import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.ThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
@@ -25,24 +24,15 @@ import java.util.concurrent.atomic.AtomicBoolean;
  * they are.
  */
 final class CloseOnExec implements AutoCloseable {
-    private static final long IDLE_THREAD_SECONDS = 5;
     private static final File DESCRIPTORS = new File("/proc/self/fd");
 
     private final LibC libC;
     private final Set<Integer> localPorts = ConcurrentHashMap.newKeySet();
     private final AtomicBoolean asked = new AtomicBoolean();
-    private final ThreadPoolExecutor sweeps;
+    private final ExecutorService sweeps = IdleThreads.queueing(1, "kv-messenger-exec-");
 
     CloseOnExec(LibC libC) {
         this.libC = libC;
-        sweeps = new ThreadPoolExecutor(
-                1,
-                1,
-                IDLE_THREAD_SECONDS,
-                TimeUnit.SECONDS,
-                new LinkedBlockingQueue<>(),
-                Thread.ofPlatform().daemon().name("kv-messenger-exec-", 0).factory());
-        sweeps.allowCoreThreadTimeOut(true);
     }
 
     /** A socket of this process has been opened on the port. */

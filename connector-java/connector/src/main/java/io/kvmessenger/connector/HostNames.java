@@ -1,12 +1,11 @@
 package io.kvmessenger.connector;
 
+import io.kvmessenger.transfer.agent.IdleThreads;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.util.List;
+import java.util.concurrent.ExecutorService;
 import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.SynchronousQueue;
-import java.util.concurrent.ThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
 
 /**
  * Resolves host names, which may block for as long as a name server is silent, on daemon threads of its own that end
@@ -18,8 +17,6 @@ final class HostNames implements AutoCloseable {
     /** Limit on concurrent look-ups, as the names come from requests. */
     static final int LOOKUPS_MAX = 32;
 
-    private static final long IDLE_THREAD_SECONDS = 5;
-
     /** Receives the result for one name. */
     interface Answer {
         /** All addresses of the name, at least one, in the order of the name service. */
@@ -28,17 +25,7 @@ final class HostNames implements AutoCloseable {
         void onUnknown(String reason);
     }
 
-    private final ThreadPoolExecutor lookups;
-
-    HostNames() {
-        lookups = new ThreadPoolExecutor(
-                0,
-                LOOKUPS_MAX,
-                IDLE_THREAD_SECONDS,
-                TimeUnit.SECONDS,
-                new SynchronousQueue<>(),
-                Thread.ofPlatform().daemon().name("kv-messenger-names-", 0).factory());
-    }
+    private final ExecutorService lookups = IdleThreads.rejecting(LOOKUPS_MAX, "kv-messenger-names-");
 
     void find(String host, Answer answer) {
         InetAddress literal = literal(host);

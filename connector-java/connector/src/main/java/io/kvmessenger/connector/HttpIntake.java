@@ -4,6 +4,7 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.transfer.agent.IdleThreads;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.URI;
@@ -18,9 +19,7 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.ThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.ExecutorService;
 import java.util.function.BiConsumer;
 import javax.net.ssl.SSLException;
 
@@ -37,8 +36,6 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     /** Longest excerpt of an error response: it is sent to the decoder within one sentence. */
     static final int ANSWER_SHOWN_MAX = 300;
 
-    private static final long IDLE_THREAD_SECONDS = 5;
-
     /** The JDK client's message for a connection that ended before the response began. */
     private static final String CLOSED_BEFORE_THE_ANSWER = "received no bytes";
 
@@ -49,7 +46,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     private final Duration connectLimit;
     private final Duration limit;
     private final BiConsumer<TransferKey, String> onFailed;
-    private final ThreadPoolExecutor requests;
+    private final ExecutorService requests = IdleThreads.queueing(1, "kv-messenger-intake-");
 
     /** Replaced by the daemon thread only. */
     private volatile Optional<HttpClient> client;
@@ -73,14 +70,6 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         this.limit = limit;
         this.onFailed = onFailed;
         this.client = completions.map(url -> newClient());
-        requests = new ThreadPoolExecutor(
-                1,
-                1,
-                IDLE_THREAD_SECONDS,
-                TimeUnit.SECONDS,
-                new LinkedBlockingQueue<>(),
-                Thread.ofPlatform().daemon().name("kv-messenger-intake-", 0).factory());
-        requests.allowCoreThreadTimeOut(true);
     }
 
     private HttpClient newClient() {

@@ -1,13 +1,12 @@
 package io.kvmessenger.transfer.link;
 
+import io.kvmessenger.transfer.agent.IdleThreads;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
 import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.SynchronousQueue;
-import java.util.concurrent.ThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
 
 /**
  * One look-up of a peer's name, which may take as long as a name server is silent: on a daemon thread that ends when
@@ -19,13 +18,7 @@ final class NameLookup {
     /** Limit on concurrent look-ups, as the names come from peers. */
     private static final int LOOKUPS_MAX = 32;
 
-    private static final ThreadPoolExecutor LOOKUPS = new ThreadPoolExecutor(
-            0,
-            LOOKUPS_MAX,
-            5,
-            TimeUnit.SECONDS,
-            new SynchronousQueue<>(),
-            Thread.ofPlatform().daemon().name("kvm-names-", 0).factory());
+    private static final ExecutorService LOOKUPS = IdleThreads.rejecting(LOOKUPS_MAX, "kvm-names-");
 
     private final CompletableFuture<List<InetAddress>> found;
     private volatile String fault = "";

@@ -4,6 +4,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.LibVerbs;
 import io.kvmessenger.transfer.TransferOption;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.agent.IdleThreads;
 import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.spi.Domain;
@@ -14,9 +15,6 @@ import io.kvmessenger.transfer.spi.TransportUnavailableException;
 import java.net.InetAddress;
 import java.util.List;
 import java.util.concurrent.ExecutorService;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.ThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /** RDMA devices driven by libibverbs, if there are any. */
@@ -85,7 +83,8 @@ public final class VerbsTransport implements Transport {
 
     private Domain open(LibVerbs loaded, InboundPort port, Figures figures) {
         VerbsSearch search = new VerbsSearch(loaded, advertiseHost);
-        ExecutorService connecting = connecting();
+        // A peer that does not answer occupies one of them for a second.
+        ExecutorService connecting = IdleThreads.queueing(CONNECTING_MAX, "kvm-verbs-connect-");
         List<Nic> nics = Nic.openAll(loaded, search.find(options.get(DEVICES)), connecting);
         List<String> leftOut = options.get(DEVICES).isEmpty() ? List.of() : search.leftOut();
         int dataPort = options.dataPortAfter(TransferOptions.TCP, TransferOptions.LIBFABRIC);
@@ -112,18 +111,5 @@ public final class VerbsTransport implements Transport {
             nics.forEach(Nic::close);
             throw e;
         }
-    }
-
-    /** Threads exist only while connections are made; a peer that does not answer occupies one for a second. */
-    private static ExecutorService connecting() {
-        ThreadPoolExecutor threads = new ThreadPoolExecutor(
-                CONNECTING_MAX,
-                CONNECTING_MAX,
-                1,
-                TimeUnit.SECONDS,
-                new LinkedBlockingQueue<>(),
-                Thread.ofPlatform().daemon().name("kvm-verbs-connect-", 0).factory());
-        threads.allowCoreThreadTimeOut(true);
-        return threads;
     }
 }
