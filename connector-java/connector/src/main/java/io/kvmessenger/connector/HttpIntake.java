@@ -1,12 +1,11 @@
 package io.kvmessenger.connector;
 
-import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.boot.Json;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.transfer.agent.IdleThreads;
 import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.net.http.HttpClient;
@@ -211,10 +210,6 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         body.put(
                 "kv_transfer_params",
                 Map.of("do_remote_decode", true, "do_remote_prefill", false, "transfer_id", transfer.id()));
-        try {
-            return JSON.std.asBytes(body);
-        } catch (IOException e) {
-            throw new UncheckedIOException(e);
-        }
+        return Json.bytes(body);
     }
 }

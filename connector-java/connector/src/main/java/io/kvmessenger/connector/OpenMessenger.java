@@ -1,6 +1,6 @@
 package io.kvmessenger.connector;
 
-import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.boot.Json;
 import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.connector.metrics.MessengerMetrics;
@@ -16,7 +16,6 @@ import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
-import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
 import java.time.Duration;
@@ -209,7 +208,7 @@ final class OpenMessenger {
         Runnable command = subject.fence(requests, fenced);
         inbox.add(m -> command.run());
         boolean reached = awaitReached(fenced, fields.integer("limitMillis"));
-        return encode(Map.of("fenced", reached ? requests : List.of()));
+        return Json.bytes(Map.of("fenced", reached ? requests : List.of()));
     }
 
     byte[] leakCheck() {
@@ -217,7 +216,7 @@ final class OpenMessenger {
         inbox.add(m -> answer.complete(subject.held()));
         Map<String, Integer> held = await(answer, ANSWER_LIMIT_MILLIS, "the messenger's answer");
         boolean clean = held.values().stream().allMatch(count -> count == 0);
-        return encode(Map.of("clean", clean, "held", held));
+        return Json.bytes(Map.of("clean", clean, "held", held));
     }
 
     /** Drains, says goodbye, stops the threads, closes the paths; each step bounded in time. */
@@ -272,14 +271,6 @@ final class OpenMessenger {
             throw new IllegalStateException("interrupted while waiting for " + what, e);
         } catch (ExecutionException e) {
             throw new IllegalStateException(what + " failed: " + e.getCause().getMessage(), e);
-        }
-    }
-
-    private static byte[] encode(Map<String, Object> json) {
-        try {
-            return JSON.std.asBytes(json);
-        } catch (IOException e) {
-            throw new java.io.UncheckedIOException(e);
         }
     }
 }

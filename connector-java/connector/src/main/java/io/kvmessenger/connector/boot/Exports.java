@@ -1,9 +1,6 @@
 package io.kvmessenger.connector.boot;
 
-import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.foreign.ForeignMemory;
-import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.time.Duration;
@@ -38,7 +35,11 @@ final class Exports {
 
     long open(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
         return guarded(
-                in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> encode(messengers.open(request)));
+                in,
+                inLengthBytes,
+                out,
+                outCapacityBytes,
+                (request, capacityBytes) -> Json.bytes(messengers.open(request)));
     }
 
     long submit(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
@@ -112,24 +113,7 @@ final class Exports {
         given.put("buildId", BuildId.value());
         given.put("version", BuildId.version());
         given.put("java", Runtime.version().toString());
-        try {
-            return JSON.std.asBytes(given);
-        } catch (IOException e) {
-            throw new UncheckedIOException(e);
-        }
-    }
-
-    private static byte[] encode(OpenResult opened) throws IOException {
-        Map<String, Object> given = new LinkedHashMap<>();
-        given.put("handle", opened.handle());
-        given.put("engineId", opened.engineId());
-        given.put("incarnation", opened.incarnation());
-        given.put("controlHost", opened.controlHost());
-        given.put("controlPort", opened.controlPort());
-        given.put("metricsHost", opened.metricsHost());
-        given.put("metricsPort", opened.metricsPort());
-        given.put("layerCounterAddress", opened.layerCounterAddress());
-        return JSON.std.asBytes(given);
+        return Json.bytes(given);
     }
 
     private static long guarded(long in, long inLengthBytes, long out, long outCapacityBytes, Call call) {

@@ -2,8 +2,8 @@ package io.kvmessenger.connector.metrics;
 
 import static java.util.Map.entry;
 
-import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.boot.BuildId;
+import io.kvmessenger.connector.boot.Json;
 import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerMetric.Label;
@@ -23,8 +23,6 @@ import io.prometheus.metrics.core.metrics.Info;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
 import io.prometheus.metrics.model.snapshots.ClassicHistogramBucket;
 import io.prometheus.metrics.model.snapshots.HistogramSnapshot.HistogramDataPointSnapshot;
-import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.util.EnumMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -179,7 +177,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
                 reasons.put(name, byReason(metric));
             }
         }
-        return encode(Map.of("counters", totals, "reasons", reasons, "gauges", values, "histograms", observed));
+        return Json.bytes(Map.of("counters", totals, "reasons", reasons, "gauges", values, "histograms", observed));
     }
 
     /** Converts cumulative buckets to the count of each. */
@@ -304,32 +302,5 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
                         BuildId.value(),
                         Integer.toString(ProtocolLimits.PROTOCOL_VERSION),
                         Runtime.version().toString());
-    }
-
-    private void registerRead(MessengerMetric metric, DoubleSupplier read) {
-        String name = metric.metricName();
-        switch (metric.kind()) {
-            case COUNTER ->
-                CounterWithCallback.builder()
-                        .name(name)
-                        .help(metric.sentence())
-                        .callback(to -> to.call(read.getAsDouble()))
-                        .register(registry);
-            case GAUGE ->
-                GaugeWithCallback.builder()
-                        .name(name)
-                        .help(metric.sentence())
-                        .callback(to -> to.call(read.getAsDouble()))
-                        .register(registry);
-            case HISTOGRAM -> throw new AssertionError(metric + " is a histogram, which nothing else keeps");
-        }
-    }
-
-    private static byte[] encode(Map<String, Object> json) {
-        try {
-            return JSON.std.asBytes(json);
-        } catch (IOException e) {
-            throw new UncheckedIOException(e);
-        }
     }
 }

@@ -1,15 +1,13 @@
 package io.kvmessenger.connector.metrics;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.boot.Json;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.MessengerState.TransferRow;
-import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.lang.reflect.RecordComponent;
-import java.util.LinkedHashMap;
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Locale;
-import java.util.Map;
 import java.util.stream.Collectors;
 
 /**
@@ -35,11 +33,7 @@ final class StatePage {
     private StatePage() {}
 
     static String json(MessengerState state) {
-        try {
-            return JSON.std.asString(plain(state)) + "\n";
-        } catch (IOException e) {
-            throw new UncheckedIOException(e);
-        }
+        return new String(Json.bytes(state), StandardCharsets.UTF_8) + "\n";
     }
 
     /** @param health why the messenger does not work; "" if it does */
@@ -79,7 +73,7 @@ final class StatePage {
             page.append("<tr>");
             for (RecordComponent column : row.getClass().getRecordComponents()) {
                 page.append("<td>")
-                        .append(cell(column.getName(), value(row, column)))
+                        .append(cell(column.getName(), Json.value(row, column)))
                         .append("</td>");
             }
             page.append("</tr>\n");
@@ -106,26 +100,5 @@ final class StatePage {
                 .replace("<", "&lt;")
                 .replace(">", "&gt;")
                 .replace("\"", "&quot;");
-    }
-
-    private static Object plain(Object value) {
-        if (value instanceof Record row) {
-            Map<String, Object> fields = new LinkedHashMap<>();
-            for (RecordComponent component : row.getClass().getRecordComponents()) {
-                fields.put(component.getName(), plain(value(row, component)));
-            }
-            return fields;
-        }
-        return value instanceof List<?> list
-                ? list.stream().map(StatePage::plain).toList()
-                : value;
-    }
-
-    private static Object value(Record row, RecordComponent component) {
-        try {
-            return component.getAccessor().invoke(row);
-        } catch (ReflectiveOperationException e) {
-            throw new LinkageError("a public record's accessor cannot be called", e);
-        }
     }
 }
