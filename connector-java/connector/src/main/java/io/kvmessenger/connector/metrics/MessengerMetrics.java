@@ -31,7 +31,6 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
-import java.util.function.DoubleSupplier;
 import java.util.function.IntConsumer;
 import java.util.function.Supplier;
 
@@ -216,48 +215,46 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private void registerSource(MessengerMetric metric) {
         TransferCounter read = OF_TRANSPORTS.get(metric);
         if (metric.label() == Label.PEER) {
-            registerByPeer(metric);
+            registerRead(metric, to -> peers.read(metric, (engineId, value) -> to.call(value, engineId)));
         } else if (metric.label() == Label.TRANSPORT) {
-            registerByTransport(metric, read);
+            registerRead(metric, to -> {
+                TransferCounters now = transports.get();
+                now.transports().forEach(transport -> to.call((double) now.of(transport, read), transport));
+            });
         } else if (read != null) {
-            registerRead(metric, () -> transports.get().of(read));
+            registerRead(metric, to -> to.call((double) transports.get().of(read)));
         } else if (RuntimeFigures.ALL.containsKey(metric)) {
-            registerRead(metric, RuntimeFigures.ALL.get(metric));
+            registerRead(metric, to -> to.call(RuntimeFigures.ALL.get(metric).getAsDouble()));
         } else {
             register(metric);
         }
     }
 
-    private void registerByTransport(MessengerMetric metric, TransferCounter read) {
-        CounterWithCallback.builder()
-                .name(metric.metricName())
-                .help(metric.sentence())
-                .labelNames(metric.label().labelName())
-                .callback(to -> {
-                    TransferCounters now = transports.get();
-                    now.transports().forEach(transport -> to.call((double) now.of(transport, read), transport));
-                })
-                .register(registry);
+    /** Receives a value that was read, with the value of the metric's label if it has one. */
+    private interface Reading {
+        void call(double value, String... label);
     }
 
-    private void registerByPeer(MessengerMetric metric) {
-        String label = metric.label().labelName();
+    private void registerRead(MessengerMetric metric, Consumer<Reading> read) {
+        String[] labels = metric.label() == Label.NONE
+                ? new String[0]
+                : new String[] {metric.label().labelName()};
         switch (metric.kind()) {
             case COUNTER ->
                 CounterWithCallback.builder()
                         .name(metric.metricName())
                         .help(metric.sentence())
-                        .labelNames(label)
-                        .callback(to -> peers.read(metric, (engineId, value) -> to.call(value, engineId)))
+                        .labelNames(labels)
+                        .callback(to -> read.accept(to::call))
                         .register(registry);
             case GAUGE ->
                 GaugeWithCallback.builder()
                         .name(metric.metricName())
                         .help(metric.sentence())
-                        .labelNames(label)
-                        .callback(to -> peers.read(metric, (engineId, value) -> to.call(value, engineId)))
+                        .labelNames(labels)
+                        .callback(to -> read.accept(to::call))
                         .register(registry);
-            case HISTOGRAM -> throw new AssertionError(metric + " is a histogram, which is not kept by peer");
+            case HISTOGRAM -> throw new AssertionError(metric + " is a histogram, which only this class keeps");
         }
     }
 

@@ -1,6 +1,5 @@
 package io.kvmessenger.connector.metrics;
 
-import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.boot.Json;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.MessengerState.TransferRow;
