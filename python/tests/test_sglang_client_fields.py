@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from kv_connector.configuration.host_addresses import PORT_MAX
 from kv_connector.sglang.client_fields import (
     HOST_LENGTH_MAX,
-    PORT_MAX,
     ROOM_MAX,
     address_fault,
     dp_rank_fault,

@@ -14,11 +14,11 @@ from kv_connector._version import __version__
 from kv_connector.cli import bench, compare, doctor, given_options, ping, streams, timeline
 from kv_connector.cli.idle import drain, undrain, wait_idle
 from kv_connector.cli.protected_pages import show_key, show_state
+from kv_connector.configuration.host_addresses import port_of
 from kv_connector.configuration.option_values import shown
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, Options
 from kv_connector.exceptions import OptionError, PreflightError
 from kv_connector.runtime import preflight
-from kv_connector.runtime.plain_http import port_of
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 INTERRUPTED = 128 + signal.SIGINT

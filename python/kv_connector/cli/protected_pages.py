@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from kv_connector.configuration import shared_secret
+from kv_connector.configuration.host_addresses import port_of
 from kv_connector.exceptions import OptionError
 from kv_connector.runtime import page_key
-from kv_connector.runtime.plain_http import Answer, ask, port_of, shortened
+from kv_connector.runtime.plain_http import Answer, ask, shortened
 
 PAGE_LIMIT_SECONDS = 5.0
 OK = 200

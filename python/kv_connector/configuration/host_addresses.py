@@ -10,6 +10,8 @@ import ipaddress
 import socket
 from collections.abc import Callable
 
+PORT_MAX = 65_535
+
 LookUp = Callable[[str], list[str]]
 
 
@@ -20,6 +22,12 @@ def addresses_of(host: str) -> list[str]:
     except (OSError, UnicodeError):
         return []
     return [str(address[0]).partition("%")[0] for *_, address in found]
+
+
+def port_of(text: str) -> int | None:
+    """The port in a text of digits; None if it names none."""
+    is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(PORT_MAX))
+    return int(text) if is_short and int(text) <= PORT_MAX else None
 
 
 def bare(host: str) -> str:

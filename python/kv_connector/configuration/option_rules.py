@@ -6,14 +6,13 @@ import itertools
 from typing import TYPE_CHECKING
 
 from kv_connector.configuration import shared_secret as secrets
-from kv_connector.configuration.host_addresses import is_any_address, is_loopback, says_loopback
+from kv_connector.configuration.host_addresses import PORT_MAX, is_any_address, is_loopback, says_loopback
 from kv_connector.configuration.option_values import shown
 from kv_connector.exceptions import OptionError
 
 if TYPE_CHECKING:
     from kv_connector.configuration.options import Options
 
-PORT_MAX = 65_535
 HOSTS_MAX = 8
 """Of data_hosts and of verbs_devices."""
 

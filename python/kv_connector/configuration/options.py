@@ -39,7 +39,7 @@ MESSENGER_PER = ("node", "rank")
 PREFILLER_PORT = 14579
 """vLLM's own default for ``kv_port``."""
 
-_PORT_MAX = option_rules.PORT_MAX
+_PORT_MAX = host_addresses.PORT_MAX
 _METRICS_PEERS_MAX = 1_024
 _WAIT_MAX_SECONDS = 86_400.0
 _UNHEARD_LIMIT_SECONDS = 8.0

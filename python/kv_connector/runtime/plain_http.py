@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from kv_connector.configuration.host_addresses import port_of
+
 ANSWER_BYTES_MAX = 64 << 20
 """More than any page of a messenger or a bootstrap server has."""
-PORT_MAX = 65_535
 REASON_LENGTH_MAX = 300
 
 
@@ -70,12 +71,6 @@ def shortened(text: str) -> str:
     """A server's own words for an error message: not too long, and nothing that a terminal obeys."""
     shown = "".join(each if each.isprintable() else " " for each in text[: 2 * REASON_LENGTH_MAX].strip())
     return f"{shown[:REASON_LENGTH_MAX]}…" if len(text.strip()) > REASON_LENGTH_MAX else shown
-
-
-def port_of(text: str) -> int | None:
-    """The port in a text of digits; None if it names none."""
-    is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(PORT_MAX))
-    return int(text) if is_short and int(text) <= PORT_MAX else None
 
 
 def connect(host: str, port: int, limit_seconds: float) -> socket.socket:

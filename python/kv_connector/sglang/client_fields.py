@@ -7,6 +7,8 @@ and SGLang computes with the numbers of its answer.
 
 from __future__ import annotations
 
+from kv_connector.configuration.host_addresses import PORT_MAX, port_of
+
 ROOM_MAX = (1 << 64) - 1
 """SGLang writes the room into a word of 64 bits without a sign."""
 NO_ROOM = 0
@@ -14,7 +16,6 @@ NO_ROOM = 0
 NO_HOST = ""
 """Stands for a host that is missing or no text; no address has it."""
 HOST_LENGTH_MAX = 255
-PORT_MAX = 65_535
 RANKS_MAX = 4096
 """Of one data-parallel rank of a prefiller: SGLang lists them all."""
 SEEN_LENGTH_MAX = 80
@@ -35,7 +36,7 @@ def address_fault(bootstrap_addr: object) -> str:
             f"bootstrap_host and bootstrap_port are {_seen(bootstrap_addr)}, expected the prefiller's host, of at most"
             f" {HOST_LENGTH_MAX} letters, digits and '.-_:[]%', and its port: send those of its bootstrap server"
         )
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= PORT_MAX):
+    if not port_of(port):
         return (
             f"bootstrap_port in {_seen(bootstrap_addr)} is {_seen(port)}, expected an integer from 1 to {PORT_MAX}:"
             " send the prefiller's --disaggregation-bootstrap-port"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PORT_MAX = 65_535
+from kv_connector.configuration.host_addresses import bare, port_of
+
 HOST_LENGTH_MAX = 255
 MESSENGERS_MAX = 1024
 
@@ -47,7 +48,5 @@ def is_host(text: str) -> bool:
 
 def _read_one(text: str) -> Address | None:
     host, _, port = text.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not is_host(host) or not (port.isascii() and port.isdigit() and len(port) <= 5):
-        return None
-    return Address(host, int(port)) if 0 < int(port) <= PORT_MAX else None
+    number = port_of(port)
+    return Address(bare(host), number) if number and is_host(bare(host)) else None
