@@ -7,10 +7,12 @@ import io.kvmessenger.messenger.KvCache;
 import io.kvmessenger.messenger.ServedSubject;
 import io.kvmessenger.messenger.SubjectPorts;
 import io.kvmessenger.messenger.decode.Decoder;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.HeldCounts;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
@@ -66,7 +68,7 @@ final class KvEngine implements EngineSubject {
                         request.pageChecksum()),
                 ports.sessions(),
                 ports.limits(),
-                new KvCache.Ports(
+                new KvPorts(
                         transfer,
                         new KvEvents(ports.events(), ports.tally(), request.timelines(), ports.clock()),
                         intake,
@@ -75,6 +77,7 @@ final class KvEngine implements EngineSubject {
                                 request.layerCounterLag(),
                                 request.geometry().ranks().getFirst().layers().size()),
                         ports.tally(),
+                        new History(),
                         ports.clock(),
                         ports.random()));
     }

@@ -12,10 +12,12 @@ import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.KvCache;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.decode.Decoder;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
@@ -79,12 +81,13 @@ final class MessengerAgentTest {
                     geometry(), List.of(new RankMemory(List.of(port(Region.class)))), List.of(), ChecksumMode.OFF),
             sessions,
             LIMITS,
-            new KvCache.Ports(
+            new KvPorts(
                     transfer,
                     port(EngineEvents.class),
                     port(EngineIntake.class),
                     port(LayerProgress.class),
                     port(Tally.class),
+                    new History(),
                     now::get,
                     new SplittableRandom(1)));
     private final Messenger messenger =

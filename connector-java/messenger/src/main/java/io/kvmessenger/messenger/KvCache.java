@@ -5,12 +5,11 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.decode.Decoder;
 import io.kvmessenger.messenger.kv.KvDescription;
 import io.kvmessenger.messenger.kv.KvFrameRules;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
-import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.HeldCounts;
 import io.kvmessenger.messenger.port.History;
-import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.NanoClock;
@@ -25,11 +24,9 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.Peer;
-import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
-import java.util.random.RandomGenerator;
 
 /**
  * The KV cache as the subject of a messenger: an engine's commands, and the frames and completions that belong to them.
@@ -48,7 +45,7 @@ public final class KvCache implements ServedSubject {
     private final Prefiller prefiller;
     private final Decoder decoder;
     private final LayerWriter writer;
-    private final History history = new History();
+    private final History history;
     private final CompletionHandler completions = new Completions();
     private final List<Duty> duties;
     /** Why no KV can move any more; empty while the transfer engine works. */
@@ -56,38 +53,21 @@ public final class KvCache implements ServedSubject {
     /** Whether a command has arrived since the gauges were last published. */
     private boolean changed = true;
 
-    /** The ports through which the cache reaches its engine, the transfer engine and the clock. */
-    public record Ports(
-            TransferEngine transfer,
-            EngineEvents engine,
-            EngineIntake intake,
-            LayerProgress progress,
-            Tally tally,
-            NanoClock clock,
-            RandomGenerator random) {
-        private Decoder.Ports ofDecoder(History history) {
-            return new Decoder.Ports(transfer, engine, tally, history, clock);
-        }
-
-        private Prefiller.Ports ofPrefiller(History history) {
-            return new Prefiller.Ports(transfer, engine, intake, progress, tally, history, clock, random);
-        }
-    }
-
     /**
      * @param memory what peers write to; as a prefiller, this side sends the checksums that the decoder's grant asks
      *     for, whatever its own mode is
      * @param sessions of the messenger that is to carry the cache
      */
-    public KvCache(Decoder.Cache memory, Sessions sessions, ProtocolLimits limits, Ports ports) {
+    public KvCache(Decoder.Cache memory, Sessions sessions, ProtocolLimits limits, KvPorts ports) {
         this.geometry = memory.geometry();
         this.engine = ports.engine();
         this.tally = ports.tally();
+        this.history = ports.history();
         this.clock = ports.clock();
         this.sessions = sessions;
         this.writer = new LayerWriter(geometry, memory.memory(), memory.context(), ports.transfer());
-        this.prefiller = new Prefiller(geometry, sessions, writer, ports.ofPrefiller(history), limits);
-        this.decoder = new Decoder(memory, sessions, ports.ofDecoder(history), limits);
+        this.prefiller = new Prefiller(geometry, sessions, writer, ports, limits);
+        this.decoder = new Decoder(memory, sessions, ports, limits);
         this.duties = List.of(prefiller::tick, decoder::tick);
     }
 
@@ -142,19 +122,11 @@ public final class KvCache implements ServedSubject {
     /** Whether the command needs no further handling: it requires the transfer engine, which has ended. */
     private boolean answeredByTheDead(EngineCommand command) {
         switch (command) {
-            case EngineCommand.StepEnded ended -> {
-                return false;
-            }
-            case EngineCommand.StepFailed failed -> {
-                return false;
-            }
-            case EngineCommand.PrefillEnded ended -> {
-                return false;
-            }
-            case EngineCommand.Preempt preempt -> {
-                return false;
-            }
-            case EngineCommand.Abandon abandon -> {
+            case EngineCommand.StepEnded _,
+                    EngineCommand.StepFailed _,
+                    EngineCommand.PrefillEnded _,
+                    EngineCommand.Preempt _,
+                    EngineCommand.Abandon _ -> {
                 return false;
             }
             case EngineCommand.Fetch fetch -> engine.failed(fetch.request(), death);

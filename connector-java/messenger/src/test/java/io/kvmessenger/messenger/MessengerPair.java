@@ -4,12 +4,14 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.decode.Decoder;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.FetchTimeline;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
@@ -96,7 +98,7 @@ abstract class MessengerPair {
                             checksumMode),
                     sessions,
                     limits,
-                    new KvCache.Ports(transfer, this, this, progress, tally, () -> nowNs, random));
+                    new KvPorts(transfer, this, this, progress, tally, new History(), () -> nowNs, random));
             messenger = new Messenger(sessions, cache, new Messenger.Ports(transfer, tally, warnings, () -> nowNs));
         }
 

@@ -2,6 +2,7 @@ package io.kvmessenger.messenger.decode;
 
 import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.kv.KvSession;
 import io.kvmessenger.messenger.pages.GrantedRanges;
 import io.kvmessenger.messenger.port.ChecksumMode;
@@ -10,10 +11,8 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.FetchFailure;
-import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState.FetchRow;
-import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.Tally;
@@ -69,9 +68,6 @@ public final class Decoder {
     private final Fetches fetches = new Fetches();
     private final Map<Integer, PrefillerSession> byAdmission = new HashMap<>();
 
-    /** The ports that the receiving side uses. */
-    public record Ports(TransferEngine transfer, EngineEvents engine, Tally tally, History history, NanoClock clock) {}
-
     /**
      * The memory that prefillers write to.
      *
@@ -81,7 +77,7 @@ public final class Decoder {
     public record Cache(
             KvGeometry geometry, List<RankMemory> memory, List<ContextRow> context, ChecksumMode checksumMode) {}
 
-    public Decoder(Cache cache, Sessions sessions, Ports ports, ProtocolLimits limits) {
+    public Decoder(Cache cache, Sessions sessions, KvPorts ports, ProtocolLimits limits) {
         this.geometry = cache.geometry();
         this.coverage = new SourceCoverage(geometry);
         this.context = cache.context().stream().map(PeerContextRow::of).toList();

@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.kv.Isolation;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.History;
@@ -47,7 +48,7 @@ final class FetchEnds {
             Sessions sessions,
             OpenVerdicts verdicts,
             Decoder.Cache cache,
-            Decoder.Ports ports,
+            KvPorts ports,
             ProtocolLimits limits) {
         this.fetches = fetches;
         this.grants = grants;

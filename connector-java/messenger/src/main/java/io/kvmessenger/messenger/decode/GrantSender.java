@@ -2,6 +2,7 @@ package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.kv.EngineRanks;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
@@ -40,7 +41,7 @@ final class GrantSender {
             SourceCoverage coverage,
             PrefillerLinks links,
             Sessions sessions,
-            Decoder.Ports ports,
+            KvPorts ports,
             ProtocolLimits limits) {
         this.geometry = cache.geometry();
         this.fetches = fetches;

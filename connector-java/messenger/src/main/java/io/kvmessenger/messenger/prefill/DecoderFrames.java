@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
@@ -56,7 +57,7 @@ final class DecoderFrames {
             Replies replies,
             LayerWriter writer,
             PrefillEnds ends,
-            Prefiller.Ports ports) {
+            KvPorts ports) {
         this.meetings = meetings;
         this.fences = fences;
         this.deliveries = deliveries;

@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
@@ -36,7 +37,7 @@ final class Deliveries {
             LayerWriter writer,
             Sessions sessions,
             Replies replies,
-            Prefiller.Ports ports,
+            KvPorts ports,
             ProtocolLimits limits,
             PrefillEnds ends) {
         this.writer = writer;

@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
@@ -20,7 +21,7 @@ final class PrefillEnds {
     private final History history;
     private final NanoClock clock;
 
-    PrefillEnds(Meetings meetings, Fences fences, Prefiller.Ports ports) {
+    PrefillEnds(Meetings meetings, Fences fences, KvPorts ports) {
         this.meetings = meetings;
         this.fences = fences;
         this.engine = ports.engine();

@@ -3,13 +3,12 @@ package io.kvmessenger.messenger.prefill;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.messenger.kv.Isolation;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.kv.KvSession;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineEvents;
-import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.EngineLog;
-import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState.GrantRow;
@@ -25,7 +24,6 @@ import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import java.util.List;
-import java.util.random.RandomGenerator;
 
 /**
  * The sending side: matches prompts with grants, tells {@link Deliveries} what the forward pass has completed, and
@@ -57,18 +55,7 @@ public final class Prefiller {
     private final NanoClock clock;
     private final AttachedDecoders decoders;
 
-    /** The ports that the sending side uses. */
-    public record Ports(
-            TransferEngine transfer,
-            EngineEvents engine,
-            EngineIntake intake,
-            LayerProgress progress,
-            Tally tally,
-            History history,
-            NanoClock clock,
-            RandomGenerator random) {}
-
-    public Prefiller(KvGeometry geometry, Sessions sessions, LayerWriter writer, Ports ports, ProtocolLimits limits) {
+    public Prefiller(KvGeometry geometry, Sessions sessions, LayerWriter writer, KvPorts ports, ProtocolLimits limits) {
         this.transfer = ports.transfer();
         this.sessions = sessions;
         this.engine = ports.engine();

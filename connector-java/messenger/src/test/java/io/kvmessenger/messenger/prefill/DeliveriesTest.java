@@ -13,6 +13,7 @@ import io.kvmessenger.messenger.CountingTally;
 import io.kvmessenger.messenger.RecordingTransferEngine;
 import io.kvmessenger.messenger.SilentEngine;
 import io.kvmessenger.messenger.Wire;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.History;
@@ -63,7 +64,7 @@ class DeliveriesTest {
 
     private Deliveries deliveries() {
         ProtocolLimits limits = new ProtocolLimits(1, 1, 1, 1, 1);
-        Prefiller.Ports ports = new Prefiller.Ports(
+        KvPorts ports = new KvPorts(
                 transfer,
                 new SilentEngine(),
                 null,

@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.KvCache;
+import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.LayerProgress;
@@ -37,7 +37,7 @@ final class MutatedPorts {
         this.failing = new MutatedEvents.FailWithLink(events);
     }
 
-    KvCache.Ports wrap(KvCache.Ports ports, ComputedLayers layers) {
+    KvPorts wrap(KvPorts ports, ComputedLayers layers) {
         TransferEngine transfer = switch (mutation) {
             case EXPECTATION_OFF_BY_ONE -> new ExpectingLess(ports.transfer(), 1);
             case CONTEXT_NOT_EXPECTED -> new ExpectingLess(ports.transfer(), context.size());
@@ -52,7 +52,7 @@ final class MutatedPorts {
             case ALLOWANCE_UNCHECKED -> new WritingOn(ports.transfer());
             default -> ports.transfer();
         };
-        return new KvCache.Ports(
+        return new KvPorts(
                 transfer,
                 switch (mutation) {
                     case FREE_ON_CANCEL -> events;
@@ -64,6 +64,7 @@ final class MutatedPorts {
                 ports.intake(),
                 mutated(ports.progress(), layers),
                 mutation == Mutation.VERDICT_BEFORE_PROOF ? failing.tally(ports.tally()) : ports.tally(),
+                ports.history(),
                 ports.clock(),
                 ports.random());
     }

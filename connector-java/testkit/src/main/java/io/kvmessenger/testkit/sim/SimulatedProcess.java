@@ -4,6 +4,8 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.KvCache;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.decode.Decoder;
+import io.kvmessenger.messenger.kv.KvPorts;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.messenger.session.PeerWarnings;
@@ -58,15 +60,16 @@ final class SimulatedProcess extends Incarnation {
                 contextRegions,
                 pool.context().kinds());
         node.hearCommandsAs(mutated::heard);
-        KvCache.Ports ports = new KvCache.Ports(
+        KvPorts ports = new KvPorts(
                 transfer,
                 engine.events(),
                 engine.intake(),
                 engine.progress(),
                 new ReportingTally(node.process(), listener),
+                new History(),
                 node::nowNs,
                 random.split());
-        KvCache.Ports faulty = mutated.wrap(ports, ComputedLayers.of(geometry));
+        KvPorts faulty = mutated.wrap(ports, ComputedLayers.of(geometry));
         PeerWarnings warnings = new PeerWarnings(faulty.engine(), faulty.clock());
         Sessions sessions = sessions(world, node, failing, faulty, warnings);
         cache = new KvCache(
@@ -82,7 +85,7 @@ final class SimulatedProcess extends Incarnation {
     }
 
     private static Sessions sessions(
-            Simulation world, SimulatedNode node, FailingPorts failing, KvCache.Ports ports, PeerWarnings warnings) {
+            Simulation world, SimulatedNode node, FailingPorts failing, KvPorts ports, PeerWarnings warnings) {
         Scenario scenario = world.scenario();
         String secret = world.mutation().changesFrames() ? "" : scenario.secret();
         return new Sessions(
