@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
+import java_blocks
 import python_declarations
 
 FILE_LINES_MAX = 500
@@ -48,18 +49,9 @@ PLAIN = [
 
 NAMES_THE_WORDS = ("docs/glossary.md",)  # and what it says in their place
 
-# Strings, characters and comments of Java, so that a brace inside one does not count.
-JAVA_OPAQUE = re.compile(
-    r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|//[^\n]*|/\*.*?\*/', re.DOTALL
-)
-JAVA_TYPE = re.compile(r"\b(?:class|interface|enum|record)\b|@interface\b")
-JAVA_CONTROL = re.compile(r"^(?:if|for|while|switch|try|catch|finally|else|do|synchronized|return|new|throw)\b")
-
 # A program reports, sends or is given something; it says nothing.
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 NO_SPEECH = "say 'report', 'send', 'notify' or 'given' in names"
-SPEECH_NAME = re.compile(
-    r"\b(?:(?:tell|told|said)(?:[A-Z]\w*)?|(?:Tell|Told|Said)[A-Z]\w*|[a-z]\w*(?:Tell|Told|Said)(?:[A-Z]\w*)?)\b"
-)
 
 # Clients that obey the user's environment: http_proxy and its like, .netrc.
 WHEEL = "python/kv_connector/"
@@ -87,34 +79,10 @@ def python_method_length(path: PurePosixPath, text: str) -> Iterator[str]:
 
 
 def java_method_length(path: PurePosixPath, text: str) -> Iterator[str]:
-    """A method is a pair of braces inside a type whose head has parentheses: found by matching, no parser needed."""
-    if path.suffix != ".java":
-        return
-    bare = JAVA_OPAQUE.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
-    blocks: list[tuple[str, str, int]] = []  # kind, head and first line of each open block
-    head_start = 0
-    for at, character in enumerate(bare):
-        if character == "{":
-            head = " ".join(bare[head_start:at].split())
-            inside = blocks[-1][0] if blocks else "file"
-            first = bare.count("\n", 0, at) + 1 - bare[head_start:at].strip().count("\n")
-            blocks.append((kind_of(head, inside), head, first))
-        elif character == "}" and blocks:
-            kind, head, first = blocks.pop()
-            if kind == "method":
-                name = head.partition("(")[0].split()[-1]
-                yield from too_long(path, name, first, bare.count("\n", 0, at) + 1 - first + 1)
-        if character in "{};":
-            head_start = at + 1
-
-
-def kind_of(head: str, inside: str) -> str:
-    before_parentheses = head.partition("(")[0]
-    if JAVA_TYPE.search(before_parentheses):
-        return "type"
-    if inside == "type" and "(" in head and "=" not in before_parentheses and not JAVA_CONTROL.match(head):
-        return "method"
-    return "other"
+    if path.suffix == ".java":
+        for block in java_blocks.blocks(text):
+            if block.kind == "method":
+                yield from too_long(path, block.name, block.first_line, block.last_line - block.first_line + 1)
 
 
 def too_long(path: PurePosixPath, name: str, line: int, length: int) -> Iterator[str]:
@@ -203,8 +171,9 @@ def plain_words(path: PurePosixPath, text: str) -> Iterator[str]:
 
 def no_speech(path: PurePosixPath, text: str) -> Iterator[str]:
     if path.suffix == ".java" and "/src/main/" in str(path):
-        code = JAVA_OPAQUE.sub(lambda opaque: "\n" * opaque.group().count("\n"), text)
-        yield from matches(path, code, SPEECH_NAME, NO_SPEECH)
+        for number, code in enumerate(java_blocks.without_opaque(text).splitlines(), 1):
+            for name in filter(python_declarations.has_speech, IDENTIFIER.findall(code)):
+                yield f"{path}:{number} '{name}': {NO_SPEECH}"
     if path.suffix == ".py":
         if python_declarations.has_speech(path.stem):
             yield f"{path}: {NO_SPEECH}"

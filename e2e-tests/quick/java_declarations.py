@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from java_blocks import blocks
+
 COMMENT: Final = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 TEXT: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 WORD: Final = re.compile(r"[A-Za-z_]\w*")
@@ -19,13 +21,19 @@ MODIFIERS: Final = r"(?:(?:public|protected|private|static|final|abstract|defaul
 TYPE: Final = re.compile(rf"\s*{MODIFIERS}(?:class|record|interface|enum)\s+(\w+)")
 MEMBER: Final = re.compile(rf"\s*{MODIFIERS}(?:<[^>]+>\s+)?(\w[\w.<>\[\],? ]*?)\s+(\w+)\s*[(=;]")
 NO_TYPES: Final = frozenset({"return", "new", "throw", "else", "case", "yield", "assert", "import", "package"})
-BOOLEAN_STATE: Final = re.compile(r"^    (?:private )?(?:volatile )?boolean \w+(?: = \w+)?;", re.MULTILINE)
+RECORD: Final = re.compile(r"\brecord\s+\w+(?:<[^(]*>)?\s*\((?P<components>[^{]*?)\)\s*(?:implements\s[^{]*)?\{")
+GENERIC: Final = re.compile(r"<[^()]*?>+(?=\s|\.|\[)|@\w+\([^)]*\)")
+COMPONENT: Final = re.compile(r"(\w+)\s*(?:,|\Z)")
+BOOLEAN_STATE: Final = re.compile(
+    r"(?:@\w+(?:\([^)]*\))? )*(?:(?:public|protected|private|static|volatile) )*boolean (?P<names>\w+(?: =.*|,.+)?)"
+)
+PARENTHESES: Final = re.compile(r"(?<==)[^()]*\(.*\)")
 BOOLEANS_MAX: Final = 2
 """More of them have states together that no reader can list: an enum has."""
 
 
 def declared(text: str) -> Iterator[str]:
-    """Names of types, methods, constants and fields, but of methods that override others."""
+    """Names of types, methods, constants, fields and components, but of methods that override others."""
     overrides = False
     for line in TEXT.sub('""', text).splitlines():
         kind = TYPE.match(line)
@@ -36,6 +44,8 @@ def declared(text: str) -> Iterator[str]:
             yield member.group(2)
         if line.strip():
             overrides = "@Override" in line
+    for record in RECORD.finditer(text):
+        yield from COMPONENT.findall(GENERIC.sub("", record.group("components")))
 
 
 def unused(production: Mapping[PurePosixPath, str]) -> list[str]:
@@ -48,7 +58,12 @@ def unused(production: Mapping[PurePosixPath, str]) -> list[str]:
 
 def boolean_states(production: Mapping[PurePosixPath, str]) -> dict[str, int]:
     """The number of mutable boolean fields of each class that has too many."""
-    counts = {path.stem: len(BOOLEAN_STATE.findall(text)) for path, text in production.items()}
+    java = (text for path, text in production.items() if path.suffix == ".java" and "boolean" in text)
+    fields = (block for text in java for block in blocks(text) if block.kind == "field")
+    counts: Counter[str] = Counter()
+    for field in fields:
+        state = BOOLEAN_STATE.fullmatch(PARENTHESES.sub("", field.head))
+        counts[field.name] += state["names"].count(",") + 1 if state else 0
     return {name: count for name, count in counts.items() if count > BOOLEANS_MAX}
 
 

@@ -74,6 +74,21 @@ def test_class_named_by_no_role_is_found() -> None:
     assert list(RULES["names say something"](PurePosixPath("A.java"), "public final class PageManager {}"))
 
 
+@pytest.mark.parametrize("head", ["record Sent(int count)", "public class Sent"])
+def test_constructor_of_any_kind_is_a_method(head: str) -> None:
+    kind = "" if head.startswith("record") else "()"
+    text = f"{head} {{\n    Sent{kind} {{\n" + "        run();\n" * 59 + "    }\n}\n"
+    rule = RULES["java methods are short"]
+    assert len(list(rule(PurePosixPath("Sent.java"), text))) == 1
+    assert list(rule(PurePosixPath("Sent.java"), text.replace("        run();\n", "", 1))) == []
+
+
+@pytest.mark.parametrize("name", ["tellAll", "isTold", "Told", "PeerTold", "BYTES_SAID", "telling", "tells"])
+def test_each_java_name_that_speaks_is_found(name: str) -> None:
+    text = f"class A {{\n    int {name};\n}}\n"
+    assert len(list(RULES["names do not speak"](PurePosixPath("a/src/main/A.java"), text))) == 1
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -6,6 +6,7 @@ import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+import pytest
 from java_declarations import boolean_states, production_of, unused
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -22,6 +23,9 @@ USED_ELSEWHERE: Final = {
     "PeerChannel.LAST_KIND": "a test asks each kind of record",
     "Sharding.ALONE": "tests of engines of one rank",
     "TransferPlan.piecesOfLayer": "tests compare a plan with the pages that each piece has",
+    "TransferPlan.source*": "components of a map's key",
+    "TransferPlan.target*": "the same",
+    "MessengerState.*": "a page of JSON, written from its components",
     "LastTokenRule.*": "the rule itself, as Python has it: one file of cases is tried with both",
     "KvPerfOptions.G": "a unit, read by its name",
     "WritePair.formGroup": "tests of the benchmark",
@@ -43,6 +47,8 @@ BOOLEAN_STATES: Final = {
     "Dialer": 3,
     "PeerDomain": 3,
     "Fetch": 3,
+    "Link": 3,
+    "Holder": 3,
 }
 """Those from before the rule, with the number that none may exceed: they go when paths have states of their own."""
 
@@ -71,12 +77,34 @@ def test_finds_what_only_its_declaration_names() -> None:
             int get() { return used; }
             @Override
             public String toString() { return "it"; }
+            record Row(Map<String, List<Integer>> rows, @Name("b") int count) implements Bounded {}
         }"""
-    assert unused({PurePosixPath("A.java"): text}) == ["A.A", "A.UNUSED", "A.get"]
-    assert unused({PurePosixPath("A.java"): text, PurePosixPath("b.py"): "A().get(UNUSED)"}) == []
+    assert unused({PurePosixPath("A.java"): text}) == ["A.A", "A.Row", "A.UNUSED", "A.count", "A.get", "A.rows"]
+    assert unused({PurePosixPath("A.java"): text, PurePosixPath("b.py"): "A().get(UNUSED, Row(rows, count))"}) == []
 
 
-def test_counts_fields_that_are_states() -> None:
-    fields = "".join(f"    private boolean is{i};\n" for i in range(3))
-    assert boolean_states({PurePosixPath("A.java"): "class A {\n" + fields + "}"}) == {"A": 3}
-    assert boolean_states({PurePosixPath("A.java"): "class A {\n    final boolean a;\n    boolean b;\n}"}) == {}
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "private boolean a;\n    private volatile boolean b;\n    boolean c = true;",
+        "boolean a, b, c;",
+        "public boolean a; protected boolean b; private static boolean c;",
+        'boolean a = !other; boolean b = reads("x", 1); @Guarded("lock") private boolean c;',
+    ],
+)
+@pytest.mark.parametrize("type_of", ["class A {{ {} }}", "interface B {{ class A {{ void go() {{}} {} }} }}"])
+def test_counts_fields_that_are_states(type_of: str, fields: str) -> None:
+    assert boolean_states({PurePosixPath("B.java"): type_of.format(fields)}) == {"A": 3}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        "final boolean a; private static final boolean B = true; boolean c;",
+        "boolean a(); boolean b(int count); boolean c() { return true; }",
+        "void go() { boolean a = true; boolean b; boolean c = a; }",
+        'boolean[] a; List<boolean[]> b; String c = "boolean d;"; // boolean e;',
+    ],
+)
+def test_counts_nothing_else(members: str) -> None:
+    assert boolean_states({PurePosixPath("A.java"): f"class A {{ {members} }}"}) == {}

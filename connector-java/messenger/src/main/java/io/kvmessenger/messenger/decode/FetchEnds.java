@@ -238,7 +238,7 @@ final class FetchEnds {
 
     /** A preempted prompt is all here: its next attempt need not wait for a grant, unless another fetch of it does. */
     private void declineNextAttempt(PrefillerSession session, TransferKey transfer) {
-        boolean mayBeSeveral = transfer.tellsPrompt() && contextless; // then each request needs an answer of its own
+        boolean mayBeSeveral = transfer.hasDigest() && contextless; // then each request needs an answer of its own
         if (mayBeSeveral
                 || fetches.sourcesAt(session).stream().noneMatch(source -> source.isOf(transfer) && !source.over())) {
             links.decline(session, transfer);

@@ -8,7 +8,7 @@ package io.kvmessenger.messenger.port;
  */
 public record TransferKey(String id, String digest) {
     /** Whether it has a digest, and so identifies its prompt. */
-    public boolean tellsPrompt() {
+    public boolean hasDigest() {
         return !digest.isEmpty();
     }
 

@@ -62,7 +62,7 @@ final class Meeting implements Due {
 
     /** Whether several requests of this transfer may be sent concurrently, each to whichever decoder asks next. */
     boolean mayBeSeveral(TransferKey transfer) {
-        return transfer.tellsPrompt() && !contextFollows;
+        return transfer.hasDigest() && !contextFollows;
     }
 
     // ---- prefills

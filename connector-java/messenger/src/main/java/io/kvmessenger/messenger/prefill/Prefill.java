@@ -204,7 +204,7 @@ final class Prefill implements Due {
             return "has a prompt of " + chunk.promptTokens() + " tokens, expected "
                     + (promptTokens > 0 ? promptTokens + " as before" : "at least one");
         }
-        if (transfer.tellsPrompt() && !chunk.promptDigest().equals(transfer.digest())) {
+        if (transfer.hasDigest() && !chunk.promptDigest().equals(transfer.digest())) {
             return "has another prompt digest than before, expected the digest of one prompt";
         }
         if (chunk.cachedTokens() > chunk.endToken()
@@ -231,7 +231,7 @@ final class Prefill implements Due {
     /** Takes over the prompt's data from a chunk that fits. */
     void take(EngineCommand.Chunk chunk) {
         promptTokens = chunk.promptTokens();
-        if (!transfer.tellsPrompt()) {
+        if (!transfer.hasDigest()) {
             transfer = chunk.transfer();
         }
         settledTokens = Math.max(settledTokens, chunk.cachedTokens());
@@ -309,7 +309,7 @@ final class Prefill implements Due {
             return "the prompt has " + promptTokens + " tokens at the prefiller and " + grant.promptTokens()
                     + " at the decoder: both must tokenise alike";
         }
-        boolean reported = promptTokens > 0 || transfer.tellsPrompt();
+        boolean reported = promptTokens > 0 || transfer.hasDigest();
         if (reported && !grant.transfer().equals(transfer)) {
             return "transfer " + transfer.id()
                     + " names another prompt at the prefiller than at the decoder (their digests"

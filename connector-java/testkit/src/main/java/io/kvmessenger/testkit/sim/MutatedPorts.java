@@ -58,7 +58,7 @@ final class MutatedPorts {
                     case FREE_ON_CANCEL -> events;
                     case VERDICT_BEFORE_PROOF -> failing;
                     case QUARANTINE_SKIPPED -> new MutatedEvents.WithoutQuarantine(ports.engine());
-                    case GRANT_NOT_TOLD -> new MutatedEvents.WithoutGrants(ports.engine());
+                    case GRANT_NOT_REPORTED -> new MutatedEvents.WithoutGrants(ports.engine());
                     default -> ports.engine();
                 },
                 ports.intake(),
@@ -74,7 +74,7 @@ final class MutatedPorts {
             case COUNTER_READ_EARLY -> new MutatedProgress.ReadingEarly(progress, layers.count());
             case COUNTER_LAG_LOST ->
                 layers.counterLag() > 0 ? new MutatedProgress.ReadingEarly(progress, layers.count()) : progress;
-            case STEP_OVER_WHEN_TOLD -> new MutatedProgress.OverWhenReported(progress, layers.count());
+            case STEP_OVER_WHEN_REPORTED -> new MutatedProgress.OverWhenReported(progress, layers.count());
             case STEP_BASE_FORGOTTEN -> new MutatedProgress.ForgettingBases(progress);
             default -> progress;
         };

@@ -21,7 +21,7 @@ public enum Mutation {
     /** A layer is taken as readable when the first rank has it, and the others do not. */
     COUNTER_LAG_LOST,
     /** A pass counts as over as soon as it is queued to its end. */
-    STEP_OVER_WHEN_TOLD,
+    STEP_OVER_WHEN_REPORTED,
     /** A step that begins while another is in flight is counted from the start of the other one. */
     STEP_BASE_FORGOTTEN,
     /** A device does not count the end of a pass: with all hooked layers counted it is taken as over. */
@@ -31,7 +31,7 @@ public enum Mutation {
     /** A page in the engine's prefix cache counts as written. */
     COMMITTED_TAKEN_AS_WRITTEN,
     /** A pass that is to be reported after its end is reported at its beginning. */
-    COMPUTED_TOLD_EARLY,
+    COMPUTED_REPORTED_EARLY,
     /** A group's pages are reported in place of another's. */
     GROUPS_MIXED,
     /** Silence is never acted on. */
@@ -99,7 +99,7 @@ public enum Mutation {
     /** A path is never given up, however long it reports nothing about its posts. */
     SILENCE_BORNE(Weather.QUIET),
     /** An engine that waits for grants does not receive them. */
-    GRANT_NOT_TOLD,
+    GRANT_NOT_REPORTED,
     /** Of several writes whose checksums come at once, the pages of the last are not compared. */
     COMPARISON_LEFT_OUT,
     /** The same, only of a transfer that the decoder has granted before. */

@@ -298,7 +298,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         device.queue(pass);
         if (pass.reported()) {
             node.command(new EngineCommand.Step(pass.step, pass.counterStart, List.copyOf(pass.chunks)));
-        } else if (mutation == Mutation.COMPUTED_TOLD_EARLY) {
+        } else if (mutation == Mutation.COMPUTED_REPORTED_EARLY) {
             reportAfterwards(pass);
         }
         if (device.runsBehind()) {
