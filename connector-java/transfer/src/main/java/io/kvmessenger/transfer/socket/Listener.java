@@ -79,7 +79,7 @@ public final class Listener {
     }
 
     private void accept(long nowNs) {
-        if (pending.size() == PENDING_MAX && !makeRoom(nowNs)) {
+        if (pending.size() == PENDING_MAX && !endOldest(nowNs, CROWDED_LIMIT_NS)) {
             full = true;
             watch();
             return;
@@ -107,11 +107,6 @@ public final class Listener {
         }
         pending.add(connection);
         connection.ask();
-    }
-
-    /** Whether the oldest socket gives its place up: its hello is there, or late. */
-    private boolean makeRoom(long nowNs) {
-        return endOldest(nowNs, CROWDED_LIMIT_NS);
     }
 
     /** Rejects the oldest pending socket if its limit has passed and no valid hello is in its buffer. */
@@ -150,7 +145,7 @@ public final class Listener {
         while (!pending.isEmpty() && endOldest(nowNs, HELLO_LIMIT_NS)) {
             work++;
         }
-        if (full && makeRoom(nowNs)) {
+        if (full && endOldest(nowNs, CROWDED_LIMIT_NS)) {
             work++;
         }
         return work;
