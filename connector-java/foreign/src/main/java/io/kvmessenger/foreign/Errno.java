@@ -27,6 +27,18 @@ public final class Errno {
 
     private Errno() {}
 
+    /**
+     * Returns the result of a call that is refused only for lack of resources.
+     *
+     * @throws IllegalStateException when it is an error
+     */
+    public static long require(String call, long result) {
+        if (result < 0) {
+            throw new IllegalStateException(call + " failed with " + name((int) -result));
+        }
+        return result;
+    }
+
     /** Name for a message: the symbol if this class has one, the number otherwise. */
     public static String name(int errno) {
         return switch (errno) {

@@ -17,6 +17,9 @@ public final class ForeignMemory {
     @SuppressWarnings("restricted")
     private static final MemorySegment EVERYTHING = MemorySegment.NULL.reinterpret(Long.MAX_VALUE);
 
+    /** The same seals as on an engine's KV memory, which the Python side creates. */
+    private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
+
     /** The CPU's page size. */
     public static final long PAGE_BYTES = pageBytes();
 
@@ -72,5 +75,26 @@ public final class ForeignMemory {
     @SuppressWarnings("restricted")
     public static MemorySegment at(long address, long lengthBytes, Arena arena) {
         return at(address, lengthBytes).reinterpret(arena, null);
+    }
+
+    /**
+     * Creates a memfd that cannot shrink under the processes that map it, which would die of SIGBUS; the descriptor is
+     * the caller's.
+     *
+     * @throws IllegalStateException when the operating system refuses
+     */
+    public static int createFile(LibC libC, String name, long lengthBytes) {
+        try (Arena arena = Arena.ofConfined()) {
+            int fd = libC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
+            Errno.require("memfd_create", fd);
+            try {
+                Errno.require("ftruncate", libC.ftruncate(fd, lengthBytes));
+                Errno.require("fcntl", libC.fcntl(fd, MemoryApi.F_ADD_SEALS, SEALS));
+            } catch (IllegalStateException e) {
+                libC.close(fd);
+                throw e;
+            }
+            return fd;
+        }
     }
 }

@@ -5,7 +5,6 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
-import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -14,9 +13,6 @@ import java.lang.foreign.MemorySegment;
  * <p>Allocated and closed by any one thread; the memory is usable from all. It does not register itself.
  */
 public final class HostMemory implements AutoCloseable {
-    /** The same seals as on an engine's KV memory, which the Python side creates. */
-    private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
-
     private final LibC libC;
     private final MemorySegment memory;
     private final int memfd;
@@ -34,17 +30,10 @@ public final class HostMemory implements AutoCloseable {
      */
     public static HostMemory allocate(String name, long lengthBytes) {
         LibC libC = new FfmLibC();
-        int memfd;
-        try (Arena arena = Arena.ofConfined()) {
-            memfd = libC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
-        }
-        requireDone("memfd_create", memfd);
-        requireDone("ftruncate", libC.ftruncate(memfd, lengthBytes));
-        // A peer that maps memory which then shrinks would die of SIGBUS.
-        requireDone("fcntl", libC.fcntl(memfd, MemoryApi.F_ADD_SEALS, SEALS));
+        int memfd = ForeignMemory.createFile(libC, name, lengthBytes);
         long address =
                 libC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, memfd, 0);
-        requireDone("mmap", address);
+        Errno.require("mmap", address);
         return new HostMemory(libC, ForeignMemory.at(address, lengthBytes), memfd);
     }
 
@@ -68,14 +57,8 @@ public final class HostMemory implements AutoCloseable {
     public void close() {
         if (!closed) {
             closed = true;
-            requireDone("munmap", libC.munmap(memory.address(), memory.byteSize()));
-            requireDone("close", libC.close(memfd));
-        }
-    }
-
-    private static void requireDone(String call, long result) {
-        if (result < 0) {
-            throw new IllegalStateException(call + " failed with " + Errno.name((int) -result));
+            Errno.require("munmap", libC.munmap(memory.address(), memory.byteSize()));
+            Errno.require("close", libC.close(memfd));
         }
     }
 }

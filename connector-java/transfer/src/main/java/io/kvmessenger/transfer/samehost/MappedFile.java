@@ -11,8 +11,6 @@ import java.util.BitSet;
 
 /** A shared mapping of a memfd, this engine's or a peer's. Worker only; after {@link #close} an access throws. */
 public final class MappedFile {
-    private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
-
     /** Unit of mapping ahead: takes some tens of microseconds. */
     public static final long CHUNK_BYTES = 2 << 20;
     /** The smallest page size of any system, for the size of the buffer for a chunk's residency. */
@@ -35,26 +33,6 @@ public final class MappedFile {
     }
 
     /**
-     * Creates a memfd that cannot shrink under the processes that map it; the descriptor is the caller's.
-     *
-     * @throws IllegalStateException when the operating system refuses
-     */
-    public static int createFile(LibC libC, String name, long lengthBytes) {
-        try (Arena arena = Arena.ofConfined()) {
-            int fd = libC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
-            require("memfd_create", fd);
-            try {
-                require("ftruncate", libC.ftruncate(fd, lengthBytes));
-                require("fcntl", libC.fcntl(fd, MemoryApi.F_ADD_SEALS, SEALS));
-            } catch (IllegalStateException e) {
-                libC.close(fd);
-                throw e;
-            }
-            return fd;
-        }
-    }
-
-    /**
      * Maps the whole length; the descriptor stays the caller's.
      *
      * @throws IllegalStateException when the operating system refuses, or the file is or could become shorter: touching
@@ -71,7 +49,7 @@ public final class MappedFile {
         }
         long address =
                 libC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, fd, 0);
-        require("mmap", address);
+        Errno.require("mmap", address);
         // A child of this process cannot write there: the end of this process is the end of its writes.
         libC.madvise(address, lengthBytes, MemoryApi.MADV_DONTFORK);
         return new MappedFile(libC, address, lengthBytes);
@@ -135,11 +113,5 @@ public final class MappedFile {
     public void close() {
         arena.close();
         libC.munmap(memory.address(), memory.byteSize());
-    }
-
-    private static void require(String call, long result) {
-        if (result < 0) {
-            throw new IllegalStateException(call + " failed with " + Errno.name((int) -result));
-        }
     }
 }

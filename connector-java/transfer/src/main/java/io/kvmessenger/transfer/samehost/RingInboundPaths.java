@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.samehost;
 
+import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferFault;
@@ -58,7 +59,7 @@ public final class RingInboundPaths extends ReaderPaths {
         wakeDescriptor = loop.wakeDescriptor();
         this.regions = regions;
         this.byDevice = byDevice;
-        ringFd = MappedFile.createFile(libC, "kvm-imm-ring", ImmRing.LENGTH_BYTES);
+        ringFd = ForeignMemory.createFile(libC, "kvm-imm-ring", ImmRing.LENGTH_BYTES);
         try {
             ringFile = MappedFile.map(libC, ringFd, ImmRing.LENGTH_BYTES);
         } catch (IllegalStateException e) {

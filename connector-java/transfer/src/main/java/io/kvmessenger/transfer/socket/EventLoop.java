@@ -54,8 +54,8 @@ public final class EventLoop implements Poller {
         epoll = libC.epoll_create1(Epoll.EPOLL_CLOEXEC);
         wakeFd = libC.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
         try {
-            SocketCalls.require("epoll_create1", epoll);
-            SocketCalls.require("eventfd", wakeFd);
+            Errno.require("epoll_create1", epoll);
+            Errno.require("eventfd", wakeFd);
             control(Epoll.EPOLL_CTL_ADD, wakeFd, Epoll.EPOLLIN, WAKE);
         } catch (RuntimeException e) {
             release();
@@ -129,7 +129,7 @@ public final class EventLoop implements Poller {
         if (count == -Errno.EINTR) {
             return 0;
         }
-        SocketCalls.require("epoll_wait", count);
+        Errno.require("epoll_wait", count);
         int called = 0;
         for (int i = 0; i < count; i++) {
             long key = Epoll.data(events, i);
@@ -169,7 +169,7 @@ public final class EventLoop implements Poller {
 
     private void control(int operation, int fd, int mask, long key) {
         Epoll.set(change, 0, mask, key);
-        SocketCalls.require("epoll_ctl", libC.epoll_ctl(epoll, operation, fd, change));
+        Errno.require("epoll_ctl", libC.epoll_ctl(epoll, operation, fd, change));
     }
 
     /** Waits for a wake-up in progress, as its descriptor could be reused right after closing. */

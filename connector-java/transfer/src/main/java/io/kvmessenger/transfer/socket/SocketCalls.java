@@ -23,14 +23,6 @@ public final class SocketCalls {
         this.libC = libC;
     }
 
-    /** @throws IllegalStateException when the call failed, which happens only for lack of resources */
-    public static int require(String call, int result) {
-        if (result < 0) {
-            throw new IllegalStateException(call + " failed with " + Errno.name(-result));
-        }
-        return result;
-    }
-
     /**
      * A listening socket.
      *
@@ -39,7 +31,7 @@ public final class SocketCalls {
      * @throws IllegalArgumentException when listening there is impossible
      */
     public int listenInet(String option, InetAddress host, int port) {
-        int fd = require("socket", libC.socket(SocketAddresses.family(host), FLAGS, 0));
+        int fd = (int) Errno.require("socket", libC.socket(SocketAddresses.family(host), FLAGS, 0));
         // A fixed port is listened on again although sockets of the last process linger.
         setInt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_REUSEADDR, 1);
         try (Arena arena = Arena.ofConfined()) {
@@ -54,14 +46,14 @@ public final class SocketCalls {
     }
 
     public int listenAbstract(String name) {
-        int fd = require("socket", libC.socket(SocketApi.AF_UNIX, FLAGS, 0));
+        int fd = (int) Errno.require("socket", libC.socket(SocketApi.AF_UNIX, FLAGS, 0));
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
             int bound = libC.bind(fd, address, SocketAddresses.setAbstract(address, name));
             if (bound < 0) {
                 libC.close(fd);
             }
-            require("bind", bound);
+            Errno.require("bind", bound);
         }
         return listening(fd);
     }
@@ -79,7 +71,7 @@ public final class SocketCalls {
         if (result < 0) {
             libC.close(fd);
         }
-        require("listen", result);
+        Errno.require("listen", result);
         return fd;
     }
 
@@ -87,7 +79,7 @@ public final class SocketCalls {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
             MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketAddresses.SIZE_MAX_BYTES);
-            require("getsockname", libC.getsockname(fd, address, length));
+            Errno.require("getsockname", libC.getsockname(fd, address, length));
             return SocketAddresses.port(address);
         }
     }

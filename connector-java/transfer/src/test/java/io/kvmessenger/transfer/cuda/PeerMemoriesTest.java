@@ -5,11 +5,11 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.device.DeviceDriver;
 import io.kvmessenger.transfer.device.ExportForm;
 import io.kvmessenger.transfer.device.NoDeviceException;
-import io.kvmessenger.transfer.samehost.MappedFile;
 import io.kvmessenger.transfer.samehost.RegionRecord;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -36,7 +36,7 @@ final class PeerMemoriesTest {
         driver = DeviceDriver.open(HOME + "/libcuda.so.1");
         memories = new PeerMemories(LIB_C, driver, () -> 0);
         // What the stand-in exports is a file of whole granules.
-        fd = MappedFile.createFile(LIB_C, "part", GRANULE_BYTES);
+        fd = ForeignMemory.createFile(LIB_C, "part", GRANULE_BYTES);
     }
 
     @AfterEach

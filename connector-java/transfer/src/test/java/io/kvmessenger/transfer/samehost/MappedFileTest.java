@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.samehost;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.LibC;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
@@ -21,7 +22,7 @@ final class MappedFileTest {
 
     private static final long KIB = 1024;
 
-    private final int fd = MappedFile.createFile(LIB_C, "mapped-file-test", LENGTH_BYTES);
+    private final int fd = ForeignMemory.createFile(LIB_C, "mapped-file-test", LENGTH_BYTES);
     private final MappedFile owner = MappedFile.map(LIB_C, fd, LENGTH_BYTES);
     private final MappedFile peer = MappedFile.map(LIB_C, fd, LENGTH_BYTES);
 

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Admission;
@@ -184,7 +185,7 @@ final class ShmDomainTest {
 
     @Test
     void shouldMapWhatIsOfferedWhileThereIsNothingElseToDo() {
-        int fd = MappedFile.createFile(LIB_C, "offered", 2 * MappedFile.CHUNK_BYTES);
+        int fd = ForeignMemory.createFile(LIB_C, "offered", 2 * MappedFile.CHUNK_BYTES);
         try (Accepted writer = new Accepted().opened()) {
             assertThat(writer.paths.doWork(NOW_NS)).isZero();
             channel.say(SameHostRecord.REGION_OFFERED, new RegionRecord(3, 2 * MappedFile.CHUNK_BYTES).encode(), fd);
@@ -338,7 +339,7 @@ final class ShmDomainTest {
     /** In the words of proc(5), the mapping is not copied at a fork. */
     @Test
     void shouldKeepMappingsFromChildren() throws IOException {
-        int fd = MappedFile.createFile(LIB_C, "kvm-no-child", ImmRing.LENGTH_BYTES);
+        int fd = ForeignMemory.createFile(LIB_C, "kvm-no-child", ImmRing.LENGTH_BYTES);
         MappedFile file = MappedFile.map(LIB_C, fd, ImmRing.LENGTH_BYTES);
         List<String> lines = Files.readAllLines(Path.of("/proc/self/smaps"));
         int at = 0;
@@ -356,7 +357,7 @@ final class ShmDomainTest {
     /** A writer that a target has accepted, and what it got; the ring is the target's, as the target sees it. */
     private final class Accepted implements AutoCloseable {
         final OutboundPaths paths = attach();
-        final int ringFd = MappedFile.createFile(LIB_C, "ring", ImmRing.LENGTH_BYTES);
+        final int ringFd = ForeignMemory.createFile(LIB_C, "ring", ImmRing.LENGTH_BYTES);
         final int wakeFd = LIB_C.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
         final MappedFile ringFile = MappedFile.map(LIB_C, ringFd, ImmRing.LENGTH_BYTES);
         final ImmRing ring = new ImmRing(ringFile.memory());
@@ -376,7 +377,7 @@ final class ShmDomainTest {
         }
 
         void offer(int regionId, int chunkCount) {
-            int fd = MappedFile.createFile(LIB_C, "offered", chunkCount * MappedFile.CHUNK_BYTES);
+            int fd = ForeignMemory.createFile(LIB_C, "offered", chunkCount * MappedFile.CHUNK_BYTES);
             RegionRecord region = new RegionRecord(regionId, chunkCount * MappedFile.CHUNK_BYTES);
             channel.say(SameHostRecord.REGION_OFFERED, region.encode(), fd);
             LIB_C.close(fd);
