@@ -212,6 +212,25 @@ class Options:
         " (dma-buf, which has not run on hardware: docs/hardware.md); otherwise it is copied through host memory.",
         True,
     )
+    landing_slabs: int = _integer(
+        "Page-locked slabs in host memory that each peer writes to over libfabric, and from which a GPU's memory is"
+        " filled; 0: such peers take the next transport.",
+        8,
+        minimum=0,
+        maximum=64,
+    )
+    landing_slab_kib: int = _integer(
+        "Length of such a slab, in KiB; longer pages go in parts.",
+        1024,
+        minimum=64,
+        maximum=8192,
+    )
+    landing_peers: int = _integer(
+        "Peers of each worker that have such slabs at a time; further ones take the next transport.",
+        16,
+        minimum=1,
+        maximum=1024,
+    )
     streams_per_peer: int = _integer(
         "Parallel data streams to one peer, for transports that have streams.",
         2,

@@ -102,6 +102,21 @@ public final class TransferOptions {
      */
     public static final TransferOption<Integer> WORKERS = TransferOption.integer("transfer_workers", 1, 0, WORKERS_MAX);
 
+    /**
+     * Slabs that each peer writes to where a NIC does not reach a device's memory; 0 to let such peers take the next
+     * transport.
+     */
+    public static final TransferOption<Integer> LANDING_SLABS =
+            TransferOption.integer("landing_slabs", 8, 0, Long.SIZE);
+
+    /** Length of such a slab, which is one write. */
+    public static final TransferOption<Integer> LANDING_SLAB_KIB =
+            TransferOption.integer("landing_slab_kib", 1 << 10, 64, 1 << 13);
+
+    /** Peers of a worker that have such slabs at a time; further ones take the next transport. */
+    public static final TransferOption<Integer> LANDING_PEERS = TransferOption.integer("landing_peers", 16, 1, 1 << 10);
+
+    /** All of the above. */
     public static final List<TransferOption<?>> OPTIONS = List.of(
             LISTEN_HOST,
             ADVERTISE_HOST,
@@ -114,7 +129,10 @@ public final class TransferOptions {
             IDLE_LIMIT_NS,
             SEAL_TCP,
             THREADING,
-            WORKERS);
+            WORKERS,
+            LANDING_SLABS,
+            LANDING_SLAB_KIB,
+            LANDING_PEERS);
 
     private final Map<TransferOption<?>, Object> values;
 

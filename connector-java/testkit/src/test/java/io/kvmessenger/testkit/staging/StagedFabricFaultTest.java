@@ -125,10 +125,15 @@ final class StagedFabricFaultTest extends WriterAndTarget {
         writeAll(target, peer, 99);
     }
 
-    /** What libfabric cannot land there yet goes by the next transport, which is chosen before anything is posted. */
+    /** Where no slabs are granted, the next transport is chosen before anything is posted. */
     @Test
-    void shouldReachATargetOnADeviceByTheNextTransport() {
-        try (DrivenEngine onDevice = StagedMemory.open(options(), MEMORY_BYTES)) {
+    void shouldReachATargetOnADeviceByTheNextTransportWithoutSlabs() {
+        TransferOptions without = options().with(TransferOptions.LANDING_SLABS, 0);
+        try (DrivenEngine onDevice = StagedMemory.open(without, MEMORY_BYTES)) {
+            assertThat(onDevice.engine().notes())
+                    .singleElement()
+                    .asString()
+                    .contains("libfabric does not receive for device", "landing_slabs is 0");
             fillSource(new Random(3));
             Peer by = connectTo(onDevice);
             assertThat(by.transport()).isEqualTo(TransferOptions.TCP);

@@ -20,7 +20,7 @@ final class StagedMemory {
 
     private StagedMemory() {}
 
-    /** By libfabric's tcp, and by what registers a device's memory, which libfabric does not: it can be written to by tcp. */
+    /** By libfabric over tcp first, and by tcp. */
     static TransferOptions byLibFabric(TransferOptions options) {
         return InstalledFabric.byTcp(options).withTransports(TransferOptions.LIBFABRIC, TransferOptions.TCP);
     }

@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.GrantedSlabs;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Landing;
@@ -140,6 +141,11 @@ final class InboundWrites implements InboundPort {
     @Override
     public Landing landing(InboundAdmission from, Figures transport, Landing.Events events) {
         return staging.landing(from, this, transport, events);
+    }
+
+    @Override
+    public GrantedSlabs grantSlabs(InboundAdmission from, Figures transport, GrantedSlabs.Events events) {
+        return staging.grant(from, this, transport, events);
     }
 
     @Override

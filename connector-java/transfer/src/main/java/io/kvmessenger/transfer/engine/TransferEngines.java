@@ -19,6 +19,7 @@ import io.kvmessenger.transfer.shm.ShmTransport;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.SealingLibC;
 import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.staging.GrantLimits;
 import io.kvmessenger.transfer.staging.StagingLimits;
 import io.kvmessenger.transfer.tcp.TcpTransport;
 import io.kvmessenger.transfer.verbs.VerbsTransport;
@@ -129,7 +130,12 @@ public final class TransferEngines {
         return new HostTransferEngine(
                 EngineLimits.of(options),
                 new EnginePorts(
-                        loops.getFirst().libC(), clock, new SecureRandom(), devices, StagingLimits.STANDARD, ports),
+                        loops.getFirst().libC(),
+                        clock,
+                        new SecureRandom(),
+                        devices,
+                        StagingLimits.STANDARD.granting(GrantLimits.of(options)),
+                        ports),
                 (workers, onBug) -> runner(options.get(TransferOptions.THREADING), workers, clock, onBug));
     }
 

@@ -26,7 +26,23 @@ final class FabricRecord {
     /** Target: the number of writes that have arrived, including the first immediate; 8 bytes. */
     static final int ARRIVED = PeerChannel.FIRST_KIND + 5;
 
+    /** Target, before READY: the {@link io.kvmessenger.transfer.nic.SlabGrant} for the writer's frames. */
+    static final int GRANTED = PeerChannel.FIRST_KIND + 6;
+
+    /** Target: the slabs that the writer may use again, as the bits of 8 bytes. */
+    static final int FREED = PeerChannel.FIRST_KIND + 7;
+
     private FabricRecord() {}
+
+    /** The bits of freed slabs; 0, which no peer sends, when malformed. */
+    static long parseSlabs(MemorySegment in) {
+        return in.byteSize() == Long.BYTES ? in.get(LONG, 0) : 0;
+    }
+
+    /** Encodes bits into a record that is used again. */
+    static void encodeSlabs(MemorySegment out, long slabs) {
+        out.set(LONG, 0, slabs);
+    }
 
     static MemorySegment encodeCount(long count) {
         MemorySegment out = MemorySegment.ofArray(new byte[Long.BYTES]);

@@ -16,6 +16,7 @@ import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 
 /**
  * One NIC by libfabric, with an endpoint for each peer and direction. Worker only, except where stated.
@@ -25,11 +26,13 @@ import java.lang.foreign.MemorySegment;
 final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
     private final OpenFabric fabric;
     private final FabricRegions regions;
+    private final FabricDevices devices;
 
     /** Takes over the fabric and the regions. */
     LibFabricDomain(
             OpenFabric fabric,
             FabricRegions regions,
+            int slabsPerPeer,
             long connectLimitNs,
             InboundPort port,
             Figures figures,
@@ -43,20 +46,31 @@ final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
                 connectLimitNs);
         this.fabric = fabric;
         this.regions = regions;
+        devices = new FabricDevices(port, fabric.info().provider(), slabsPerPeer);
+    }
+
+    @Override
+    public List<String> notes() {
+        return devices.notes();
     }
 
     @Override
     public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
-        if (!(region.memory() instanceof Memory.Host host)) {
-            return null;
+        switch (region.memory()) {
+            case Memory.Host host -> regions.add(descriptor.regionId(), host.bytes());
+            case Memory.Device device -> {
+                if (!devices.add(region, device)) {
+                    return null;
+                }
+            }
         }
-        regions.add(descriptor.regionId(), host.bytes());
         return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE);
     }
 
     @Override
     public void deregister(RemoteKey key) {
+        devices.remove(key.regionId());
         regions.remove(key.regionId());
     }
 
@@ -75,24 +89,22 @@ final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
     @Override
     protected LibFabricInboundPaths accept(
             InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
-        FabricName writer = FabricName.parse(wish);
-        if (writer == null) {
+        FabricWish wanted = FabricWish.parse(wish);
+        if (wanted == null) {
             throw new IllegalArgumentException("a peer names no endpoint of libfabric's");
+        }
+        if (!devices.isEmpty() && !wanted.writesFrames()) {
+            throw new IllegalArgumentException("the peer's release does not write to devices over libfabric");
         }
         FabricEndpoint endpoint = new FabricEndpoint(fabric, LibFabricInboundPaths.queueEntries());
         try {
-            FabricName own = endpoint.name();
-            if (!own.isOfKind(writer)) {
-                throw new IllegalArgumentException("the peer's libfabric speaks protocol " + writer.protocol()
-                        + " with addresses of format " + writer.addressFormat() + ", this engine's "
-                        + fabric.info().provider() + " " + own.protocol() + " and " + own.addressFormat()
-                        + ": set libfabric_provider alike on both sides");
-            }
-            endpoint.aimAt(writer);
+            requireSameKind(endpoint.name(), wanted.name());
+            endpoint.aimAt(wanted.name());
             return new LibFabricInboundPaths(
                     port(),
                     this::remoteOf,
-                    regions.of(FabricRegions.LANDING_ID).remote(),
+                    regions,
+                    !devices.isEmpty(),
                     from,
                     figures(),
                     channel,
@@ -105,9 +117,22 @@ final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
         }
     }
 
+    private void requireSameKind(FabricName own, FabricName writer) {
+        if (!own.isOfKind(writer)) {
+            throw new IllegalArgumentException("the peer's libfabric speaks protocol " + writer.protocol()
+                    + " with addresses of format " + writer.addressFormat() + ", this engine's "
+                    + fabric.info().provider() + " " + own.protocol() + " and " + own.addressFormat()
+                    + ": set libfabric_provider alike on both sides");
+        }
+    }
+
     /** The record by which peers write to a region; {@link RemoteMemory#unknown} for an unknown one. */
     private RemoteMemory remoteOf(int regionId) {
-        return port().keyOf(this, regionId) == null ? RemoteMemory.unknown(regionId) : regions.remoteOf(regionId);
+        if (port().keyOf(this, regionId) == null) {
+            return RemoteMemory.unknown(regionId);
+        }
+        long lengthBytes = devices.lengthBytes(regionId);
+        return lengthBytes < 0 ? regions.remoteOf(regionId) : RemoteMemory.byFrames(regionId, lengthBytes);
     }
 
     @Override

@@ -1,7 +1,9 @@
 package io.kvmessenger.transfer.libfabric;
 
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.nic.FrameIntake;
 import io.kvmessenger.transfer.nic.Intake;
+import io.kvmessenger.transfer.nic.NicRegions;
 import io.kvmessenger.transfer.nic.RemoteMemory;
 import io.kvmessenger.transfer.path.OwedRecord;
 import io.kvmessenger.transfer.path.ReaderPaths;
@@ -15,19 +17,32 @@ import java.util.function.IntFunction;
 /**
  * One admitted peer that writes into this engine's memory through an endpoint of its own: takes the immediates.
  *
- * <p>Worker only. Writes are not checked before they land. The proof that the peer writes no more is the closing of the
+ * <p>Worker only. Writes to host memory are not checked before they land; those to devices come as frames, and are. The
+ * proof that the peer writes no more is the closing of the
  * endpoint, which belongs to this engine.
  */
-final class LibFabricInboundPaths extends ReaderPaths {
+final class LibFabricInboundPaths extends ReaderPaths implements FrameIntake.Events {
     private static final int QUEUE_ENTRIES = 4096;
 
     /** By region id. */
     private final IntFunction<RemoteMemory> regions;
 
+    private final FabricRegions registered;
+
     private final FabricEndpoint endpoint;
     private final Intake intake;
+    /** Null if no region is a device's. */
+    private final FrameIntake frames;
+
+    /** The slabs of the frames, registered for this peer alone; null without frames. */
+    private final NicRegions.Registered slabs;
+
     private final OwedRecord acceptance;
+    /** Null without frames. */
+    private final OwedRecord grant;
+
     private final OwedRecord readiness;
+    private final MemorySegment freed = MemorySegment.ofArray(new byte[Long.BYTES]);
     /** Immediates, also those that name no window. */
     private long arrivedCount;
 
@@ -36,13 +51,15 @@ final class LibFabricInboundPaths extends ReaderPaths {
     /**
      * Takes over the endpoint, which is already aimed at the peer's.
      *
-     * @param landing for immediates without a page
-     * @throws IllegalStateException when the provider refuses; the endpoint stays the caller's
+     * @param registered has the memory for immediates without a page
+     * @param forDevices whether the peer needs slabs for its frames
+     * @throws IllegalStateException when the provider refuses, or no slabs are left; the endpoint stays the caller's
      */
     LibFabricInboundPaths(
             InboundPort port,
             IntFunction<RemoteMemory> regions,
-            RemoteMemory landing,
+            FabricRegions registered,
+            boolean forDevices,
             InboundAdmission from,
             Figures figures,
             InboundChannel channel,
@@ -51,15 +68,42 @@ final class LibFabricInboundPaths extends ReaderPaths {
             long readyDeadlineNs) {
         super(port, from, figures, channel, readyDeadlineNs);
         this.regions = regions;
+        this.registered = registered;
         this.endpoint = endpoint;
         this.nowNs = nowNs;
         intake = new Intake(port, from);
         FabricName name = endpoint.name();
-        MemorySegment record = landing.encode(name.lengthBytes());
+        MemorySegment record = registered.of(FabricRegions.LANDING_ID).remote().encode(name.lengthBytes());
         name.encode(record.asSlice(RemoteMemory.LENGTH_BYTES));
         acceptance = new OwedRecord(() -> channel.report(FabricRecord.ACCEPTED, record));
+        frames = forDevices ? openFrames() : null;
+        slabs = frames == null ? null : registerSlabs();
+        grant = frames == null ? null : owedGrant();
         readiness = new OwedRecord(() -> channel.report(FabricRecord.READY, MemorySegment.NULL));
         acceptance.send();
+    }
+
+    private FrameIntake openFrames() {
+        FrameIntake opened = FrameIntake.open(port(), from(), figures(), this);
+        if (opened == null) {
+            throw new IllegalStateException("landing_peers peers have all slabs for frames to a device's memory: raise"
+                    + " it, or let the peer take the next transport");
+        }
+        return opened;
+    }
+
+    private NicRegions.Registered registerSlabs() {
+        try {
+            return registered.addOwn(frames.memory(), true);
+        } catch (IllegalStateException e) {
+            frames.close();
+            throw e;
+        }
+    }
+
+    private OwedRecord owedGrant() {
+        MemorySegment record = frames.grant(slabs.remote()).encode();
+        return new OwedRecord(() -> channel().report(FabricRecord.GRANTED, record));
     }
 
     static int queueEntries() {
@@ -69,12 +113,16 @@ final class LibFabricInboundPaths extends ReaderPaths {
     @Override
     protected int advance(long now) {
         nowNs = now;
-        acceptance.send();
+        boolean mayWrite = acceptance.send() && (grant == null || grant.send());
         int count = take();
         if (count > 0) {
             intake.onHeard(nowNs);
         }
-        if (intake.isProven() && !isReady() && !isClosed() && !isPeerGone() && readiness.send()) {
+        if (frames != null && !isClosed()) {
+            frames.copyLanded();
+            reportFreed();
+        }
+        if (intake.isProven() && mayWrite && !isReady() && !isClosed() && !isPeerGone() && readiness.send()) {
             countOpened();
             becomeReady();
         }
@@ -82,6 +130,16 @@ final class LibFabricInboundPaths extends ReaderPaths {
             end("the peer has gone");
         }
         return count;
+    }
+
+    /** Lets the peer use slabs again, if there is room for the record now. */
+    private void reportFreed() {
+        if (frames.freed() != 0 && !isClosed() && !isPeerGone()) {
+            FabricRecord.encodeSlabs(freed, frames.freed());
+            if (channel().report(FabricRecord.FREED, freed)) {
+                frames.onFreedReported();
+            }
+        }
     }
 
     @Override
@@ -92,7 +150,10 @@ final class LibFabricInboundPaths extends ReaderPaths {
     /** Whether arrivals of the peer or a time limit are pending: no event wakes the worker for either. */
     @Override
     protected boolean waits() {
-        return !isReady() || isPeerGone() || port().expectsWrites();
+        return !isReady()
+                || isPeerGone()
+                || port().expectsWrites()
+                || (frames != null && (!frames.isSettled() || frames.freed() != 0));
     }
 
     private int take() {
@@ -102,9 +163,7 @@ final class LibFabricInboundPaths extends ReaderPaths {
             for (int i = 0; i < found && !isClosed(); i++) {
                 if (endpoint.isArrival(i)) {
                     arrivedCount++;
-                    if (!intake.take(endpoint.immediate(i))) {
-                        reject(TransferFault.PROTOCOL, "an immediate has no weight");
-                    }
+                    take(endpoint.immediate(i));
                 }
             }
             count += found;
@@ -114,6 +173,35 @@ final class LibFabricInboundPaths extends ReaderPaths {
             onFailure(endpoint.describeFailure());
         }
         return count;
+    }
+
+    private void take(int imm) {
+        if (frames != null && isReady() && FrameIntake.isFrame(imm)) {
+            frames.take(imm);
+        } else if (!intake.take(imm)) {
+            reject(TransferFault.PROTOCOL, "an immediate has no weight");
+        }
+    }
+
+    @Override
+    public void onRefused(String detail) {
+        port().onRefused(from(), detail);
+        channel().dismiss(TransferFault.WRITE_REFUSED, detail);
+    }
+
+    @Override
+    public void onGarbage(String detail) {
+        reject(TransferFault.PROTOCOL, detail);
+    }
+
+    @Override
+    public void onCopyFailed(String detail) {
+        channel().dismiss(TransferFault.COPY_FAILED, detail);
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        channel().onError(error);
     }
 
     /** A write of the peer or its connection failed; no provider tells which, nor what has landed of the write. */
@@ -155,5 +243,18 @@ final class LibFabricInboundPaths extends ReaderPaths {
     @Override
     protected void endLanding() {
         endpoint.close();
+    }
+
+    @Override
+    public boolean isCopying() {
+        return frames != null && !frames.isSettled();
+    }
+
+    @Override
+    protected void release() {
+        if (frames != null) {
+            registered.remove(slabs.remote().regionId());
+            frames.close();
+        }
     }
 }

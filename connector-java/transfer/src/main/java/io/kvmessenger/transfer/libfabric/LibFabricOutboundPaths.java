@@ -3,10 +3,12 @@ package io.kvmessenger.transfer.libfabric;
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.nic.FrameSender;
 import io.kvmessenger.transfer.nic.NicRegions;
 import io.kvmessenger.transfer.nic.PeerRegions;
 import io.kvmessenger.transfer.nic.RegisteredSource;
 import io.kvmessenger.transfer.nic.RemoteMemory;
+import io.kvmessenger.transfer.nic.SlabGrant;
 import io.kvmessenger.transfer.path.WriterPaths;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
@@ -29,11 +31,14 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
 
     private static final int DEPTH_MAX = 256;
     private static final long HELLO = -1;
+    /** In place of a post: the write of the peer's slab 0, of slab 1 one less, and so on. */
+    private static final long FIRST_SLAB = -2;
 
     /** How long answers may stay short of what was written: longer than an outage that a session survives. */
     private static final long DELIVERY_LIMIT_NS = 15_000_000_000L;
 
     private final OpenFabric fabric;
+    private final FabricRegions own;
     private final RegisteredSource source;
     private final FabricEndpoint endpoint;
     private final WriteContexts contexts;
@@ -45,6 +50,10 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
     private final NicRegions.Registered landing;
 
     private RemoteMemory remoteLanding;
+    /** Null if the peer has granted no slabs. */
+    private FrameSender frames;
+
+    private SlabGrant grant;
     private boolean greeted;
     private boolean hasPosted;
     private boolean full;
@@ -67,13 +76,14 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
             long nowNs) {
         super(channel, events, figures, nowNs + connectLimitNs);
         this.fabric = fabric;
+        this.own = own;
         source = new RegisteredSource(own);
         regions = new PeerRegions(wanted -> channel.report(FabricRecord.REGION_WANTED, wanted));
         this.endpoint = endpoint;
         delivery = new DeliveryWatch(Math.min(DELIVERY_LIMIT_NS, connectLimitNs));
         writeMaxBytes = fabric.info().messageMaxBytes();
         landing = own.of(FabricRegions.LANDING_ID);
-        request(endpoint.name().encode());
+        request(new FabricWish(endpoint.name(), true).encode());
         contexts = new WriteContexts(depthOf(fabric));
     }
 
@@ -88,6 +98,8 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
             case FabricRecord.ACCEPTED -> onAccepted(payload);
             case FabricRecord.READY -> onReady();
             case FabricRecord.REGION -> onRegion(RemoteMemory.parse(payload));
+            case FabricRecord.GRANTED -> onGranted(SlabGrant.parse(payload));
+            case FabricRecord.FREED -> onFreed(FabricRecord.parseSlabs(payload));
             case FabricRecord.ARRIVED -> onArrived(FabricRecord.parseCount(payload), nowNs);
             default -> throw unexpected(kind);
         }
@@ -103,6 +115,25 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
         remoteLanding = memory;
     }
 
+    private void onGranted(SlabGrant granted) {
+        if (isOpen() || frames != null) {
+            throw new IllegalArgumentException("the peer grants slabs twice, or too late");
+        }
+        if (granted.frameMaxBytes() > writeMaxBytes) {
+            throw new IllegalStateException("a frame in a slab of the peer's has " + granted.frameMaxBytes()
+                    + " bytes, and one write has at most " + writeMaxBytes + ": set its landing_slab_kib lower");
+        }
+        grant = granted;
+        frames = new FrameSender(own, source, granted, this::writeFrame);
+    }
+
+    private void onFreed(long slabs) {
+        if (frames == null || slabs == 0) {
+            throw new IllegalArgumentException("the peer gives back slabs that it has not granted");
+        }
+        frames.onFreed(slabs);
+    }
+
     private void onReady() {
         if (!greeted || isOpen()) {
             throw new IllegalArgumentException("the peer is ready too early");
@@ -113,6 +144,8 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
     private void onRegion(RemoteMemory region) {
         if (!regions.take(region)) {
             lose(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
+        } else if (region.isByFrames() && frames == null) {
+            lose(TransferFault.WRITE_REFUSED, "the peer has granted no slabs for its region " + region.regionId());
         }
     }
 
@@ -140,6 +173,10 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
     protected int serve(long nowNs) {
         boolean refused = full;
         int work = contexts.areInUse() || refused ? reportSent() : 0;
+        if (frames != null && fault == null && contexts.hasFree()) {
+            work += frames.sendParts();
+            fault = frames.fault();
+        }
         if (isOpen() && fault == null) {
             watchDelivery(refused && !contexts.areInUse(), nowNs);
         }
@@ -189,7 +226,10 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
         }
         long postId = contexts.release(context);
         delivery.onCompleted();
-        if (postId != HELLO) {
+        if (postId <= FIRST_SLAB) {
+            postId = frames.onWritten((int) (FIRST_SLAB - postId));
+        }
+        if (postId >= 0) {
             sent(postId);
         }
     }
@@ -219,7 +259,15 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
 
     private boolean postPages(WriteBatch batch, long postId) {
         RemoteMemory region = regions.find(batch.regionId());
-        if (region == null || !findSource(batch)) {
+        if (region == null) {
+            return false;
+        }
+        if (region.isByFrames()) {
+            boolean taken = frames.post(batch, postId) > 0;
+            fault = frames.fault();
+            return taken;
+        }
+        if (!findSource(batch)) {
             return false;
         }
         batch.limit(batch.runLength(0), Math.min(WRITE_AIM_BYTES, writeMaxBytes), Imm.WEIGHT_MAX);
@@ -239,6 +287,22 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
                 region.base() + batch.targetOffsetBytes(0),
                 region,
                 postId);
+    }
+
+    private boolean writeFrame(long address, long lengthBytes, long localKey, int imm, long to, int slab) {
+        RemoteMemory slabs = grant.memory();
+        return contexts.hasFree()
+                && write(address, lengthBytes, localKey, imm, slabs.base() + to, slabs, FIRST_SLAB - slab);
+    }
+
+    @Override
+    public int gatheredPagesMax() {
+        return frames == null ? Endpoint.super.gatheredPagesMax() : FrameSender.pagesMax();
+    }
+
+    @Override
+    public long gatheredBytesMax() {
+        return frames == null ? Endpoint.super.gatheredBytesMax() : grant.slabBytes();
     }
 
     private boolean findSource(WriteBatch batch) {
@@ -274,5 +338,8 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
         endpoint.close();
         contexts.close();
         source.close();
+        if (frames != null) {
+            frames.close();
+        }
     }
 }

@@ -90,7 +90,13 @@ public final class LibFabricTransport implements Transport {
                     port,
                     figures);
             return new LibFabricDomain(
-                    fabric, regions, options.get(TransferOptions.CONNECT_LIMIT_NS), port, figures, location);
+                    fabric,
+                    regions,
+                    options.get(TransferOptions.LANDING_SLABS),
+                    options.get(TransferOptions.CONNECT_LIMIT_NS),
+                    port,
+                    figures,
+                    location);
         } catch (IllegalStateException | IllegalArgumentException e) {
             if (regions != null) {
                 regions.close();

@@ -17,6 +17,9 @@ public abstract class NicRegions {
 
     private final Map<Integer, Registered> byId = new ConcurrentHashMap<>();
     private volatile int changes;
+    /** Below that of gathered memory. */
+    private int lastOwnId = GATHERED_ID;
+
     private boolean closed;
 
     /**
@@ -73,6 +76,19 @@ public abstract class NicRegions {
     public final synchronized Registered addGathered(MemorySegment memory) {
         Registered registered = register(GATHERED_ID, memory, false);
         byId.put(GATHERED_ID, registered);
+        return registered;
+    }
+
+    /**
+     * Worker: registers other memory of the engine itself under an id that no region has, so that only a peer that is
+     * given its key can name it; {@link #remove} deregisters it.
+     *
+     * @param isTarget whether a peer may write to it
+     * @throws IllegalStateException when the NIC refuses the memory
+     */
+    public final synchronized Registered addOwn(MemorySegment memory, boolean isTarget) {
+        Registered registered = register(--lastOwnId, memory, isTarget);
+        byId.put(lastOwnId, registered);
         return registered;
     }
 

@@ -14,10 +14,22 @@ import java.lang.foreign.MemorySegment;
  */
 public record RemoteMemory(int regionId, long lengthBytes, long base, long key) {
     public static final long UNKNOWN = -1;
+    /** In place of an address: the region is written by frames, into the peer's slabs. */
+    private static final long BY_FRAMES = Long.MIN_VALUE;
+
     public static final int LENGTH_BYTES = 32;
 
     public static RemoteMemory unknown(int regionId) {
         return new RemoteMemory(regionId, UNKNOWN, 0, 0);
+    }
+
+    /** A region that no NIC reaches, and that frames are written for. */
+    public static RemoteMemory byFrames(int regionId, long lengthBytes) {
+        return new RemoteMemory(regionId, lengthBytes, BY_FRAMES, 0);
+    }
+
+    public boolean isByFrames() {
+        return base == BY_FRAMES;
     }
 
     public MemorySegment encode() {

@@ -44,6 +44,16 @@ public interface Endpoint {
      */
     int post(WriteBatch batch, long postId);
 
+    /** The most pages that it takes at once of what is gathered for it. */
+    default int gatheredPagesMax() {
+        return Integer.MAX_VALUE;
+    }
+
+    /** The most bytes of pages that it takes at once of what is gathered for it, except for a single page. */
+    default long gatheredBytesMax() {
+        return Long.MAX_VALUE;
+    }
+
     /**
      * It has reported nothing about its posts, and moved none of their bytes, for {@link Capabilities#silenceLimitNs}: it
      * accepts no more. Its loss is

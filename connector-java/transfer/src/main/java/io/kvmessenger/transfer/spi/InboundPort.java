@@ -35,6 +35,17 @@ public interface InboundPort {
         throw new AssertionError("nothing copies to a device here");
     }
 
+    /**
+     * Memory that the peer of a path writes to by itself, and from which it is copied to devices; closed by the path.
+     *
+     * @param figures counters of the path's transport
+     * @return null if none is left
+     * @throws io.kvmessenger.transfer.device.DeviceFault when a device's driver refuses memory
+     */
+    default GrantedSlabs grantSlabs(InboundAdmission from, Figures figures, GrantedSlabs.Events events) {
+        return null;
+    }
+
     /** A write arrived too late for its window and was discarded. */
     void onStray();
 

@@ -22,6 +22,8 @@ public final class WriteBatch {
     /** Offset of the first page in {@link #source}, if gathered; negative if the source is the request's own. */
     private long gatheredOffsetBytes = -1;
 
+    private long roomBytes;
+
     private PageList sourcePages;
     private PageList targetPages;
     private long sourceOffsetBytes;
@@ -146,8 +148,19 @@ public final class WriteBatch {
 
     /** Redirects the source: its pages have been copied contiguously to this memory, and are read from there. */
     public void gatheredIn(MemorySegment host, long offsetBytes) {
+        gatheredIn(host, offsetBytes, 0);
+    }
+
+    /** @param room length of the memory in front of them, which their path may write a header to */
+    public void gatheredIn(MemorySegment host, long offsetBytes, long room) {
         source = host;
         gatheredOffsetBytes = offsetBytes;
+        roomBytes = room;
+    }
+
+    /** Length of the memory in front of gathered pages that their path may write to; 0 for other pages. */
+    public long roomBytes() {
+        return gatheredOffsetBytes >= 0 ? roomBytes : 0;
     }
 
     /** Whether its source is the engine's own host memory instead of a region; it lasts until the engine ends. */

@@ -90,7 +90,7 @@ public final class GatheredWrites implements CopyLane.User {
         long slabBytes = staging.limits().slabBytes();
         boolean isLong = wanted.pageBytes() > slabBytes;
         long roomBytes = isLong ? staging.limits().pageMaxBytes() : slabBytes;
-        int taken = wanted.limit(Integer.MAX_VALUE, roomBytes, Long.MAX_VALUE);
+        int taken = wanted.limit(path.gatheredPagesMax(), Math.min(roomBytes, path.gatheredBytesMax()), Long.MAX_VALUE);
         if (wanted.payloadBytes() > roomBytes) {
             // The copy would go beyond the pinned memory: a check was left out before the page was queued.
             throw new AssertionError(
@@ -208,7 +208,10 @@ public final class GatheredWrites implements CopyLane.User {
         while (post.givenCount < post.unitCount && splitter.canSplit()) {
             int left = post.unitCount - post.givenCount;
             batch.set(post.position, post.request, post.firstUnit + post.givenCount, left);
-            batch.gatheredIn(host, pool.offsetBytes(post.slab) + post.givenCount * batch.pageBytes());
+            batch.gatheredIn(
+                    host,
+                    pool.offsetBytes(post.slab) + post.givenCount * batch.pageBytes(),
+                    post.givenCount == 0 ? pool.roomBytes() : 0);
             int taken = post.path.post(batch, post.restId);
             if (taken == 0) {
                 break;

@@ -27,6 +27,7 @@ final class SlabPool {
     }
 
     private final StagingLimits limits;
+    private final long roomBytes;
     private final DeviceAccess access;
     private final boolean[] taken;
     /** Holders that have or want slabs. */
@@ -37,7 +38,13 @@ final class SlabPool {
     private int freeCount;
 
     SlabPool(StagingLimits limits, DeviceAccess access) {
+        this(limits, 0, access);
+    }
+
+    /** @param roomBytes memory in front of each slab, for a header */
+    SlabPool(StagingLimits limits, int roomBytes, DeviceAccess access) {
         this.limits = limits;
+        this.roomBytes = roomBytes;
         this.access = access;
         taken = new boolean[limits.allSlabs()];
         freeCount = limits.slabCount();
@@ -49,7 +56,12 @@ final class SlabPool {
     }
 
     long offsetBytes(int slab) {
-        return slab * limits.slabBytes();
+        return slab * (roomBytes + limits.slabBytes()) + roomBytes;
+    }
+
+    /** Length of the memory in front of each slab, which belongs to the slab's holder too. */
+    long roomBytes() {
+        return roomBytes;
     }
 
     long address(int slab) {
@@ -68,7 +80,7 @@ final class SlabPool {
             return NONE;
         }
         if (memory.byteSize() == 0) {
-            memory = access.pin(limits.allSlabs() * limits.slabBytes());
+            memory = access.pin(limits.allSlabs() * (roomBytes + limits.slabBytes()));
         }
         int first = isLong ? limits.slabCount() : firstFree();
         for (int slab = first; slab < first + count; slab++) {

@@ -5,9 +5,11 @@ import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.device.DeviceFault;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.GrantedSlabs;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Landing;
+import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -28,6 +30,8 @@ public final class Staging {
     private final List<InboundAdmission> owners = new ArrayList<>();
 
     private final List<SlabPool.Holder> holders = new ArrayList<>();
+    private final SlabGroups groups;
+    private final List<SlabLanding> granted = new ArrayList<>();
     // By the device's ordinal.
     private final List<CopyLane> toHost = new ArrayList<>();
     private final List<CopyLane> fromHost = new ArrayList<>();
@@ -35,8 +39,9 @@ public final class Staging {
     public Staging(DeviceAccess access, StagingLimits limits) {
         this.access = access;
         this.limits = limits;
-        outgoing = new SlabPool(limits, access);
+        outgoing = new SlabPool(limits, GrantedSlabs.ROOM_BYTES, access);
         incoming = new SlabPool(limits, access);
+        groups = new SlabGroups(limits.grants(), GrantedSlabs.ROOM_BYTES, access);
     }
 
     /** Any thread: why this memory cannot be copied to and from, or null. */
@@ -72,6 +77,22 @@ public final class Staging {
         return made;
     }
 
+    /**
+     * Slabs that a peer writes to, until its path has closed them and all their copies are done; null if none are left.
+     *
+     * @throws DeviceFault when the driver refuses memory
+     */
+    public GrantedSlabs grant(InboundAdmission from, InboundPort port, Figures figures, GrantedSlabs.Events events) {
+        MemorySegment group = groups.take();
+        if (group == null) {
+            return null;
+        }
+        SlabLanding made = new SlabLanding(this, group, port, from, figures, events);
+        granted.add(made);
+        users.add(made);
+        return made;
+    }
+
     CopyLane laneToHost(int ordinal) {
         return lane(toHost, ordinal);
     }
@@ -99,6 +120,15 @@ public final class Staging {
                 remove(i);
             }
         }
+        for (int i = granted.size() - 1; i >= 0; i--) {
+            SlabLanding landing = granted.get(i);
+            work += landing.poll();
+            copying |= !landing.isSettled();
+            if (landing.isOver()) {
+                users.remove(granted.remove(i));
+                groups.give(landing.memory());
+            }
+        }
         return copying && work == 0 ? Domain.LOOK_SOON : work;
     }
 
@@ -113,6 +143,7 @@ public final class Staging {
     public void close() {
         DeviceFault end = new DeviceFault("a copy", "the engine's end");
         landings.forEach(DeviceLanding::close);
+        granted.forEach(SlabLanding::close);
         toHost.forEach(lane -> lane.close(end));
         fromHost.forEach(lane -> lane.close(end));
         landings.forEach(DeviceLanding::dropLanded);

@@ -6,8 +6,9 @@ package io.kvmessenger.transfer.staging;
  * @param slabBytes length of a slab, which limits one post to a path
  * @param slabCount number of single slabs
  * @param longSlabCount number of slabs in one contiguous piece besides, for pages longer than a slab
+ * @param grants the memory that peers write to by themselves
  */
-public record StagingLimits(long slabBytes, int slabCount, int longSlabCount) {
+public record StagingLimits(long slabBytes, int slabCount, int longSlabCount, GrantLimits grants) {
     /**
      * A slab is as long as one send of tcp. 24 of them cover the bytes in flight at 25 Gbit/s within the 2 ms after
      * which a target reports what it took, and the copies before and after; 8 MiB hold a page of 61 joined layers of
@@ -22,6 +23,17 @@ public record StagingLimits(long slabBytes, int slabCount, int longSlabCount) {
         }
     }
 
+    /** No memory that peers write to by themselves. */
+    public StagingLimits(long slabBytes, int slabCount, int longSlabCount) {
+        this(slabBytes, slabCount, longSlabCount, GrantLimits.NONE);
+    }
+
+    /** The same with such memory. */
+    public StagingLimits granting(GrantLimits granted) {
+        return new StagingLimits(slabBytes, slabCount, longSlabCount, granted);
+    }
+
+    /** Longest page that can be staged. */
     public long pageMaxBytes() {
         return longSlabCount * slabBytes;
     }

@@ -18,6 +18,10 @@ public final class FakePort implements InboundPort {
     public long arrivedWeight;
     public int landings;
     public int strays;
+    /** The memory of the window. */
+    public Memory target;
+    /** For a peer's frames; null for none. */
+    public GrantedSlabs slabs;
     /** Whether the admission has not ended. */
     public boolean live = true;
     /** Thrown when something arrives. */
@@ -32,6 +36,7 @@ public final class FakePort implements InboundPort {
         this.memory = memory;
         this.windowImm = windowImm;
         owner = admission;
+        target = Memory.host(memory);
         window = new FakeWindow(windowBytes);
     }
 
@@ -48,6 +53,11 @@ public final class FakePort implements InboundPort {
     @Override
     public boolean expectsWrites() {
         return true;
+    }
+
+    @Override
+    public GrantedSlabs grantSlabs(InboundAdmission from, Figures figures, GrantedSlabs.Events events) {
+        return slabs;
     }
 
     @Override
@@ -109,7 +119,7 @@ public final class FakePort implements InboundPort {
 
         @Override
         public Memory memory(int partIndex) {
-            return Memory.host(memory);
+            return target;
         }
 
         @Override
