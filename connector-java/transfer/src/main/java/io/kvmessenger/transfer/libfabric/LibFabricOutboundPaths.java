@@ -119,12 +119,8 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
         if (isOpen() || frames != null) {
             throw new IllegalArgumentException("the peer grants slabs twice, or too late");
         }
-        if (granted.frameMaxBytes() > writeMaxBytes) {
-            throw new IllegalStateException("a frame in a slab of the peer's has " + granted.frameMaxBytes()
-                    + " bytes, and one write has at most " + writeMaxBytes + ": set its landing_slab_kib lower");
-        }
         grant = granted;
-        frames = new FrameSender(own, source, granted, this::writeFrame);
+        frames = new FrameSender(own, source, granted, writeMaxBytes, this::writeFrame);
     }
 
     private void onFreed(long slabs) {
@@ -302,7 +298,7 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
 
     @Override
     public long gatheredBytesMax() {
-        return frames == null ? Endpoint.super.gatheredBytesMax() : grant.slabBytes();
+        return frames == null ? Endpoint.super.gatheredBytesMax() : frames.pagesBytes();
     }
 
     private boolean findSource(WriteBatch batch) {

@@ -32,6 +32,7 @@ public final class FrameSender {
     private final NicRegions regions;
     private final RegisteredSource source;
     private final SlabGrant grant;
+    private final long pagesBytes;
     private final Port port;
     private final long[] postIds;
     /** Slabs that the peer has given back, as bits. */
@@ -56,8 +57,17 @@ public final class FrameSender {
     private long longWeight;
     private long longPostId;
 
-    /** @param source finds what was gathered */
-    public FrameSender(NicRegions regions, RegisteredSource source, SlabGrant grant, Port port) {
+    /**
+     * @param source finds what was gathered
+     * @param writeMaxBytes longest write of the NIC
+     * @throws IllegalStateException when it is too short for any frame
+     */
+    public FrameSender(
+            NicRegions regions, RegisteredSource source, SlabGrant grant, long writeMaxBytes, Port port) {
+        pagesBytes = Math.min(grant.slabBytes(), writeMaxBytes - GrantedSlabs.ROOM_BYTES);
+        if (pagesBytes < 1) {
+            throw new IllegalStateException("one write has at most " + writeMaxBytes + " bytes, too few for a frame");
+        }
         this.regions = regions;
         this.source = source;
         this.grant = grant;
@@ -71,9 +81,9 @@ public final class FrameSender {
         return FrameHeader.PAGES_MAX;
     }
 
-    /** Room for pages in a frame. */
-    public long slabBytes() {
-        return grant.slabBytes();
+    /** The most bytes of pages in a frame; longer pages go in parts. */
+    public long pagesBytes() {
+        return pagesBytes;
     }
 
     /** Why the path cannot go on, or null. */
@@ -87,13 +97,13 @@ public final class FrameSender {
         if (longSource != null || usable == 0) {
             return 0;
         }
-        if (batch.pageBytes() > grant.slabBytes()) {
+        if (batch.pageBytes() > pagesBytes) {
             batch.limit(1, batch.pageBytes(), Long.MAX_VALUE);
             beginLong(batch, postId);
             sendParts();
             return 1;
         }
-        batch.limit(FrameHeader.PAGES_MAX, grant.slabBytes(), Long.MAX_VALUE);
+        batch.limit(FrameHeader.PAGES_MAX, pagesBytes, Long.MAX_VALUE);
         int slab = Long.numberOfTrailingZeros(usable);
         boolean isSent = batch.roomBytes() >= FrameHeader.lengthBytes(batch.pageCount())
                 ? sendGathered(batch, slab)
@@ -178,7 +188,7 @@ public final class FrameSender {
 
     private boolean sendPart() {
         long usable = free & ~reading;
-        long lengthBytes = Math.min(longLeftBytes, grant.slabBytes());
+        long lengthBytes = Math.min(longLeftBytes, pagesBytes);
         boolean isLast = lengthBytes == longLeftBytes;
         if (usable == 0 || (isLast && free != grant.allSlabs()) || !hasOwn()) {
             return false;

@@ -50,11 +50,6 @@ public record SlabGrant(RemoteMemory memory, int slabCount, long slabBytes) {
         return GrantedSlabs.ROOM_BYTES + slabBytes;
     }
 
-    /** Length of the longest frame. */
-    public long frameMaxBytes() {
-        return strideBytes();
-    }
-
     /** Offset of a slab's pages in the memory of all slabs. */
     long pagesOffset(int slab) {
         return slab * strideBytes() + GrantedSlabs.ROOM_BYTES;
