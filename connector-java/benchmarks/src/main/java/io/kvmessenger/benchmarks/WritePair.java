@@ -5,7 +5,6 @@ import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.GroupRequest;
 import io.kvmessenger.transfer.GroupRequest.Scatter;
 import io.kvmessenger.transfer.GroupRequest.Scatter.Slice;
-import io.kvmessenger.transfer.HostMemory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.PeerGroup;
 import io.kvmessenger.transfer.Region;
@@ -19,6 +18,7 @@ import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.cuda.CudaTransport;
 import io.kvmessenger.transfer.engine.TransferEngines;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -36,8 +36,8 @@ final class WritePair implements AutoCloseable {
     private static final int PAGE_BYTES = 4096;
     private static final int POLL_LIMIT = 64;
 
-    private final HostMemory sourceMemory = HostMemory.allocate("source", PAGES * PAGE_BYTES);
-    private final HostMemory targetMemory = HostMemory.allocate("target", PAGES * PAGE_BYTES);
+    private final PairMemory memory;
+    private final int pageBytes;
     private final TransferEngine writer;
     private final TransferEngine target;
     private final Region source;
@@ -49,20 +49,42 @@ final class WritePair implements AutoCloseable {
     private final Counting atWriter = new Counting();
     private final Counting atTarget = new Counting();
 
+    /** Writes of pages of 4 KiB between host memories. */
     WritePair(String transport) {
-        TransferOptions options = TransferOptions.defaults()
+        this(options(transport), PairMemory.onHost(PAGES * PAGE_BYTES), PAGE_BYTES);
+    }
+
+    /**
+     * Writes from a device to the same device, by a transport that stages both.
+     *
+     * @param library NVIDIA's driver, or a stand-in for it
+     */
+    static WritePair onDevice(String transport, String library, int pageBytes) {
+        return new WritePair(
+                options(transport).with(CudaTransport.LIBRARY, library),
+                PairMemory.onDevice(library, (long) PAGES * pageBytes),
+                pageBytes);
+    }
+
+    private static TransferOptions options(String transport) {
+        return TransferOptions.defaults()
                 .withTransports(transport)
                 .with(TransferOptions.THREADING, ThreadingMode.CALLER);
+    }
+
+    private WritePair(TransferOptions options, PairMemory memory, int pageBytes) {
+        this.memory = memory;
+        this.pageBytes = pageBytes;
         writer = TransferEngines.open(options);
         target = TransferEngines.open(options);
-        source = writer.register(sourceMemory.shared());
-        sink = target.register(targetMemory.shared());
+        source = writer.register(memory.source());
+        sink = target.register(memory.target());
         Admission admission = target.admit("writer");
         peer = connect(admission);
         int[] pages =
                 IntStream.iterate(PAGES - 1, page -> page - 1).limit(PAGES).toArray();
-        PageList list = new PageList(pages, 0, PAGES, PAGE_BYTES, 0);
-        request = new PagedWrites(source, list, sink.descriptor(), list, PAGE_BYTES, window(admission, peer), 1);
+        PageList list = new PageList(pages, 0, PAGES, pageBytes, 0);
+        request = new PagedWrites(source, list, sink.descriptor(), list, pageBytes, window(admission, peer), 1);
     }
 
     private Peer connect(Admission admission) {
@@ -75,7 +97,7 @@ final class WritePair implements AutoCloseable {
     }
 
     private RemoteWindow window(Admission admission, Peer to) {
-        WindowArea area = WindowArea.of(sink.descriptor(), WindowRanges.ofEqual(new long[] {0}, PAGES * PAGE_BYTES));
+        WindowArea area = WindowArea.of(sink.descriptor(), WindowRanges.ofEqual(new long[] {0}, (long) PAGES * pageBytes));
         return writer.allow(
                 to, target.openWindow(admission, area, Long.MAX_VALUE, 0).imm(), area);
     }
@@ -133,8 +155,7 @@ final class WritePair implements AutoCloseable {
     public void close() {
         writer.close();
         target.close();
-        sourceMemory.close();
-        targetMemory.close();
+        memory.close();
     }
 
     static final class Counting implements CompletionHandler {
