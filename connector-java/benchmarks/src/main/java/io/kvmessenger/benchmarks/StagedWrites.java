@@ -17,7 +17,7 @@ public final class StagedWrites {
     private static final ThreadMXBean THREADS = (ThreadMXBean) ManagementFactory.getThreadMXBean();
     private static final List<String> TRANSPORTS = List.of(TransferOptions.TCP, TransferOptions.LIBFABRIC);
     private static final int[] PAGES_BYTES = {4 << 10, 64 << 10, 256 << 10};
-    private static final long TURN_BYTES = 256L << 20;
+    private static final long TURN_BYTES = 64L << 20;
     private static final int WARM_TURNS = 10;
     private static final int TURNS = 15;
 

@@ -97,7 +97,8 @@ final class WritePair implements AutoCloseable {
     }
 
     private RemoteWindow window(Admission admission, Peer to) {
-        WindowArea area = WindowArea.of(sink.descriptor(), WindowRanges.ofEqual(new long[] {0}, (long) PAGES * pageBytes));
+        WindowArea area =
+                WindowArea.of(sink.descriptor(), WindowRanges.ofEqual(new long[] {0}, (long) PAGES * pageBytes));
         return writer.allow(
                 to, target.openWindow(admission, area, Long.MAX_VALUE, 0).imm(), area);
     }

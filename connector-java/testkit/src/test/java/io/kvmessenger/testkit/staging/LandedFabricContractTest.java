@@ -54,7 +54,8 @@ class LandedFabricContractTest extends CheckedTransportContractTest {
         assertThat(target.engine().notes())
                 .singleElement()
                 .asString()
-                .matches("libfabric reaches device [01] staged, through \\d page-locked slabs for each peer: its provider"
-                        + " \\w+ is given no device memory \\(FI_HMEM\\); landing_slabs set to 0 ends it");
+                .matches(
+                        "libfabric reaches device [01] staged, through \\d page-locked slabs for each peer: its provider"
+                                + " \\w+ is given no device memory \\(FI_HMEM\\); landing_slabs set to 0 ends it");
     }
 }

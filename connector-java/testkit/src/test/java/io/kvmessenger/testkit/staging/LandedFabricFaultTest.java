@@ -72,8 +72,7 @@ final class LandedFabricFaultTest extends WriterAndTarget {
     }
 
     private PagedWrites whole(DrivenEngine to, RemoteWindow window) {
-        return new PagedWrites(
-                writer.region(), list(ALL), to.region().descriptor(), list(ALL), PAGE_BYTES, window, 1);
+        return new PagedWrites(writer.region(), list(ALL), to.region().descriptor(), list(ALL), PAGE_BYTES, window, 1);
     }
 
     /** A peer of the same writer, admitted anew. */

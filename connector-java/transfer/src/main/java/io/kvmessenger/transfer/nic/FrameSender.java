@@ -62,8 +62,7 @@ public final class FrameSender {
      * @param writeMaxBytes longest write of the NIC
      * @throws IllegalStateException when it is too short for any frame
      */
-    public FrameSender(
-            NicRegions regions, RegisteredSource source, SlabGrant grant, long writeMaxBytes, Port port) {
+    public FrameSender(NicRegions regions, RegisteredSource source, SlabGrant grant, long writeMaxBytes, Port port) {
         pagesBytes = Math.min(grant.slabBytes(), writeMaxBytes - GrantedSlabs.ROOM_BYTES);
         if (pagesBytes < 1) {
             throw new IllegalStateException("one write has at most " + writeMaxBytes + " bytes, too few for a frame");

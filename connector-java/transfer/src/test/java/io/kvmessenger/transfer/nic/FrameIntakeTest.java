@@ -66,7 +66,8 @@ final class FrameIntakeTest {
         intake.take(FrameImm.of(1));
         assertThat(faults).isEmpty();
         assertThat(slabs.copies)
-                .containsExactly("1: 0 to " + (DEVICE_ADDRESS + 512) + " +512", "1: 512 to " + DEVICE_ADDRESS + " +256");
+                .containsExactly(
+                        "1: 0 to " + (DEVICE_ADDRESS + 512) + " +512", "1: 512 to " + DEVICE_ADDRESS + " +256");
         assertThat(slabs.finished).containsExactly("1: imm " + WINDOW + " weight 3 pages 3 bytes 768");
         assertThat(port.landings).isEqualTo(1);
         assertThat(port.arrivedWeight).as("not before its copies are done").isZero();
@@ -172,7 +173,8 @@ final class FrameIntakeTest {
         slabs.onBegin = () -> frame(0, WINDOW, REGION, 2, 1L << 40, 1L << 41);
         intake.take(FrameImm.of(0));
         assertThat(slabs.copies)
-                .containsExactly("0: 0 to " + DEVICE_ADDRESS + " +256", "0: 256 to " + (DEVICE_ADDRESS + 512) + " +256");
+                .containsExactly(
+                        "0: 0 to " + DEVICE_ADDRESS + " +256", "0: 256 to " + (DEVICE_ADDRESS + 512) + " +256");
     }
 
     private final class Faults implements FrameIntake.Events {
@@ -238,7 +240,8 @@ final class FrameIntakeTest {
 
         @Override
         public void finish(int slab, int imm, long weight, int pageCount, long payloadBytes) {
-            finished.add(slab + ": imm " + imm + " weight " + weight + " pages " + pageCount + " bytes " + payloadBytes);
+            finished.add(
+                    slab + ": imm " + imm + " weight " + weight + " pages " + pageCount + " bytes " + payloadBytes);
         }
 
         @Override

@@ -41,8 +41,8 @@ final class FrameSenderTest {
     private boolean full;
     private final SlabGrant grant = new SlabGrant(
             new RemoteMemory(-2, (long) SLABS * (GrantedSlabs.ROOM_BYTES + SLAB_BYTES), 0, 1), SLABS, SLAB_BYTES);
-    private final FrameSender sender =
-            new FrameSender(regions, new RegisteredSource(regions), grant, Long.MAX_VALUE, (address, length, key, imm, to, slab) -> {
+    private final FrameSender sender = new FrameSender(
+            regions, new RegisteredSource(regions), grant, Long.MAX_VALUE, (address, length, key, imm, to, slab) -> {
                 if (full) {
                     return false;
                 }
