@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kv_connector.configuration import shared_secret as secrets
 from kv_connector.configuration.host_addresses import PORT_MAX, is_any_address, is_loopback, says_loopback
@@ -127,3 +127,16 @@ def _check_verbs_devices(options: Options, place: str) -> None:
             f"option 'verbs_devices' is {shown(list(devices))}, expected at most {HOSTS_MAX} names, each once: fix it"
             f" in {place}"
         )
+
+
+def merge_verbs_devices(values: dict[str, Any]) -> None:
+    """Reads the older spelling of ``verbs_devices``."""
+    device = values.get("verbs_device", "")
+    devices = values.get("verbs_devices", ())
+    if device and devices and devices != (device,):
+        raise OptionError(
+            f"option 'verbs_device' is {device!r}, and 'verbs_devices' is {list(devices)!r}: name all devices in"
+            " verbs_devices alone"
+        )
+    if device:
+        values["verbs_devices"] = (device,)

@@ -220,16 +220,10 @@ class Options:
         maximum=64,
     )
     landing_slab_kib: int = _integer(
-        "Length of such a slab, in KiB; longer pages go in parts.",
-        1024,
-        minimum=64,
-        maximum=8192,
+        "Length of such a slab, in KiB; longer pages go in parts.", 1024, minimum=64, maximum=8192
     )
     landing_peers: int = _integer(
-        "Peers of each worker that have such slabs at a time; further ones take the next transport.",
-        16,
-        minimum=1,
-        maximum=1024,
+        "Peers of a worker that have slabs at a time; others take the next transport.", 16, minimum=1, maximum=1024
     )
     streams_per_peer: int = _integer(
         "Parallel data streams to one peer, for transports that have streams.",
@@ -436,7 +430,7 @@ def _together(
     values: dict[str, Any], role: Role, engine_id: str, environment: Mapping[str, str], outward: Callable[[], str]
 ) -> Options:
     """The options of values that are right each by itself; raises OptionError if they do not fit together."""
-    _merge_verbs_devices(values)
+    option_rules.merge_verbs_devices(values)
     if values.get("gpu", GPU[0]) != GPU[0]:
         values.setdefault("transports", TRANSPORTS_ON_A_GPU)
     if values.get("listen_host") == AUTO:
@@ -498,15 +492,3 @@ def _unknown(name: object) -> str:
     near = difflib.get_close_matches(str(name), OPTION_SPECS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options are {', '.join(OPTION_SPECS)}"
     return f"unknown option {name!r} in {VLLM_OPTIONS_PLACE}: {hint}"
-
-
-def _merge_verbs_devices(values: dict[str, Any]) -> None:
-    device = values.get("verbs_device", "")
-    devices = values.get("verbs_devices", ())
-    if device and devices and devices != (device,):
-        raise OptionError(
-            f"option 'verbs_device' is {device!r}, and 'verbs_devices' is {list(devices)!r}: name all devices in"
-            " verbs_devices alone"
-        )
-    if device:
-        values["verbs_devices"] = (device,)

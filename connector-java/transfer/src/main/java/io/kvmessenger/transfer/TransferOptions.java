@@ -103,8 +103,8 @@ public final class TransferOptions {
     public static final TransferOption<Integer> WORKERS = TransferOption.integer("transfer_workers", 1, 0, WORKERS_MAX);
 
     /**
-     * Slabs that each peer writes to where a NIC does not reach a device's memory; 0 to let such peers take the next
-     * transport.
+     * Slabs that each peer writes to where a NIC does not reach a device's memory, each a bit of a record; 0 to let such
+     * peers take the next transport.
      */
     public static final TransferOption<Integer> LANDING_SLABS =
             TransferOption.integer("landing_slabs", 8, 0, Long.SIZE);

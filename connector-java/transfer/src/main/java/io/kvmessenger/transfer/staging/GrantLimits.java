@@ -11,9 +11,6 @@ import io.kvmessenger.transfer.TransferOptions;
  * @param peerCount number of peers that have slabs at a time
  */
 public record GrantLimits(int slabsPerPeer, long slabBytes, int peerCount) {
-    /** A record of freed slabs has one bit for each. */
-    public static final int SLABS_MAX = Long.SIZE;
-
     /** No peer has slabs. */
     public static final GrantLimits NONE = new GrantLimits(0, 0, 0);
 
