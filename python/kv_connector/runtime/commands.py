@@ -168,6 +168,13 @@ class Abandon(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportEnd(Command):
+    """The end of a fetch has not been heard: if the messenger has no such fetch any more, it reports ``failed``."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
 class Compared(Command):
     """Received KV was compared with own; see ``compared``."""
 

@@ -72,10 +72,11 @@ final class CommandReader {
                         prefillers(fields).getFirst());
             case "refuted" -> new EngineCommand.Refuted(fields.integer("fetches"));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request", REQUEST_LENGTH_MAX));
+            case "reportEnd" -> new EngineCommand.ReportEnd(fields.text("request", REQUEST_LENGTH_MAX));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, step, "
                         + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon, "
-                        + "compared, refuted");
+                        + "reportEnd, compared, refuted");
         };
     }
 

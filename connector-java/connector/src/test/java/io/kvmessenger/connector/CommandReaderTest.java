@@ -76,7 +76,7 @@ class CommandReaderTest {
 
     /** The end of a request repeats its name, and an end that fits into no poll would leak the request's pages. */
     @ParameterizedTest
-    @ValueSource(strings = {"announce", "prefillEnded", "fetch", "abandon", "computed", "chunk"})
+    @ValueSource(strings = {"announce", "prefillEnded", "fetch", "abandon", "reportEnd", "computed", "chunk"})
     void shouldRefuseARequestWhoseNameIsLongerThanOursAre(String kind) {
         String named = "\"request\":\"" + "x".repeat(CommandReader.REQUEST_LENGTH_MAX + 1) + "\"";
         String command = kind.equals("chunk")
@@ -91,6 +91,12 @@ class CommandReaderTest {
     void shouldCutAWrongValueInTheError() {
         assertThatThrownBy(() -> read("{\"commands\":\"" + "x".repeat(1 << 20) + "\"}"))
                 .satisfies(refusal -> assertThat(refusal.getMessage()).hasSizeLessThan(500));
+    }
+
+    @Test
+    void shouldReadThatAnEndWasNotHeard() {
+        assertThat(read("{\"commands\":[{\"do\":\"reportEnd\",\"request\":\"d\"}]}"))
+                .containsExactly(new EngineCommand.ReportEnd("d"));
     }
 
     @Test

@@ -110,6 +110,7 @@ public final class KvCache implements ServedSubject {
             case EngineCommand.Reject reject -> decoder.reject(reject, nowNs);
             case EngineCommand.Expect expect -> decoder.expect(expect, nowNs);
             case EngineCommand.Abandon abandon -> decoder.abandon(abandon.request());
+            case EngineCommand.ReportEnd again -> decoder.reportEnd(again.request());
             case EngineCommand.Compared compared -> decoder.compared(compared);
             case EngineCommand.Refuted refuted -> decoder.refuted(refuted);
         }
@@ -127,6 +128,9 @@ public final class KvCache implements ServedSubject {
                     EngineCommand.PrefillEnded _,
                     EngineCommand.Preempt _,
                     EngineCommand.Abandon _ -> {
+                return false;
+            }
+            case EngineCommand.ReportEnd again -> {
                 return false;
             }
             case EngineCommand.Fetch fetch -> engine.failed(fetch.request(), death);

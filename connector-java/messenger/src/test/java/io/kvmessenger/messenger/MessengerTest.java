@@ -30,6 +30,26 @@ class MessengerTest extends MessengerPair {
         assertThat(decoder.reported).containsExactly("failed r");
     }
 
+    /** An event may be lost in the engine's process: without an answer, safe pages stay out of use for ever. */
+    @Test
+    void shouldReportAnEndAgainAndNotBeforeNothingCanWrite() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        decoder.cache.onCommand(new EngineCommand.ReportEnd("r"));
+        decoder.cache.onCommand(new EngineCommand.Abandon("r"));
+        carry();
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            decoder.cache.onCommand(new EngineCommand.ReportEnd("r"));
+            assertThat(decoder.reported).isEmpty();
+            completeOneWrite();
+            carry();
+        }
+        assertThat(decoder.reported).containsExactly("failed r");
+        decoder.cache.onCommand(new EngineCommand.ReportEnd("r"));
+        assertThat(decoder.reported).containsExactly("failed r", "failed r");
+    }
+
     @Test
     void shouldNotConfirmACancelThatCrossesAPreemptionWithWritesInFlight() {
         fetch("r", 1, 0);

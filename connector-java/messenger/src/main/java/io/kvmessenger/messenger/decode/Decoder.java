@@ -184,6 +184,13 @@ public final class Decoder {
         ends.fail(fetch, FetchFailure.ABANDONED, "the engine gave the request up");
     }
 
+    /** Reports the end of a fetch that is no longer here, whatever it was; a fetch that is will end by itself. */
+    public void reportEnd(String request) {
+        if (fetches.of(request) == null) {
+            engine.failed(request, "it is not under way any more, and nothing writes to its pages");
+        }
+    }
+
     /** Fails every fetch. Granted fetches end when nothing can write to their pages any more. */
     public void shutDown(String reason) {
         fetches.snapshot().forEach(fetch -> ends.fail(fetch, FetchFailure.STOPPING, reason));

@@ -220,4 +220,10 @@ public sealed interface EngineCommand {
 
     /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
     record Abandon(String request) implements EngineCommand {}
+
+    /**
+     * The engine has not heard the end of a fetch. It is reported again, as {@link EngineEvents#failed}, once the
+     * messenger has no such fetch any more: nothing writes to its pages then.
+     */
+    record ReportEnd(String request) implements EngineCommand {}
 }

@@ -57,6 +57,10 @@ public final class PythonHost {
     private final Set<String> reportedInStep = new HashSet<>();
     /** Transfers for which the prefiller must receive a fetch or a decline. */
     private final Set<String> unheard = new LinkedHashSet<>();
+    /** Fetches that have not ended. */
+    private final Set<String> fetching = new HashSet<>();
+    /** Fetches whose end the connector has asked for again. */
+    private final Set<String> askedFor = new HashSet<>();
 
     private List<String> fenced = List.of();
     private final List<Integer> unwritten = new ArrayList<>();
@@ -121,9 +125,11 @@ public final class PythonHost {
             }
             case EngineCommand.Fetch fetch -> {
                 unheard.remove(fetch.transferId());
+                fetching.add(fetch.request());
                 listener.fetchAsked(FetchFacts.of(node.process(), fetch));
             }
             case EngineCommand.Abandon abandon -> listener.fetchAbandoned(node.process(), abandon.request());
+            case EngineCommand.ReportEnd again -> askedFor.add(again.request());
             case EngineCommand.Decline decline -> {
                 unheard.remove(decline.transfer().id());
                 listener.transferDeclined(
@@ -359,6 +365,7 @@ public final class PythonHost {
         @Override
         public void arrived(String request, int pageCount) {
             trace.add(node.process(), "arrived", request);
+            fetching.remove(request);
             listener.fetchArrived(node.process(), request, pageCount);
             eventsWaiting++;
             queue.arrived(request, pageCount);
@@ -367,7 +374,9 @@ public final class PythonHost {
         @Override
         public void failed(String request, String reason) {
             trace.add(node.process(), "failed", request + ": " + reason);
-            listener.fetchFailed(node.process(), request, reason);
+            if (fetching.remove(request) || !askedFor.remove(request)) { // else its end is reported again
+                listener.fetchFailed(node.process(), request, reason);
+            }
             eventsWaiting++;
             queue.failed(request, reason);
         }
