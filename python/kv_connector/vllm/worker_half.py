@@ -19,6 +19,7 @@ from kv_connector.runtime.commands import (
     Decline,
     Expect,
     Reject,
+    ReportEnd,
 )
 from kv_connector.runtime.facade import (
     Arrived,
@@ -123,8 +124,9 @@ class WorkerHalf:
         self._fetching: dict[str, _Fetching] = {}
         self._expected: set[Transfer] = set()
         """Transfers of queued requests, until the messenger reports that they are computed."""
-        self._quarantined: set[str] = set()
-        """Requests that were reported as failed while their blocks may still be written to."""
+        self._quarantined: dict[str, float] = {}
+        """Requests that were reported as failed while their blocks may still be written to, and when the messenger is
+        asked again whether they are."""
         self._reports = Reports()
         self._news = WorkerNews()
         self._gains = GainMeter()
@@ -329,6 +331,10 @@ class WorkerHalf:
             if now_seconds >= waiting.deadline_seconds + limit_seconds - self._limits.fetch_seconds:
                 self._client.submit(Abandon(request))
                 self._take_in(request, f"the messenger has reported no end of it within {limit_seconds:g} s")
+        for request, due_seconds in self._quarantined.items():
+            if now_seconds >= due_seconds:
+                self._quarantined[request] = now_seconds + limit_seconds
+                self._client.submit(ReportEnd(request))  # time alone frees no blocks: the answer is the proof
         self._prefills.repeat_ends()
 
     def take_news(self) -> WorkerNews | None:
@@ -427,12 +433,12 @@ class WorkerHalf:
 
     def _take_in(self, request: str, reason: str) -> None:
         """Fails the request at once, and has its pages kept out of use until they are safe."""
-        self._quarantined.add(request)
+        self._quarantined[request] = self._now_seconds() + self._limits.unheard_seconds
         self._news.taken_in.append(request)
         self._fail(request, reason)
 
     def _let_go(self, request: str) -> None:
-        self._quarantined.discard(request)
+        del self._quarantined[request]
         if request in self._news.taken_in:
             self._news.taken_in.remove(request)  # the proof came before the scheduler was notified
         else:

@@ -268,3 +268,7 @@ class SimulatedMessenger:
         request = command["request"]
         ended = [event.request for event in self.events + self.lost if isinstance(event, Arrived | Failed)]
         assert self._owed.get(request) == "fetch" or request in ended, "an unknown request is abandoned"
+
+    def _on_reportEnd(self, command: dict[str, Any]) -> None:  # noqa: N802
+        if command["request"] not in self._owed:
+            self.events.append(Failed(command["request"], "it is not open any more"))

@@ -93,7 +93,7 @@ END_OF = {Arrived: "arrive", Failed: "fail", Quarantined: "quarantine"}
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
 @pytest.mark.parametrize("end", END_OF.values())
 def test_should_end_a_fetch_although_an_event_is_lost(engine: EngineMaker, clock: Clock, end: str, kind: type) -> None:
-    """What may still be written to stays out of use: without the event there is no proof."""
+    """What may still be written to stays out of use until there is proof: the messenger is asked for a lost one."""
     decoder = with_clock(engine("kv_consumer"), clock)
     decoder.add("other-00000000", 100, remote_prefill())
     decoder.add("a-00000000", 700, remote_prefill())
@@ -119,6 +119,62 @@ def test_should_end_a_fetch_although_an_event_is_lost(engine: EngineMaker, clock
         decoder.messenger.fail("a-00000000")
         decoder.steps(2)
     assert decoder.at_rest() == (not lost or end == "quarantine")
+    after_all_limits(decoder, clock)
+    assert decoder.at_rest()
+
+
+@pytest.mark.parametrize("answers_lost", [0, 1, 3])
+def test_should_ask_again_for_the_proof_that_was_lost(engine: EngineMaker, clock: Clock, answers_lost: int) -> None:
+    decoder = with_clock(engine("kv_consumer"), clock)
+    decoder.add("a-00000000", 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.quarantine("a-00000000")
+    decoder.steps(2)
+    assert decoder.ended["a-00000000"].name == "FINISHED_ERROR"
+    decoder.messenger.drops += [Failed] * (1 + answers_lost)
+    decoder.messenger.fail("a-00000000")
+    decoder.steps(3)
+    for _ in range(answers_lost + 1):
+        assert len(decoder.free_blocks) == decoder.block_count - HELD_BLOCKS
+        after_all_limits(decoder, clock)
+    assert decoder.at_rest()
+    assert len(decoder.messenger.of_kind("reportEnd")) == 1 + answers_lost
+
+
+def test_should_not_use_pages_again_because_time_has_passed(engine: EngineMaker, clock: Clock) -> None:
+    """The messenger has no proof: a prefiller that hangs may write for as long as it lives."""
+    decoder = with_clock(engine("kv_consumer"), clock)
+    decoder.add("a-00000000", 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.quarantine("a-00000000")
+    decoder.steps(2)
+    for asked in range(1, 6):
+        after_all_limits(decoder, clock)
+        assert len(decoder.free_blocks) == decoder.block_count - HELD_BLOCKS
+        assert len(decoder.messenger.of_kind("reportEnd")) == asked
+    decoder.messenger.fail("a-00000000")
+    decoder.steps(2)
+    assert decoder.at_rest()
+
+
+@pytest.mark.parametrize("late", ["arrive", "fail"])
+def test_should_use_pages_again_once_when_the_proof_crosses_the_question(
+    engine: EngineMaker, clock: Clock, late: str
+) -> None:
+    decoder = with_clock(engine("kv_consumer"), clock)
+    decoder.add("a-00000000", 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.quarantine("a-00000000")
+    decoder.steps(2)
+    clock.now += decoder.worker._worker._limits.unheard_seconds
+    poll = decoder.messenger.poll
+    decoder.messenger.poll = list
+    getattr(decoder.messenger, late)("a-00000000")
+    decoder.steps(2)
+    assert len(decoder.messenger.of_kind("reportEnd")) == 1
+    decoder.messenger.poll = poll
+    decoder.steps(3)
+    assert decoder.at_rest()
 
 
 @pytest.mark.parametrize("late", ["arrive", "fail"])
