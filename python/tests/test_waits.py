@@ -1,0 +1,224 @@
+"""Every wait in the Python halves has a deadline of its own: the waits are found in the source, not remembered.
+
+What a half keeps for a transfer is in a collection of an object, and what blocks it is one of a few calls. Both are
+read from the source here. Each has a row: what bounds it and the test in which the awaited thing does not come, or why
+it is no wait. A new one without a row fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+SOURCES = TESTS.parent / "kv_connector"
+HALVES = ("vllm", "sglang")
+COLLECTIONS = ("dict", "set", "list", "deque")
+BLOCKING_CALLS = (
+    "wait",
+    "recv",
+    "recvmsg",
+    "poll",
+    "sleep",
+    "accept",
+    "connect",
+    "result",
+    "fence",
+    "settle",
+    "gather",
+)
+BLOCKING_CALLS += ("wait_fenced", "synchronize", "acquire", "communicate", "select")
+
+ENGINE = "the engine's own request: it ends each, and its end is one of its own steps"
+FACT = "what is known of peers, layers or adapters: nothing is held for it"
+STEP = "lives for one step of the engine"
+ONE_FETCH = "vllm/test_lost_events.py::test_should_end_a_fetch_although_an_event_is_lost"
+ONE_PREFILL = "vllm/test_lost_events.py::test_should_end_a_prefill_although_an_event_is_lost"
+PROOF = "vllm/test_lost_events.py::test_should_ask_again_for_the_proof_that_was_lost"
+FETCH_TWO = "test_exchange.py::test_should_give_a_messenger_up_that_reports_no_end_of_a_fetch"
+FOLLOWER = "test_handover.py::test_should_not_hold_followers_of_a_lead_that_is_gone"
+
+WAITS = {
+    # What is kept until something comes: the name that bounds it in the source, and the test in which it never comes.
+    "vllm/fetch_gate.py::FetchGate._queued": (
+        "wait_limit_seconds",
+        "vllm/test_fetch_gate.py::test_should_hold_back_within_a_limit",
+    ),
+    "vllm/fetch_gate.py::FetchGate._of_transfer": (
+        "wait_limit_seconds",
+        "vllm/test_fetch_gate.py::test_should_hold_back_within_a_limit",
+    ),
+    "vllm/fetch_gate.py::FetchGate._held": ("unheard_seconds", ONE_FETCH),
+    "vllm/outgoing_prefills.py::OutgoingPrefills._ended": ("unheard_seconds", ONE_PREFILL),
+    "vllm/pair_proofs.py::PairProofs._held_back": (
+        "PROBE_LIMIT_SECONDS",
+        "vllm/test_pair_proofs.py::test_should_hold_none_back_longer_than_the_limit_however_many_go_first_and_end_unjudged",
+    ),
+    "vllm/pair_proofs.py::PairProofs._fetched": ("unheard_seconds", ONE_FETCH),
+    "vllm/quarantine.py::Quarantine._held": ("unheard_seconds", PROOF),
+    "vllm/scheduler_half.py::SchedulerHalf._held": ("unheard_seconds", ONE_PREFILL),
+    "vllm/scheduler_half.py::SchedulerHalf._awaited": ("unheard_seconds", ONE_FETCH),
+    "vllm/scheduler_half.py::SchedulerHalf._loading_first": (
+        "unheard_seconds",
+        "vllm/test_held_back.py::test_should_end_each_request_within_limits_of_its_own",
+    ),
+    "vllm/shadow_fetches.py::ShadowFetches._shadows": (
+        "VERDICT_LIMIT_SECONDS",
+        "vllm/test_shadow_fetches.py::test_should_not_wait_for_a_verdict_for_ever",
+    ),
+    "vllm/worker_half.py::WorkerHalf._fetching": ("unheard_seconds", ONE_FETCH),
+    "vllm/worker_half.py::WorkerHalf._quarantined": ("unheard_seconds", PROOF),
+    "sglang/endpoint.py::TransferEndpoint._first_contacts": (
+        "FIRST_CONTACT_WAIT_SECONDS",
+        "sglang/test_first_contact.py::test_should_wait_once_for_a_prefiller_that_does_not_answer",
+    ),
+    "sglang/exchange.py::Exchange._outgoing": (
+        "unheard_seconds",
+        "test_exchange.py::test_should_end_a_prefill_although_an_event_is_lost",
+    ),
+    "sglang/exchange.py::Exchange._incoming": ("unheard_seconds", FETCH_TWO),
+    "sglang/prefillers.py::Prefillers._questions": (
+        "LOOKUP_LIMIT_SECONDS",
+        "test_sglang_prefillers.py::test_should_find_another_prefiller_while_one_does_not_answer",
+    ),
+    # What blocks the caller.
+    "vllm/worker_half.py: self._empty_steps.wait": (
+        "WAIT_MAX_SECONDS",
+        "vllm/test_empty_steps.py::test_should_wait_a_share_of_the_time_without_news_and_never_longer_than_the_limit",
+    ),
+    "vllm/rank_start.py: self._empty_steps.wait": (
+        "WAIT_MAX_SECONDS",
+        "vllm/test_empty_steps.py::test_should_wait_a_share_of_the_time_without_news_and_never_longer_than_the_limit",
+    ),
+    "vllm/outgoing_prefills.py: self._client.fence": (
+        "FENCE_ATTEMPTS_MAX",
+        "vllm/test_lost_messenger.py::test_should_not_wait_for_ever_for_a_fence",
+    ),
+    "vllm/rank_start.py: lead.gather": (
+        "HANDOVER_LIMIT_SECONDS",
+        "test_handover.py::test_should_name_the_ranks_that_did_not_come",
+    ),
+    "vllm/rank_start.py: self.follower.wait_fenced": ("FENCE_ATTEMPTS_MAX", FOLLOWER),  # the lead's; else it ends
+    "sglang/endpoint.py: self.exchange.settle": (
+        "SETTLE_LIMIT_SECONDS",
+        "test_exchange.py::test_should_say_what_it_waited_for_in_vain",
+    ),
+    "sglang/endpoint.py: concurrent.futures.wait": (
+        "FIRST_CONTACT_WAIT_SECONDS",
+        "sglang/test_first_contact.py::test_should_wait_once_for_a_prefiller_that_does_not_answer",
+    ),
+    "sglang/exchange.py: self._client.fence": (
+        "FENCE_LIMIT_SECONDS",
+        "test_exchange.py::test_should_go_on_when_a_fence_is_not_reached",
+    ),
+}
+NO_WAITS = {
+    "vllm/connector.py::KvMessengerConnector._failed_blocks": STEP,
+    "vllm/last_token_proof.py::LastTokenProof._slots": FACT,
+    "vllm/last_token_proof.py::LastTokenProof._kept": STEP,
+    "vllm/last_token_proof.py::StepProofs._due": STEP,
+    "vllm/last_token_proof.py::StepProofs._shadows_due": STEP,
+    "vllm/last_token_proof.py::StepProofs._proved": STEP,
+    "vllm/last_token_proof.py::StepProofs._shadows_proved": STEP,
+    "vllm/loaded_adapters.py::LoadedAdapters._loaded": FACT,
+    "vllm/loaded_adapters.py::LoadedAdapters._warned": FACT,
+    "vllm/outgoing_prefills.py::OutgoingPrefills._sending": ENGINE,
+    "vllm/outgoing_prefills.py::OutgoingPrefills._lost": ENGINE,
+    "vllm/outgoing_prefills.py::OutgoingPrefills._released_early": ENGINE,
+    "vllm/pair_proofs.py::PairProofs._records": FACT,
+    "vllm/pair_proofs.py::PairProofs._incarnations": FACT,
+    "vllm/pair_proofs.py::PairProofs._judging": STEP,
+    "vllm/pair_proofs.py::PairProofs._tallies": STEP,
+    "vllm/request_numbers.py::RequestNumbers._numbers": ENGINE,
+    "vllm/request_numbers.py::RequestNumbers._names": ENGINE,
+    "vllm/request_numbers.py::RequestNumbers._new": STEP,
+    "vllm/request_numbers.py::RequestNames._names": ENGINE,
+    "vllm/scheduler_half.py::SchedulerHalf._messengers": FACT,
+    "vllm/scheduler_half.py::SchedulerHalf._prefills": ENGINE,
+    "vllm/scheduler_half.py::SchedulerHalf._digests": ENGINE,
+    "vllm/shadow_fetches.py::ShadowFetches._computing": ENGINE,
+    "vllm/shadow_fetches.py::ShadowFetches._to_abandon": STEP,
+    "vllm/weight_changes.py::WeightChanges._noted": FACT,
+    "vllm/window_blocks.py::WindowBlocks._kept": ENGINE,
+    "vllm/worker_half.py::WorkerHalf._expected": "the gate's limit bounds it; a fetch or decline ends it",
+    "vllm/worker_half.py::WorkerHalf._reported_gauges": FACT,
+    "vllm/connector.py: self._part.fence": "the fence of outgoing_prefills.py and of handover.py",
+    "vllm/rank_start.py: self.worker.fence": "the fence of outgoing_prefills.py",
+    "vllm/worker_half.py: self._prefills.fence": "the fence of outgoing_prefills.py",
+    "vllm/worker_half.py: self._client.poll": "takes the events that are there",
+    "sglang/endpoint.py::TransferEndpoint._waited_for": FACT,
+    "sglang/endpoint.py::TransferEndpoint._asked_again": "a question of SGLang's own, by HTTP with SGLang's limit",
+    "sglang/endpoint.py::TransferEndpoint._unfit": FACT,
+    "sglang/layerwise.py::AttentionHooks._names": FACT,
+    "sglang/layerwise.py::AttentionHooks.layers": FACT,
+    "sglang/page_list.py::PageList._pages": ENGINE,
+    "sglang/pair_states.py::PairStates._records": FACT,
+    "sglang/pair_states.py::PairStates._incarnations": FACT,
+    "sglang/prefillers.py::Prefillers._known": FACT,
+    "sglang/sender.py::Sender._chunks": "of passes that the device has queued; dropped when the request ends",
+    "sglang/state_tensors.py::StateTensors._formats": FACT,
+    "sglang/twins.py::Twins._earlier": STEP,
+    "sglang/endpoint.py: contact.result": "done before",
+    "sglang/prefillers.py: future.result": "done before",
+    "sglang/receiver.py: self._topology.result": "done before",
+    "sglang/receiver.py::Receiver._ask": ENGINE,
+    "sglang/exchange.py: self._client.poll": "takes the events that are there",
+    "sglang/exchange.py: time.sleep": "a part of settle",
+    "sglang/hooks.py: request.disagg_kv_sender.poll": "SGLang's poll of a state",
+    "sglang/metrics_page.py: self._ended.wait": "a thread of its own, once a second",
+    "sglang/own_pass.py: stream.synchronize": "a pass of this engine's device",
+    "sglang/sender.py: self.poll": "SGLang's poll of a state",
+    "sglang/sender.py: self.kv_mgr.exchange.fence": "the fence of exchange.py",
+}
+
+
+@functools.cache
+def whole_source() -> str:
+    return "".join(path.read_text() for path in SOURCES.rglob("*.py"))
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for half in HALVES:
+        for path in sorted((SOURCES / half).glob("*.py")):
+            yield f"{half}/{path.name}", ast.parse(path.read_text())
+
+
+def collections(name: str, module: ast.Module) -> Iterator[str]:
+    """The collections that a class's constructor makes."""
+    for owner in (node for node in ast.walk(module) if isinstance(node, ast.ClassDef)):
+        for made in (each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"):
+            for node in ast.walk(made):
+                is_typed = isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute)
+                if is_typed and ast.unparse(node.annotation).partition("[")[0] in COLLECTIONS:
+                    yield f"{name}::{owner.name}.{node.target.attr}"
+
+
+def blocking_calls(name: str, module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in BLOCKING_CALLS:
+            yield f"{name}: {ast.unparse(node.func)}"
+
+
+def members() -> set[str]:
+    return {
+        member for name, module in sources() for member in (*collections(name, module), *blocking_calls(name, module))
+    }
+
+
+def test_should_know_each_wait_of_both_halves() -> None:
+    listed, found = WAITS.keys() | NO_WAITS.keys(), members()
+    assert sorted(found - listed) == [], "say in WAITS what bounds it, or in NO_WAITS why it is no wait"
+    assert sorted(listed - found) == [], "it is not in the source any more"
+    assert not WAITS.keys() & NO_WAITS.keys()
+
+
+@pytest.mark.parametrize("member", WAITS)
+def test_should_have_a_limit_and_a_test_in_which_nothing_comes(member: str) -> None:
+    limit, shown_by = WAITS[member]
+    assert limit in whole_source(), f"no {limit} in the source"
+    file, _, function = shown_by.partition("::")
+    assert f"def {function}" in (TESTS / file).read_text()
