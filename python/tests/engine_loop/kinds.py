@@ -20,6 +20,8 @@ from engine_loop.traffic import (
 
 SHORT_GRANT_WAIT_SECONDS = 2.0
 """Longer than a first contact takes on a machine that is busy with other things."""
+UNREACHED_WAIT_SECONDS = 600.0
+"""Longer than a world takes, however little time its process gets."""
 QUEUE_LIMITS = 3
 """A queue lasts so many times the grant wait."""
 
@@ -147,9 +149,20 @@ def _crossed(t: Traffic) -> None:
 
 def _rejected(t: Traffic) -> None:
     """The decoder's API server rejects requests, and the router may send them again; others have the same prompts."""
+    # After a rejection the prefiller's pages are held for a quarter of it; beside a second attempt, for all of it.
+    _reject(t, again_share=0.4, wait_seconds=8.0)
+
+
+def _rejected_once(t: Traffic) -> None:
+    """The same, and nothing is sent again: what is held longer than the 5 s after a rejection is held for ever."""
+    _reject(t, again_share=0.0, wait_seconds=UNREACHED_WAIT_SECONDS)
+    # A session that ends takes a rejection with it.
+    t.option(silence_limit_seconds=UNREACHED_WAIT_SECONDS, connect_limit_seconds=UNREACHED_WAIT_SECONDS)
+
+
+def _reject(t: Traffic, again_share: float, wait_seconds: float) -> None:
     t.roomy()
-    # After a rejection the prefiller's pages are held for a quarter of it.
-    t.option(**waits(8.0))
+    t.option(**waits(wait_seconds))
 
     def group() -> list[Ask]:
         draw = t.random
@@ -160,7 +173,7 @@ def _rejected(t: Traffic) -> None:
             ask.transfer_id = ask.name
         again = replace(ask, rejected=False, leg_delay=draw.choice([0, 5]))
         beside = t.ask(prompts=[list(prompts[0])])
-        return [ask, *([again] if draw.random() < 0.4 else []), *([beside] if draw.random() < 0.4 else [])]
+        return [ask, *([again] if draw.random() < again_share else []), *([beside] if draw.random() < 0.4 else [])]
 
     t.groups(group)
 
@@ -360,6 +373,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "states": _states,
     "retried": _retried,
     "rejected": _rejected,
+    "rejected-once": _rejected_once,
 }
 
 

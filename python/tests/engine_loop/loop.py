@@ -26,6 +26,8 @@ GRANTS_AWAITED_ROUNDS = 60
 PATIENCE_SECONDS = 10.0
 """A world in which nothing at all happens for so long stands still; milliseconds are usual."""
 IDLE_SECONDS = 0.0002
+LOOK_MAX_SECONDS = 0.1
+"""The most that the time between two looks counts: a process that had no core for longer has not waited so long."""
 
 
 @dataclass
@@ -94,9 +96,15 @@ class Violations(logging.Handler):
 class World:
     """One seed."""
 
-    def __init__(self, plan: WorldPlan, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        plan: WorldPlan,
+        patience_seconds: float = PATIENCE_SECONDS,
+        look_max_seconds: float = LOOK_MAX_SECONDS,
+    ) -> None:
         self.plan = plan
         self._patience_seconds = patience_seconds
+        self._look_max_seconds = look_max_seconds
         self._random = random.Random(f"steps of {plan.kind} {plan.seed}")
         self.violations = Violations(plan)
         self._log = logging.getLogger("vllm.kv_messenger")
@@ -116,7 +124,8 @@ class World:
         self._round = 0
         self._started_seconds = time.monotonic()
         self._progress: tuple[int, ...] = ()
-        self._progress_seconds = time.monotonic()
+        self._looked_seconds = time.monotonic()
+        self._still_seconds = 0.0
         self.ended = {"length": 0, "error": 0, "gone": 0, "rejected": 0}
 
     # ---- the run
@@ -204,10 +213,11 @@ class World:
             sum(self.ended.values()),
             len(self._open),
         )
-        now = time.monotonic()
+        before, self._looked_seconds = self._looked_seconds, time.monotonic()
+        self._still_seconds += min(self._looked_seconds - before, self._look_max_seconds)
         if progress != self._progress:
-            self._progress, self._progress_seconds = progress, now
-        elif now - self._progress_seconds > self._patience_seconds:
+            self._progress, self._still_seconds = progress, 0.0
+        elif self._still_seconds > self._patience_seconds:
             held = "; ".join(filter(None, (engine.held() for engine in engines)))
             self.violations.report(
                 "stands still", f"nothing happened for {self._patience_seconds:g} s and {what}; {held}"
@@ -215,7 +225,7 @@ class World:
 
     def _drain(self) -> None:
         """All have ended: nothing may stay held, on either side."""
-        self._progress_seconds = time.monotonic()
+        self._still_seconds = 0.0
         while not self.violations.found:
             held = "; ".join(filter(None, (engine.held() for engine in self._engines.values())))
             if not held and not any(engine.has_work for engine in self._engines.values()):

@@ -30,6 +30,8 @@ class WorldMutant(Mutant):
     seed: int
     found_as: str | tuple[str, ...]
     """How the violation begins, one of several where the machine's speed decides."""
+    patience_seconds: float = 0.0
+    """The least after which its world stands still: longer than what is held there rightly."""
 
 
 def _cached_in_place(self: Any, request: str, prefill: Any, *where: Any) -> Any:
@@ -110,7 +112,7 @@ MUTANTS = (
     WorldMutant(
         "a prefiller is not told of a request that the decoder's API server rejected",
         *(WorkerHalf, "_reject", lambda *_: None),
-        *("rejected", 1, "stands still"),
+        *("rejected-once", 1, "stands still", 10.0),
     ),
     WorldMutant(
         "a request that ends in the queue is not declined",

@@ -27,6 +27,7 @@ CLEAN_KINDS = (
         "preemption",
         "mixed",
         "rejected",
+        "rejected-once",
         "windows",
         "chunks",
         "states",
