@@ -16,7 +16,6 @@
 #include <string.h>
 
 #define DEVICES_MAX 16
-#define NOT_FOUND 500
 #define MEMORY_BYTES (80ul << 30)
 
 /* ---- the driver's stand-in */
@@ -24,6 +23,7 @@
 int cuInit(unsigned), cuDeviceGetCount(int *), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
 int cuCtxGetCurrent(void **), cuCtxSynchronize(void), cuDeviceGetAttribute(int *, int, int), cuDeviceCanAccessPeer(int *, int, int);
 int cuMemAlloc_v2(uint64_t *, size_t), cuMemFree_v2(uint64_t), cuMemcpyAsync(uint64_t, uint64_t, size_t, void *);
+int cuMemsetD8Async(uint64_t, unsigned char, size_t, void *);
 int cuStreamCreateWithPriority(void **, unsigned, int), cuStreamDestroy_v2(void *), cuStreamSynchronize(void *), cuStreamQuery(void *);
 int cuStreamWaitEvent(void *, void *, unsigned), cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **);
 int cuStreamIsCapturing(void *, int *), cuStreamGetCaptureInfo_v2(void *, int *, uint64_t *, void *, void *, void *);
@@ -32,7 +32,6 @@ int cuEventSynchronize(void *), cuGraphInstantiateWithFlags(void **, void *, uin
 int cuGraphDestroy(void *), cuGraphExecDestroy(void *), cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
 int cuMemHostRegister_v2(void *, size_t, unsigned), cuMemHostUnregister(void *), cuPointerGetAttribute(void *, int, uint64_t);
 int cuLaunchHostFunc(void *, void (*)(void *), void *), cuThreadExchangeStreamCaptureMode(int *), cuGetErrorName(int, const char **);
-void *standInBytes(uint64_t, size_t);
 
 /* ---- threads, devices, errors */
 
@@ -225,30 +224,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t length, enum cudaMemcp
     return copied != cudaSuccess ? copied : noted(cuStreamSynchronize(NULL));
 }
 
-struct Fill {
-    uint64_t address;
-    size_t length;
-    int value, once;
-};
-
-static void fill(void *given) {
-    struct Fill *wanted = given;
-    memset(standInBytes(wanted->address, wanted->length), wanted->value, wanted->length);
-    if (wanted->once) {
-        free(wanted);
-    }
-}
-
-/* In a graph what is to be filled is kept as long as the process lives. */
 cudaError_t cudaMemsetAsync(void *address, int value, size_t length, cudaStream_t stream) {
-    int needed = need(), capturing = 0;
-    if (needed != 0 || length == 0) {
-        return noted(needed);
-    }
-    cuStreamIsCapturing(stream, &capturing);
-    struct Fill *wanted = malloc(sizeof *wanted);
-    *wanted = (struct Fill){(uint64_t)address, length, value, !capturing};
-    return noted(cuLaunchHostFunc(stream, fill, wanted));
+    ON_DEVICE(cuMemsetD8Async((uint64_t)address, (unsigned char)value, length, stream));
 }
 
 cudaError_t cudaMemset(void *address, int value, size_t length) {
@@ -417,6 +394,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *count, c
 cudaError_t cudaProfilerStart(void) { return cudaSuccess; }
 cudaError_t cudaProfilerStop(void) { return cudaSuccess; }
 
+/* A function that is not there is no error: what is found says so. */
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *found) {
     static const char *const endings[] = {"_v2", "_v3", ""};
@@ -430,5 +408,5 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
     if (found != NULL) {
         *found = *function != NULL ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     }
-    return noted(*function != NULL ? 0 : NOT_FOUND);
+    return cudaSuccess;
 }
