@@ -28,6 +28,7 @@ int cuStreamCreateWithPriority(void **, unsigned, int), cuStreamDestroy_v2(void 
 int cuStreamWaitEvent(void *, void *, unsigned), cuStreamBeginCapture_v2(void *, int), cuStreamEndCapture(void *, void **);
 int cuStreamIsCapturing(void *, int *), cuStreamGetCaptureInfo_v2(void *, int *, uint64_t *, void *, void *, void *);
 int cuEventCreate(void **, unsigned), cuEventDestroy_v2(void *), cuEventRecord(void *, void *), cuEventQuery(void *);
+int cuEventRecordWithFlags(void *, void *, unsigned);
 int cuEventSynchronize(void *), cuGraphInstantiateWithFlags(void **, void *, uint64_t), cuGraphLaunch(void *, void *);
 int cuGraphDestroy(void *), cuGraphExecDestroy(void *), cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
 int cuMemHostRegister_v2(void *, size_t, unsigned), cuMemHostUnregister(void *), cuPointerGetAttribute(void *, int, uint64_t);
@@ -297,8 +298,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlag
 cudaError_t cudaEventDestroy(cudaEvent_t event) { ON_DEVICE(cuEventDestroy_v2(event)); }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { ON_DEVICE(cuEventRecord(event, stream)); }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
-    (void)flags;
-    ON_DEVICE(cuEventRecord(event, stream));
+    ON_DEVICE(cuEventRecordWithFlags(event, stream, flags));
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { ON_DEVICE(cuEventQuery(event)); }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) { ON_DEVICE(cuEventSynchronize(event)); }

@@ -9,6 +9,7 @@
 
 #define BUMP_KERNEL "kv_messenger_bump"
 #define PLACE_KERNEL "kv_messenger_place"
+#define RECORD_EXTERNAL 1
 
 typedef void (*HostFunction)(void *);
 
@@ -213,7 +214,8 @@ static CUresult give(CUstream handle, Operation operation) {
     pthread_mutex_lock(&lock);
     CUresult result = sticky;
     if (result == CUDA_SUCCESS && stream->capturing) {
-        result = operation.kind == RECORD || operation.kind == WAIT ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+        int joins = operation.kind == WAIT || (operation.kind == RECORD && operation.source != RECORD_EXTERNAL);
+        result = joins ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
         if (result == CUDA_SUCCESS) {
             append(&stream->captured, operation);
         }
@@ -362,6 +364,15 @@ EXPORTED CUresult cuEventRecord(CUevent event, CUstream stream) {
     REQUIRE_CONTEXT();
     REQUIRE(event != NULL && !event->destroyed, CUDA_ERROR_INVALID_HANDLE);
     return give(stream, (Operation){.kind = RECORD, .data = event});
+}
+
+/* In a capture an external record becomes a part of the graph, which records the event whenever it is launched. */
+EXPORTED CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+    CALLED("%p on %p, flags %u", (void *)event, (void *)stream, flags);
+    REQUIRE_CONTEXT();
+    REQUIRE(event != NULL && !event->destroyed, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(flags <= RECORD_EXTERNAL, CUDA_ERROR_INVALID_VALUE);
+    return give(stream, (Operation){.kind = RECORD, .data = event, .source = flags});
 }
 
 EXPORTED CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
