@@ -1,4 +1,4 @@
-"""vLLM's CUDA platform as on H100s. No device is asked, so that a process has no context before it is a rank.
+"""A CUDA platform as on H100s, and vLLM's. No device is asked, so that a process has no context before it is a rank.
 
 Where NVML says what there is, as on machines with GPUs, torch asks the driver for nothing before a rank selects its
 device either. A process that had asked could not be forked.
@@ -6,6 +6,7 @@ device either. A process that had asked could not be forked.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from functools import cache
 from typing import Any
@@ -46,3 +47,11 @@ def stand_in() -> None:
 
     vllm.platforms.vllm_version_matches_substr = lambda substr: False
     vllm.platforms._current_platform = Uncomputed()
+
+
+def contexts() -> list[int]:
+    """The devices on which this process has one."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    count = ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    return [device for device in range(count.value) if driver.standInRetained(device) > 0]

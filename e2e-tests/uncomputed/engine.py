@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from gpu_check.vllm_on_torch.__main__ import Engine, Preemptions, Replays
 
+from uncomputed.cuda_platform import contexts
 from uncomputed.rows import TOKEN, Place, Rows
 
 COUNTED = ("rows_read", "rows_written", "rows_wrong", "replays")
@@ -178,11 +178,3 @@ def own_half() -> Any:
 
 def own_messenger() -> Any:
     return getattr(own_half(), "_messenger", None)
-
-
-def contexts() -> list[int]:
-    """The devices on which this process has one."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    count = ctypes.c_int()
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    return [device for device in range(count.value) if driver.standInRetained(device) > 0]

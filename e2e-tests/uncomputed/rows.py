@@ -39,6 +39,16 @@ class Place:
     first_head: int = 0
 
 
+@dataclass(frozen=True)
+class Step:
+    """A request's part in a step: from `begin` to `end`; all its tokens before that end, and their slots by group."""
+
+    begin: int
+    end: int
+    tokens: list[int]
+    slots: list[list[int]]
+
+
 @dataclass
 class _Request:
     prompt: list[int]
@@ -77,29 +87,35 @@ class Rows:
             for name, count in scheduled.num_scheduled_tokens.items()
             if name in self._requests
         ]
-        begins = [request.computed for _, request, _ in parts]
-        ends = [request.computed + count for _, request, count in parts]
-        ended = [(request, end) for (_, request, _), end in zip(parts, ends, strict=True)]
-        tokens = [request.token(at) for request, end in ended for at in range(end)]
-        slots: list[int] = []
-        for group, block_tokens in enumerate(self.groups):
-            for request, end in ended:
-                slots += [0] * end if block_tokens is None else request.slots(group, block_tokens, end)
+        steps = [self._step(request, request.computed + count) for _, request, count in parts]
+        self.queue_step(steps)
+        self.sampled = {}
+        for (name, request, _), step in zip(parts, steps, strict=True):
+            self.sampled[name] = int(step.end >= request.known)
+            request.known += self.sampled[name]
+
+    def _step(self, request: _Request, end: int) -> Step:
+        slots = [
+            [0] * end if block_tokens is None else request.slots(group, block_tokens, end)
+            for group, block_tokens in enumerate(self.groups)
+        ]
+        return Step(request.computed, end, [request.token(at) for at in range(end)], slots)
+
+    def queue_step(self, steps: list[Step]) -> None:
+        """What layers do from here on in the current stream."""
+        slots = [slot for group in range(len(self.groups)) for step in steps for slot in step.slots[group]]
+        tokens = [token for step in steps for token in step.tokens]
         self._called(
             self.library.rowsBeginStep(
                 _stream(),
                 ctypes.c_int64(len(self.groups)),
-                ctypes.c_int64(len(parts)),
-                (ctypes.c_int64 * len(parts))(*begins),
-                (ctypes.c_int64 * len(parts))(*ends),
+                ctypes.c_int64(len(steps)),
+                (ctypes.c_int64 * len(steps))(*(step.begin for step in steps)),
+                (ctypes.c_int64 * len(steps))(*(step.end for step in steps)),
                 (ctypes.c_int64 * len(slots))(*slots),
                 (ctypes.c_int32 * len(tokens))(*tokens),
             )
         )
-        self.sampled = {}
-        for (name, request, _), end in zip(parts, ends, strict=True):
-            self.sampled[name] = int(end >= request.known)
-            request.known += self.sampled[name]
 
     def _take(self, scheduled: Any) -> None:
         for name in scheduled.finished_req_ids:
@@ -121,13 +137,15 @@ class Rows:
             request.computed = computed
 
     def layer(self, keys: torch.Tensor, values: torch.Tensor | None, scale: torch.Tensor | None = None) -> None:
+        """`scale` says which layer it is."""
+        if keys.numel():
+            self.at_place(keys, values, Place() if scale is None else self.places[scale.data_ptr()])
+
+    def at_place(self, keys: torch.Tensor, values: torch.Tensor | None, place: Place) -> None:
         """Shapes (blocks, tokens of a block, heads, head size), with any strides but the last.
 
-        Without `values` there is one part, as with latent KV; `scale` says which layer it is.
+        Without `values` there is one part, as with latent KV.
         """
-        if keys.numel() == 0:
-            return
-        place = Place() if scale is None else self.places[scale.data_ptr()]
         size = keys.element_size()
         block, token, head, _ = (stride * size for stride in keys.stride())
         described = _Layer(

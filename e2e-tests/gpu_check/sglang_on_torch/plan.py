@@ -36,6 +36,8 @@ class SglangPlan:
     chunk_tokens: int = 2048
     attention: str = "triton"
     device: str = "cuda"
+    ranks: int = 1
+    """Tensor-parallel ones."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """KV Messenger's own."""
 
@@ -60,6 +62,7 @@ class SglangPlan:
             "cuda-graph-backend-decode": self.decode_graphs,
             "cuda-graph-backend-prefill": self.prefill_graphs,
             "cuda-graph-max-bs-decode": REQUESTS_MAX,
+            "tp-size": self.ranks,
         }
         if self.role:
             named |= {"disaggregation-mode": self.role, "disaggregation-transfer-backend": "kv_messenger"}

@@ -64,18 +64,28 @@ def environment_of(device: str) -> dict[str, str]:
 
 
 class SglangServer:
-    """One server, with its messenger's metrics page. Any thread may ask it."""
+    """One server, with the metrics pages of its ranks' messengers. Any thread may ask it."""
+
+    start_limit_seconds = START_LIMIT_SECONDS
+    rest_seconds = REST_SECONDS
 
     def __init__(self, plan: SglangPlan, folder: Path, bootstrap_port: int = 0) -> None:
         self.plan = plan
-        self.metrics_port = free_port() if plan.role else 0
+        first = free_port(plan.ranks) if plan.role else 0
+        self._metrics_ports = range(first, first + plan.ranks) if plan.role else ()
         port = free_port()
-        environment = environment_of(plan.device)
+        environment = self.environment()
         if plan.role:
-            environment["KV_MESSENGER_OPTIONS"] = json.dumps({**plan.options, "metrics_port": self.metrics_port})
+            environment["KV_MESSENGER_OPTIONS"] = json.dumps({**plan.options, "metrics_port": first})
         command = [sys.executable, "-m", "sglang.launch_server"]
         command += plan.arguments(port, free_port(), bootstrap_port)
-        self.server = Server(plan.name, command, port, folder, environment)
+        self.server = self.kind()(plan.name, command, port, folder, environment)
+
+    def environment(self) -> dict[str, str]:
+        return environment_of(self.plan.device)
+
+    def kind(self) -> type[Server]:
+        return Server
 
     def __enter__(self) -> Self:
         self.server.start()
@@ -99,7 +109,7 @@ class SglangServer:
 
     def ready(self) -> None:
         """Raises with the log's first fault and its end where the server does not start."""
-        self.server.wait_healthy(START_LIMIT_SECONDS)
+        self.server.wait_healthy(self.start_limit_seconds)
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
         answer = self.server.post("/generate", body)
@@ -114,8 +124,12 @@ class SglangServer:
         }
 
     def page(self) -> str:
-        with urllib.request.urlopen(f"http://{LOOPBACK}:{self.metrics_port}/metrics", timeout=10) as answer:
-            return str(answer.read().decode())
+        """Those of all ranks, one behind the other."""
+        pages = []
+        for port in self._metrics_ports:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=self.rest_seconds) as answer:
+                pages.append(str(answer.read().decode()))
+        return "\n".join(pages)
 
     def figures(self) -> dict[str, Any]:
         page = self.page()
@@ -134,7 +148,7 @@ class SglangServer:
 
     def rest(self) -> dict[str, Any]:
         """What is held when nothing runs any more, and the messenger's figures."""
-        deadline = time.monotonic() + REST_SECONDS
+        deadline = time.monotonic() + self.rest_seconds
         while (held := self.held()) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         return {"held": held, "figures": self.figures()}
@@ -163,15 +177,15 @@ class SglangPair:
 
 
 @contextmanager
-def started(plan: SglangPlan, logs: Path) -> Any:
-    """A pair by one plan, whose name and role are filled in."""
+def started(
+    plan: SglangPlan, logs: Path, kind: type[SglangServer] = SglangServer, prefiller: SglangPlan | None = None
+) -> Any:
+    """A pair by one plan, whose name and role are filled in, or its prefiller by another."""
     bootstrap_port = free_port()
     with ExitStack() as entered:
         sides = [
-            entered.enter_context(
-                SglangServer(replace(plan, name=f"{plan.name}-{side}", role=role), logs, bootstrap_port)
-            )
-            for side, role in (("prefiller", PREFILLER), ("decoder", DECODER))
+            entered.enter_context(kind(replace(each, name=f"{plan.name}-{side}", role=role), logs, bootstrap_port))
+            for side, role, each in (("prefiller", PREFILLER, prefiller or plan), ("decoder", DECODER, plan))
         ]
         for side in sides:
             side.ready()

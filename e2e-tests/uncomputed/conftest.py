@@ -1,0 +1,8 @@
+"""Each engine's pairs run in the environment that has the engine; what they stand on runs in both."""
+
+from __future__ import annotations
+
+import importlib.util
+
+PAIRS = {"vllm": "test_vllm.py", "sglang": "test_sglang.py"}
+collect_ignore = [file for engine, file in PAIRS.items() if importlib.util.find_spec(engine) is None]
