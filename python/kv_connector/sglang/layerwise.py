@@ -49,10 +49,13 @@ class AttentionHooks:
             self._install(module, [layer_id])
 
     def install_at_layer_ends(self, model: Any) -> None:
-        """Hooks the decoder layer around each attention: kernels outside of the attention may write KV too."""
-        around: dict[str, list[int]] = {}
+        """Hooks the decoder layer around each attention: kernels outside of the attention may write KV too.
+
+        A layer with latent KV has two attentions, one for prompts and one for new tokens, with one layer's number.
+        """
+        around: dict[str, set[int]] = {}
         for path, (_module, layer_id) in _attention_of(model).items():
-            around.setdefault(_decoder_layer_of(path), []).append(layer_id)
+            around.setdefault(_decoder_layer_of(path), set()).add(layer_id)
         for path, layer_ids in around.items():
             self._install(model.get_submodule(path), sorted(layer_ids))
 

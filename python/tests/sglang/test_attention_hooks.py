@@ -100,6 +100,32 @@ def test_should_not_count_a_draft_models_layers_for_the_targets(
     assert counter.steps_out_of_order == 0
 
 
+def test_should_count_a_layer_with_two_attentions_once(
+    hooks: AttentionHooks, counter: LayerCounter, attention: Any
+) -> None:
+    """As latent KV has on a GPU: one attention for prompts, one for new tokens. A pass runs one of them."""
+    import torch
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    class Layer(torch.nn.Module):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.of_prompts, self.of_new_tokens = attention[number], RadixAttention(8, 8, 1.0, 4, number)
+
+        def forward(self) -> None:
+            self.of_prompts()
+
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleList(Layer(number) for number in range(LAYER_COUNT))
+    hooks.install_at_layer_ends(model)
+    counter.begin_step()
+    for layer in model.layers:
+        layer()
+    counter.end_step()
+    assert counter.position == len(NAMES)
+    assert counter.steps_out_of_order == 0
+
+
 @pytest.mark.parametrize("switches", [True, False])
 def test_should_hook_a_decoder_that_may_become_a_prefiller(
     hooks: AttentionHooks, counter: LayerCounter, attention: Any, monkeypatch: pytest.MonkeyPatch, switches: bool
