@@ -21,6 +21,7 @@ from uncomputed.whole_numbers import OnHost, on_host
 FIGURES = "UNCOMPUTED_FIGURES"
 POOLS = "sglang.srt.mem_cache.memory_pool"
 ALLOCATION = "sglang.srt.mem_cache.allocation"
+COMMUNICATORS = "sglang.srt.distributed.device_communicators"
 
 
 def register() -> None:
@@ -38,6 +39,7 @@ def register() -> None:
         "sglang.srt.layers.dual_gemm.DualGemm._select_mode": no_dual_gemm,
         "sglang.srt.utils.common.support_triton": no_triton,
         f"{ALLOCATION}.get_last_loc": last_slots,
+        f"{COMMUNICATORS}.triton_symm_mem_ag.create_state": no_symmetric_memory,
         f"{POOLS}.MHATokenToKVPool.set_kv_buffer": rank.heads,
         f"{POOLS}.MLATokenToKVPool.set_mla_kv_buffer": rank.latent,
         f"{POOLS}.MLATokenToKVPool.set_kv_buffer": rank.latent,
@@ -100,6 +102,11 @@ def sampled(tokens: torch.Tensor, *_given: Any, **_named: Any) -> torch.Tensor:
 
 def no_dual_gemm(*_given: Any) -> None:
     """It is Blackwell's, and this device is as an H100."""
+
+
+def no_symmetric_memory(*_given: Any, **_named: Any) -> None:
+    """As where no memory is multicast: logits are gathered by NCCL."""
+    raise NotImplementedError("a CUDA that computes nothing has no symmetric memory")
 
 
 def no_triton(_backend: str) -> bool:

@@ -12,6 +12,8 @@ SILENT = {
     "_fwd_kernel": "attention of a prompt's tokens",
     "_fwd_kernel_stage2": "the sum of the parts of a new token's attention",
     "_small_copy_kernel": "copies of a step's small inputs into a graph's buffers",
+    "_vocab_parallel_embedding_kernel": "a rank's part of the embeddings",
+    "concat_and_cast_mha_k_kernel": "the keys of heads beside the part that they share",
     "create_flashinfer_kv_indices_triton": "the slots that attention reads",
     "softcap_inplace_logits_kernel": "logits within their bounds",
     "get_num_kv_splits_triton": "the number of parts of a new token's attention",

@@ -49,7 +49,7 @@ MORE_PAIRS = {
     "no-overlap-tcp": Case("tcp", NO_GRAPHS | {"overlap": False}),
     "graphs-tcp": Case("tcp"),
     "shared-beginnings-cuda": Case(settings={"radix": True}),
-    "latent-kv-cuda": Case(model=make_model.TinyLatentModel()),
+    "latent-kv-cuda": Case(settings={"overrides": {"moe_layer_freq": 1}}, model=make_model.TinyLatentModel()),
     "ranks-2-2-cuda": Case(ranks=(2, 2)),
     "ranks-1-2-tcp": Case("tcp", ranks=(1, 2)),
 }

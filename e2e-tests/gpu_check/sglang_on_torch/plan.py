@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,8 @@ class SglangPlan:
     device: str = "cuda"
     ranks: int = 1
     """Tensor-parallel ones."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """What the model's config has for SGLang that its file does not have."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """KV Messenger's own."""
 
@@ -64,6 +67,8 @@ class SglangPlan:
             "cuda-graph-max-bs-decode": REQUESTS_MAX,
             "tp-size": self.ranks,
         }
+        if self.overrides:
+            named["json-model-override-args"] = json.dumps(dict(self.overrides))
         if self.role:
             named |= {"disaggregation-mode": self.role, "disaggregation-transfer-backend": "kv_messenger"}
         if self.role == PREFILLER:
