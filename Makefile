@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-sglang uncomputed java wheel dashboards dashboard pictures kvperf beside-nixl stores role-switches race race-engines plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-sglang uncomputed uncomputed-sglang java wheel dashboards dashboard pictures kvperf beside-nixl stores role-switches race race-engines plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,10 @@ gpu-check-sglang: wheel ## packs SGLang's checks for a GPU into build/gpu-check/
 
 uncomputed: wheel ## vLLM on a CUDA that computes nothing: all pairs, also those that make test leaves out
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/uncomputed -q -p no:cacheprovider --all-pairs $(ARGS)
+
+uncomputed-sglang: wheel ## the same with SGLang
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/uncomputed/test_sglang.py -q -p no:cacheprovider \
+		--all-pairs $(ARGS)
 
 java: $(JAR) ## the jar, into python/kv_connector/_jar
 

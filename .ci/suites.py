@@ -228,6 +228,13 @@ def without_servers() -> list[Suite]:
             beside=True,
         ),
         Suite(
+            "SGLang on a CUDA that computes nothing",
+            in_sglang(*pytest("e2e-tests/uncomputed/test_sglang.py", "uncomputed-sglang")),
+            "build/reports/uncomputed-sglang.xml",
+            quick=False,
+            beside=True,
+        ),
+        Suite(
             "house rules and test bed",
             in_tools(*pytest("e2e-tests/quick", "quick")),
             "build/reports/quick.xml",
