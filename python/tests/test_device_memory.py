@@ -135,22 +135,30 @@ def test_should_hand_the_allocations_of_eight_ranks_to_their_lead(device: Device
 
 
 @pytest.mark.parametrize(
-    ("mapping", "sentence"),
+    ("lack", "sentence"),
     [
-        (True, r"memory of tensor-parallel rank 1 cannot be mapped for the lead rank's GPU 0 .*cuMemMap failed"),
-        (False, "rank 1 handed over memory of a GPU, which the lead rank has no way to map"),
+        ("memory", r"memory of tensor-parallel rank 1 cannot be mapped for the lead rank's GPU 0 .*cuMemMap failed"),
+        (
+            "peer access",
+            r"memory of tensor-parallel rank 1 cannot be mapped for the lead rank's GPU 0 .*PEER_ACCESS_UNSUPPORTED\):"
+            " set messenger_per to 'rank'",
+        ),
+        ("a driver", "rank 1 handed over memory of a GPU, which the lead rank has no way to map"),
     ],
 )
 def test_should_say_that_a_lead_cannot_map_it(
-    device: Device, memories: DeviceMemories, mapping: bool, sentence: str
+    request: pytest.FixtureRequest, device: Device, memories: DeviceMemories, lack: str, sentence: str
 ) -> None:
     place = meeting_place(str(uuid.uuid4()), 0)
     theirs = DeviceMemories(device.driver)
-    held = theirs.allocate(GRANULE, 0)
+    held = theirs.allocate(GRANULE, 1)
     own = geometry(0, memories.allocate(GRANULE, 0).address, GRANULE)
-    if mapping:
+    if lack == "memory":
         device.stand_in.standInFail(b"cuMemMap", 1, OUT_OF_MEMORY)
-    lead = Lead(place, [(0, 1)], LOGGER, memories if mapping else None)
+    if lack == "peer access":
+        device.stand_in.standInApart(1)
+        request.addfinalizer(lambda: device.stand_in.standInApart(0))
+    lead = Lead(place, [(0, 1)], LOGGER, memories if lack != "a driver" else None)
 
     def hand_over() -> Follower:
         device.use()

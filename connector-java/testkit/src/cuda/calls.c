@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NAMES_MAX 128
 #define FAULTS_MAX 64
@@ -36,7 +37,8 @@ static int fault_count;
 static FILE *call_log;
 static int wanted_attributes[ATTRIBUTES_MAX];
 static int attribute_is_wanted[ATTRIBUTES_MAX];
-static int initialised;
+static pid_t initialised_by;
+static int apart = -1, occupied_device = -1;
 static struct Context contexts[DEVICES_MAX];
 static __thread CUcontext stack[16];
 static __thread int stack_depth;
@@ -91,7 +93,10 @@ CUresult called(const char *name, const char *format, ...) {
         va_end(arguments);
     }
     pthread_mutex_unlock(&lock);
-    if (!initialised && strcmp(name, "cuInit") != 0 && strcmp(name, "cuDriverGetVersion") != 0
+    if (initialised_by != 0 && initialised_by != getpid()) {
+        return refused(name, "this process is the one that called cuInit", CUDA_ERROR_NOT_INITIALIZED);
+    }
+    if (initialised_by == 0 && strcmp(name, "cuInit") != 0 && strcmp(name, "cuDriverGetVersion") != 0
             && strncmp(name, "cuGetError", 10) != 0) {
         return refused(name, "cuInit was called", CUDA_ERROR_NOT_INITIALIZED);
     }
@@ -132,7 +137,7 @@ EXPORTED void standInFail(const char *name, long nth, CUresult code) {
 EXPORTED CUresult cuInit(unsigned flags) {
     CALLED("%u", flags);
     REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
-    initialised = 1;
+    initialised_by = getpid();
     return CUDA_SUCCESS;
 }
 
@@ -187,8 +192,24 @@ EXPORTED void standInAttribute(int attribute, int value) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Whether the environment says that devices do not have it. */
+static int is_lacking(int attribute) {
+    const char *at = getenv("STAND_IN_LACKS");
+    for (; at != NULL && *at != '\0'; at += *at == ',') {
+        char *end;
+        if (strtol(at, &end, 10) == attribute) {
+            return 1;
+        }
+        at = end == at ? "" : end;
+    }
+    return 0;
+}
+
 /* A NIC's writes are not ordered, and can be flushed. */
 int attribute_of(int attribute, int device) {
+    if (is_lacking(attribute)) {
+        return 0;
+    }
     pthread_mutex_lock(&lock);
     int wanted = attribute >= 0 && attribute < ATTRIBUTES_MAX && attribute_is_wanted[attribute];
     int value = wanted ? wanted_attributes[attribute] : 0;
@@ -212,18 +233,32 @@ EXPORTED CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice devic
     return CUDA_SUCCESS;
 }
 
-/* As on one board; what it cannot show is said in stand_in.h. */
+/* For tests: whether the devices lack peer access from now on. */
+EXPORTED void standInApart(int lacks) {
+    apart = lacks;
+}
+
+/* For tests: another process has the device for itself (compute mode EXCLUSIVE_PROCESS); -1: none has. */
+EXPORTED void standInOccupied(int device) {
+    occupied_device = device;
+}
+
+int reaches(int device, int other) {
+    return device == other || (apart >= 0 ? apart == 0 : getenv("STAND_IN_APART") == NULL);
+}
+
 EXPORTED CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     CALLED("%d, %d", device, peer);
     REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
     REQUIRE(peer >= 0 && peer < device_count(), CUDA_ERROR_INVALID_DEVICE);
-    *can = device != peer;
+    *can = device != peer && reaches(device, peer);
     return CUDA_SUCCESS;
 }
 
 EXPORTED CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     CALLED("%d", device);
     REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
+    REQUIRE(device != occupied_device, CUDA_ERROR_DEVICE_UNAVAILABLE);
     pthread_mutex_lock(&lock);
     contexts[device].device = device;
     contexts[device].retained++;
@@ -245,8 +280,11 @@ EXPORTED CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
     REQUIRE(contexts[device].retained > 0, CUDA_ERROR_INVALID_CONTEXT);
     pthread_mutex_lock(&lock);
-    contexts[device].retained--;
+    int last = --contexts[device].retained == 0;
     pthread_mutex_unlock(&lock);
+    if (last) {
+        free_memory_of_context(device);
+    }
     return CUDA_SUCCESS;
 }
 
@@ -297,7 +335,9 @@ EXPORTED CUresult cuGetErrorName(CUresult code, const char **name) {
             {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
             {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
             {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+            {CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE"},
             {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+            {CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"},
             {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
             {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
             {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},

@@ -29,6 +29,16 @@ static Pinned *pinned_at(const void *address, size_t length_bytes) {
     return NULL;
 }
 
+static int overlaps_pinned(const uint8_t *begin, size_t length_bytes) {
+    for (int i = 0; i < pinned_end; i++) {
+        if (pinned[i].address != NULL && begin < pinned[i].address + pinned[i].length_bytes
+                && pinned[i].address < begin + length_bytes) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static Pinned *free_slot(void) {
     for (int i = 0; i < PINNED_MAX; i++) {
         if (pinned[i].address == NULL) {
@@ -58,7 +68,7 @@ long pinned_count(void) {
 
 static CUresult pin(void *address, size_t length_bytes, int allocated) {
     pthread_mutex_lock(&lock);
-    int already = pinned_at(address, 1) != NULL;
+    int already = overlaps_pinned(address, length_bytes);
     if (!already) {
         *free_slot() = (Pinned){address, length_bytes, allocated};
     }

@@ -198,8 +198,23 @@ EXPORTED long standInHeld(void) {
 
 /* ---- virtual memory management */
 
+#define NAME "stand-in-device-"
+
+/* The memfd's name says what an importer has to know: the owner's device, and whether other hardware may get at it. */
+static int imported_device(int memfd, int *for_hardware) {
+    char path[64], target[128] = "";
+    int device;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", memfd);
+    return readlink(path, target, sizeof target - 1) > 0
+                    && sscanf(target, "/memfd:" NAME "%d-%d", &device, for_hardware) == 2
+            ? device
+            : -1;
+}
+
 static CUresult new_memory(size_t length_bytes, int handle_types, int device, int for_hardware, AllocationHandle *handle) {
-    int memfd = memfd_create("stand-in-device", MFD_CLOEXEC);
+    char name[64];
+    snprintf(name, sizeof name, NAME "%d-%d", device, for_hardware);
+    int memfd = memfd_create(name, MFD_CLOEXEC);
     if (memfd < 0 || ftruncate(memfd, (off_t)length_bytes) != 0) {
         close(memfd);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -229,6 +244,10 @@ EXPORTED CUresult cuMemCreate(AllocationHandle *handle, size_t length, const All
     REQUIRE(prop->allocFlags.gpuDirectRDMACapable <= 1, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(memcmp(prop->allocFlags.reserved, zeros, sizeof zeros) == 0, CUDA_ERROR_INVALID_VALUE);
     REQUIRE((prop->requestedHandleTypes & ~POSIX_FILE_DESCRIPTOR) == 0, CUDA_ERROR_NOT_SUPPORTED);
+    REQUIRE(attribute_of(ATTRIBUTE_VMM, prop->location.id), CUDA_ERROR_NOT_SUPPORTED);
+    REQUIRE(prop->requestedHandleTypes == 0 || attribute_of(ATTRIBUTE_POSIX_FD, prop->location.id), CUDA_ERROR_NOT_SUPPORTED);
+    REQUIRE(!prop->allocFlags.gpuDirectRDMACapable || attribute_of(ATTRIBUTE_RDMA_WITH_VMM, prop->location.id),
+            CUDA_ERROR_NOT_SUPPORTED);
     return new_memory(length, prop->requestedHandleTypes, prop->location.id, prop->allocFlags.gpuDirectRDMACapable, handle);
 }
 
@@ -351,18 +370,21 @@ EXPORTED CUresult cuMemSetAccess(CUdeviceptr address, size_t length, const Acces
         REQUIRE(desc[i].location.type == 1 && desc[i].location.id < device_count(), CUDA_ERROR_INVALID_DEVICE);
         REQUIRE(desc[i].flags == 1 || desc[i].flags == 3, CUDA_ERROR_INVALID_VALUE);
     }
-    int all_mapped = 1;
+    int all_mapped = 1, all_reached = 1;
     pthread_mutex_lock(&lock);
     for (CUdeviceptr at = address; at < address + length && all_mapped;) {
         Mapping *mapping = mapping_at(at);
         all_mapped = mapping != NULL;
         for (size_t i = 0; i < count && all_mapped; i++) {
-            mapping->readers |= 1u << desc[i].location.id;
+            int reached = reaches(desc[i].location.id, mapping->allocation->device);
+            mapping->readers |= (unsigned)reached << desc[i].location.id;
+            all_reached &= reached;
         }
         at = all_mapped ? mapping->address + mapping->length_bytes : 0;
     }
     pthread_mutex_unlock(&lock);
     REQUIRE(all_mapped, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(all_reached, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     return CUDA_SUCCESS;
 }
 
@@ -384,13 +406,14 @@ EXPORTED CUresult cuMemImportFromShareableHandle(AllocationHandle *handle, void 
     REQUIRE_CONTEXT();
     struct stat seen;
     int own = type == POSIX_FILE_DESCRIPTOR ? fcntl((int)(intptr_t)descriptor, F_DUPFD_CLOEXEC, 0) : -1;
-    if (own >= 0 && (fstat(own, &seen) != 0 || seen.st_size == 0 || seen.st_size % (off_t)GRANULE != 0)) {
+    int for_hardware = 0, device = own >= 0 ? imported_device(own, &for_hardware) : -1;
+    if (own >= 0 && (device < 0 || device >= device_count() || fstat(own, &seen) != 0)) {
         close(own);
         own = -1;
     }
     REQUIRE(own >= 0, CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&lock);
-    *handle = add_allocation(own, (size_t)seen.st_size, POSIX_FILE_DESCRIPTOR, current_device(), 0);
+    *handle = add_allocation(own, (size_t)seen.st_size, 0, device, for_hardware);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -472,6 +495,19 @@ static CUresult free_legacy(CUdeviceptr address, int imported) {
     return unmap(address, length_bytes) ? cuMemAddressFree(address, length_bytes) : CUDA_ERROR_INVALID_VALUE;
 }
 
+void free_memory_of_context(int device) {
+    for (int i = 0; i < TABLE_MAX; i++) {
+        pthread_mutex_lock(&lock);
+        Reservation each = reservations[i];
+        Mapping *mapping = each.device != NULL && each.legacy ? mapping_at((CUdeviceptr)each.device) : NULL;
+        int goes = mapping != NULL && mapping->allocation->device == device;
+        pthread_mutex_unlock(&lock);
+        if (goes) {
+            free_legacy((CUdeviceptr)each.device, each.imported);
+        }
+    }
+}
+
 EXPORTED CUresult cuMemFree_v2(CUdeviceptr address) {
     CALLED("%#llx", (unsigned long long)address);
     return free_legacy(address, 0);
@@ -515,6 +551,7 @@ EXPORTED CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, IpcHandle handle, 
     REQUIRE(flags == 1, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(memcmp(handle.magic, "stand-in", 8) == 0, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(handle.pid != getpid(), CUDA_ERROR_INVALID_CONTEXT);
+    REQUIRE(reaches(current_device(), handle.device), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.memfd);
     int memfd = open(path, O_RDWR | O_CLOEXEC);

@@ -7,15 +7,19 @@
  *  - a captured stream runs nothing: its operations run each time the graph is launched;
  *  - while a graph is captured in the default mode, calls that are not allowed then fail on any thread and end the capture;
  *  - calls want a current context, granted access, whole granules, and the flags that a real driver wants;
+ *  - they want the features that a device says it has, peer access where memory is another device's, and a device that no other
+ *    process has for itself;
+ *  - what was imported lies on its owner's device, is exported to NICs and not again to processes (an H100, driver 580.159);
+ *  - a process that was forked after cuInit has no driver; memory of cudaMalloc goes with the last user of its context;
  *  - what a NIC has written into device memory by a dma-buf is seen there once the writes are flushed, unless the device says that
  *    it orders them; memory that a NIC has registered is not unmapped.
  *
- * What it cannot show: speed, peer access over PCIe and NVLink, the order of a GPU's writes as a NIC or the processor sees
- * them, how far a NIC's writes have come when it reports them, whether a driver exports what another process has exported (here
- * it does not), the default stream's waiting for other streams, capture across streams.
+ * What it cannot show: speed, the order of a GPU's writes as a NIC or the processor sees them, how far a NIC's writes have come
+ * when it reports them, the default stream's waiting for other streams, capture across streams, calls that wait for kernels.
  *
  * Environment: STAND_IN_DEVICES (default 2), STAND_IN_OP_DELAY_NS (before each operation of a stream, default 0; or standInDelay),
- * STAND_IN_FAIL=name:n:code[,...] (the n-th call of a function, from 1, returns code), STAND_IN_LOG=path (a line a call).
+ * STAND_IN_FAIL=name:n:code[,...] (the n-th call of a function, from 1, returns code), STAND_IN_LOG=path (a line a call),
+ * STAND_IN_APART=1 (no peer access; or standInApart), STAND_IN_LACKS=attribute[,...] (which devices have as 0; or standInAttribute).
  */
 #ifndef KV_MESSENGER_CUDA_STAND_IN_H
 #define KV_MESSENGER_CUDA_STAND_IN_H
@@ -36,9 +40,11 @@ enum {
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_DEVICE_UNAVAILABLE = 46,
     CUDA_ERROR_INVALID_DEVICE = 101,
     CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_ALREADY_MAPPED = 208,
+    CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
@@ -95,6 +101,8 @@ int device_count(void);
 int attribute_of(int attribute, int device);
 /* The device of the calling thread's context; -1 = none is current. */
 int current_device(void);
+/* Whether one device reaches the other's memory, or its own. */
+int reaches(int device, int other);
 
 /* Where the bytes of device or registered host memory lie; NULL when some of them may not be reached by the device. */
 void *bytes_at(CUdeviceptr address, size_t length_bytes, int device);
@@ -102,6 +110,8 @@ void *bytes_at(CUdeviceptr address, size_t length_bytes, int device);
 int is_pinned(const void *address, size_t length_bytes);
 long pinned_count(void);
 int is_device_address(CUdeviceptr address);
+/* Frees what the context of the device has by cudaMalloc. */
+void free_memory_of_context(int device);
 /* Whether other hardware may get at all of the range, which lies on the device and is its process's own. */
 int is_for_hardware(CUdeviceptr address, size_t length_bytes, int device);
 /* Whether a NIC has registered a part of the range. */
