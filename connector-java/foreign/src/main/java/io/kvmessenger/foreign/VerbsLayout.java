@@ -51,9 +51,12 @@ public final class VerbsLayout {
     public static final long QP_ATTR_AH_DGID = 56;
     public static final long QP_ATTR_AH_SGID_INDEX = 76;
     public static final long QP_ATTR_AH_HOP_LIMIT = 77;
+    public static final long QP_ATTR_AH_TRAFFIC_CLASS = 78;
     public static final long QP_ATTR_AH_DLID = 80;
+    public static final long QP_ATTR_AH_SL = 82;
     public static final long QP_ATTR_AH_IS_GLOBAL = 85;
     public static final long QP_ATTR_AH_PORT_NUM = 86;
+    public static final long QP_ATTR_PKEY_INDEX = 120;
     public static final long QP_ATTR_MAX_RD_ATOMIC = 126;
     public static final long QP_ATTR_MAX_DEST_RD_ATOMIC = 127;
     public static final long QP_ATTR_MIN_RNR_TIMER = 128;

@@ -51,6 +51,7 @@ final class VerbsLayoutProbeTest {
             "QP_ATTR_AH_DGID", "grh.dgid",
             "QP_ATTR_AH_SGID_INDEX", "grh.sgid_index",
             "QP_ATTR_AH_HOP_LIMIT", "grh.hop_limit",
+            "QP_ATTR_AH_TRAFFIC_CLASS", "grh.traffic_class",
             "SEND_WR_REMOTE_ADDR", "wr.rdma.remote_addr",
             "SEND_WR_RKEY", "wr.rdma.rkey");
 

@@ -18,14 +18,15 @@ record Nic(OpenVerbs verbs, VerbsRegions regions) {
     /**
      * Takes over all ports.
      *
+     * @param service of all of them
      * @param connecting runs calls that may wait for an answer from the network
      * @throws IllegalStateException naming what failed; all ports are closed
      */
-    static List<Nic> openAll(LibVerbs library, List<VerbsPort> ports, Executor connecting) {
+    static List<Nic> openAll(LibVerbs library, List<VerbsPort> ports, VerbsService service, Executor connecting) {
         List<Nic> open = new ArrayList<>();
         try {
             for (VerbsPort port : ports) {
-                open.add(of(new OpenVerbs(library, port, connecting)));
+                open.add(of(new OpenVerbs(library, port, service, connecting)));
             }
             return List.copyOf(open);
         } catch (IllegalStateException e) {

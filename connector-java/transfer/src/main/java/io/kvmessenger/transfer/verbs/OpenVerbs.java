@@ -12,6 +12,7 @@ import java.util.concurrent.Executor;
 final class OpenVerbs {
     private final LibVerbs library;
     private final VerbsPort port;
+    private final VerbsService service;
     private final Executor connecting;
     private final long domain;
 
@@ -21,9 +22,10 @@ final class OpenVerbs {
      * @param connecting runs calls that may wait for an answer from the network
      * @throws IllegalStateException naming what failed
      */
-    OpenVerbs(LibVerbs library, VerbsPort port, Executor connecting) {
+    OpenVerbs(LibVerbs library, VerbsPort port, VerbsService service, Executor connecting) {
         this.library = library;
         this.port = port;
+        this.service = service;
         this.connecting = connecting;
         domain = library.ibv_alloc_pd(port.context());
         if (domain <= 0) {
@@ -38,6 +40,10 @@ final class OpenVerbs {
 
     VerbsPort port() {
         return port;
+    }
+
+    VerbsService service() {
+        return service;
     }
 
     Executor connecting() {

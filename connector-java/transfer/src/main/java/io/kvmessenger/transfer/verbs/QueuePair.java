@@ -102,6 +102,8 @@ final class QueuePair {
         MemorySegment attributes = state(VerbsApi.IBV_QPS_INIT);
         attributes.set(
                 JAVA_BYTE, VerbsLayout.QP_ATTR_PORT_NUM, (byte) verbs.port().number());
+        attributes.set(JAVA_SHORT, VerbsLayout.QP_ATTR_PKEY_INDEX, (short)
+                verbs.service().partitionIndex());
         attributes.set(JAVA_INT, VerbsLayout.QP_ATTR_QP_ACCESS_FLAGS, asWriter ? 0 : ACCESS_AS_TARGET);
         modify(
                 attributes,
@@ -152,7 +154,11 @@ final class QueuePair {
         attributes.set(JAVA_BYTE, VerbsLayout.QP_ATTR_MAX_DEST_RD_ATOMIC, (byte) 1);
         attributes.set(JAVA_BYTE, VerbsLayout.QP_ATTR_MIN_RNR_TIMER, (byte) RECEIVE_WAIT);
         attributes.set(JAVA_BYTE, VerbsLayout.QP_ATTR_AH_PORT_NUM, (byte) port.number());
+        attributes.set(
+                JAVA_BYTE, VerbsLayout.QP_ATTR_AH_SL, (byte) verbs.service().level());
         if (port.ethernet()) {
+            attributes.set(JAVA_BYTE, VerbsLayout.QP_ATTR_AH_TRAFFIC_CLASS, (byte)
+                    verbs.service().trafficClass());
             attributes.set(JAVA_BYTE, VerbsLayout.QP_ATTR_AH_IS_GLOBAL, (byte) 1);
             attributes.set(JAVA_BYTE, VerbsLayout.QP_ATTR_AH_SGID_INDEX, (byte) port.gidIndex());
             attributes.set(JAVA_BYTE, VerbsLayout.QP_ATTR_AH_HOP_LIMIT, (byte) HOPS_MAX);

@@ -16,6 +16,7 @@ import java.net.InetAddress;
 import java.util.List;
 import java.util.concurrent.ExecutorService;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 
 /** RDMA devices driven by libibverbs, if there are any. */
 public final class VerbsTransport implements Transport {
@@ -26,7 +27,9 @@ public final class VerbsTransport implements Transport {
     /** Whether NICs access device memory directly, where driver and NIC support it. */
     public static final TransferOption<Boolean> DMA_BUF = TransferOption.any("dma_buf", true);
 
-    public static final List<TransferOption<?>> OPTIONS = List.of(DEVICES, DMA_BUF);
+    public static final List<TransferOption<?>> OPTIONS = Stream.concat(
+                    Stream.of(DEVICES, DMA_BUF), VerbsService.OPTIONS.stream())
+            .toList();
 
     /** Far more than the paths that a peer may have. */
     private static final int CONNECTING_MAX = 64;
@@ -85,7 +88,7 @@ public final class VerbsTransport implements Transport {
         VerbsSearch search = new VerbsSearch(loaded, advertiseHost);
         // A peer that does not answer occupies one of them for a second.
         ExecutorService connecting = IdleThreads.queueing(CONNECTING_MAX, "kvm-verbs-connect-");
-        List<Nic> nics = Nic.openAll(loaded, search.find(options.get(DEVICES)), connecting);
+        List<Nic> nics = Nic.openAll(loaded, search.find(options.get(DEVICES)), VerbsService.of(options), connecting);
         List<String> leftOut = options.get(DEVICES).isEmpty() ? List.of() : search.leftOut();
         int dataPort = options.dataPortAfter(TransferOptions.TCP, TransferOptions.LIBFABRIC);
         try {

@@ -41,6 +41,7 @@ final class PathPair implements PathEvents {
     static final int IMM = Imm.of(1, 0);
     static final int REGION_ID = 7;
     static final long CONNECT_LIMIT_NS = 1_000;
+    static final VerbsService SERVICE = new VerbsService(104, 5, 3);
 
     private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
         @Override
@@ -101,9 +102,9 @@ final class PathPair implements PathEvents {
         List<String> all = new ArrayList<>(new LinkedHashSet<>(writerDevices));
         targetDevices.stream().filter(name -> !all.contains(name)).forEach(all::add);
         library = new StandInVerbs(all.stream().map(PathPair::device).toArray(StandInVerbs.Device[]::new));
-        writerNics = Nic.openAll(library, search(writerDevices), this::connect);
+        writerNics = Nic.openAll(library, search(writerDevices), SERVICE, this::connect);
         sharedNics = targetDevices.equals(writerDevices);
-        targetNics = sharedNics ? writerNics : Nic.openAll(library, search(targetDevices), this::connect);
+        targetNics = sharedNics ? writerNics : Nic.openAll(library, search(targetDevices), SERVICE, this::connect);
         for (int i = 0; i < source.byteSize(); i++) {
             source.set(JAVA_BYTE, i, (byte) (i / PAGE_BYTES + i));
         }

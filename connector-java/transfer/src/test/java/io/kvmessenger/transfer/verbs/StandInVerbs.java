@@ -77,6 +77,9 @@ final class StandInVerbs implements LibVerbs {
 
     final List<String> openDevices = new ArrayList<>();
     final List<DmaBuf> dmaBufs = new ArrayList<>();
+    /** Of each queue pair: the index of its partition, and once it is connected its service level and traffic class. */
+    final List<List<Integer>> services = new ArrayList<>();
+
     private long lastObject = 1 << 20;
     /** What the next post returns, if not zero, after it has taken {@link #takenBefore} requests. */
     int postErrno;
@@ -350,7 +353,12 @@ final class StandInVerbs implements LibVerbs {
             return -Errno.EIO;
         }
         Pair modified = pairs.get(pair);
+        if ((mask & VerbsApi.IBV_QP_PKEY_INDEX) != 0) {
+            services.add(List.of((int) attributes.get(JAVA_SHORT, VerbsLayout.QP_ATTR_PKEY_INDEX)));
+        }
         if ((mask & VerbsApi.IBV_QP_DEST_QPN) != 0) {
+            services.add(List.of((int) attributes.get(JAVA_BYTE, VerbsLayout.QP_ATTR_AH_SL), (int)
+                    attributes.get(JAVA_BYTE, VerbsLayout.QP_ATTR_AH_TRAFFIC_CLASS)));
             inConnect.run();
             assertThat(pairs).as("the driver's queue pair").containsKey(pair);
         }

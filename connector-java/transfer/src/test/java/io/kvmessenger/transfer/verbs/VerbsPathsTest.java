@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.transfer.TransferCounter;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -28,6 +29,14 @@ final class VerbsPathsTest {
         for (int i = 0; i < count; i++) {
             assertThat(paths.postFirst(i, 4 * i, 4 * i + 2)).isEqualTo(2);
         }
+    }
+
+    @Test
+    void shouldGiveAllTrafficTheFabricsClass() {
+        paths.opened();
+        assertThat(paths.library.services)
+                .containsOnly(List.of(3), List.of(5, 104))
+                .hasSize(2 * paths.library.openPairs());
     }
 
     @Test
