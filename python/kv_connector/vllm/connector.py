@@ -78,6 +78,10 @@ def guarded(otherwise: Callable[[], object]) -> Callable[[Method], Method]:
     return guard
 
 
+HEADS_BEFORE_TOKENS = "LBHNC"
+"""vLLM's name of the layout that it also knows as HND."""
+
+
 class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     """vLLM's interface to the messenger: sends KV on prefillers and receives it on decoders.
 
@@ -126,7 +130,10 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """None: any layout works if both sides use it, and another connector may require one.
+        """Heads before tokens on a GPU; None on a CPU, which has no other layout, and for latent KV, without heads.
+
+        Engines with different numbers of ranks then need one write for a page, and not one for each of its tokens.
+        vLLM's other connectors give the same name, and MultiConnector compares names.
 
         vLLM calls this on every device, after the model is loaded and before it measures how much memory is left for
         KV. So a wrong configuration that no earlier check has found raises here.
@@ -134,7 +141,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         options = read_options(vllm_config)
         refuse_device(vllm_config.device_config.device_type, options.gpu)
         find_java(options.java_home)
-        return None
+        on_a_gpu = vllm_config.device_config.device_type != "cpu"
+        return HEADS_BEFORE_TOKENS if on_a_gpu and not vllm_config.model_config.use_mla else None
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:

@@ -50,6 +50,7 @@ def test_should_group_ranks(groups: RankGroups, leads: list[tuple[int, int]], fo
         ({}, 1, ""),
         (TWO_RANKS, 2, ""),
         ({**TWO_RANKS, "extra": {"messenger_per": "rank"}}, 1, ""),
+        ({**TWO_RANKS, "extra": {"gpu": "unproven"}}, 1, ""),
         ({**TWO_RANKS, "distributed_executor_backend": "ray"}, 1, "with executor 'ray' ranks may be on any node"),
         ({"tensor_parallel_size": 8, "local_world_size": 4, "distributed_executor_backend": "mp"}, 4, ""),
         ({"tensor_parallel_size": 4, "local_world_size": 6, "distributed_executor_backend": "mp"}, 2, ""),

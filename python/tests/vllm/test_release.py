@@ -268,10 +268,24 @@ def test_should_count_fixed_ports_up_with_the_messenger(
     assert (options.listen_port, options.metrics_port) == expected
 
 
-def test_should_leave_the_layout_to_connectors_that_need_one(vllm_release: Release) -> None:
+@pytest.mark.parametrize(
+    ("device", "latent", "layout"), [("cuda", False, "LBHNC"), ("cuda", True, None), ("cpu", False, None)]
+)
+def test_should_ask_for_heads_before_tokens_on_a_gpu(
+    vllm_release: Release, device: str, latent: bool, layout: str | None
+) -> None:
     """vLLM's MultiConnector ends the start where two of its connectors name layouts differently, even the same one."""
-    asked = config("kv_producer")
-    assert vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(asked) is None
+    asked = config("kv_producer", extra={"gpu": "unproven"})
+    asked.device_config.device_type = device
+    asked.model_config.use_mla = latent
+    assert vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(asked) == layout
+
+
+def test_should_name_the_layout_as_vllm_does(vllm_release: Release) -> None:
+    layouts = (vllm_release.folder / "vllm" / "v1" / "kv_cache_layout.py").read_text("utf-8")
+    assert re.search(rf"^    {vllm_release.connector.HEADS_BEFORE_TOKENS} = ", layouts, re.MULTILINE)
+    backends = (vllm_release.folder / "vllm" / "v1" / "attention" / "backends" / "utils.py").read_text("utf-8")
+    assert f"KVCacheLayout.{vllm_release.connector.HEADS_BEFORE_TOKENS}," in backends
 
 
 def test_should_not_let_two_messengers_get_one_prompt_from_two_prefillers() -> None:

@@ -21,8 +21,8 @@ public final class PlanCounts {
 
     static String table() {
         StringBuilder table = new StringBuilder("""
-                | model | sharding | layout | MB | pieces = writes, not joined | layers outermost, apart | in order | pages outermost, apart | in order |
-                |---|---|---|--:|--:|--:|--:|--:|--:|
+                | model | sharding | layout | MB | bytes a piece | pieces = writes, not joined | layers outermost, apart | in order | pages outermost, apart | in order |
+                |---|---|---|--:|--:|--:|--:|--:|--:|--:|
                 """);
         for (PlanCase planCase : PlanCase.values()) {
             table.append(row(planCase));
@@ -33,14 +33,17 @@ public final class PlanCounts {
     private static String row(PlanCase planCase) {
         KvGeometry source = planCase.source(MemoryOrder.LAYERS_OUTERMOST);
         KvGeometry target = planCase.target(MemoryOrder.LAYERS_OUTERMOST);
+        long lengthBytes = bytes(LayoutPlanner.plan(source, target), TOKEN_COUNT);
+        long pieceCount = pieces(source, target);
         return String.format(
                 Locale.ROOT,
-                "| %s | %s | %s | %,d | %,d | %,d | %,d | %,d | %,d |%n",
+                "| %s | %s | %s | %,d | %,d | %,d | %,d | %,d | %,d | %,d |%n",
                 planCase.model().title(),
                 planCase.sharding(),
                 planCase.layoutName(),
-                bytes(LayoutPlanner.plan(source, target), TOKEN_COUNT) / 1_000_000,
-                pieces(source, target),
+                lengthBytes / 1_000_000,
+                lengthBytes / pieceCount,
+                pieceCount,
                 writes(planCase, MemoryOrder.LAYERS_OUTERMOST, 2),
                 writes(planCase, MemoryOrder.LAYERS_OUTERMOST, 1),
                 writes(planCase, MemoryOrder.PAGES_OUTERMOST, 2),
