@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from typing import Any
 
 import torch
@@ -10,6 +12,8 @@ from gpu_check.vllm_on_torch.__main__ import Engine, Preemptions, Replays
 from uncomputed.cuda_platform import contexts
 from uncomputed.rows import TOKEN, Place, Rows
 
+MORE_FIGURES = ("strided_pieces_sent", "transport_writes_sent")
+"""Of the messenger, beside those that gpu_check asks for."""
 COUNTED = ("rows_read", "rows_written", "rows_wrong", "replays")
 
 
@@ -138,8 +142,8 @@ class UncomputedEngine(Engine):
         messengers = [rank["messenger"] for rank in ranks if rank["messenger"]]
         summed |= {name: sum(each[name] for each in messengers) for name in messengers[0]}
         first_wrong = next((rank["first_wrong"] for rank in ranks if rank["first_wrong"]), "")
-        contexts = [rank["contexts"] for rank in ranks]
-        return summed | {"first_wrong": first_wrong, "contexts": contexts, "preemptions": self.preemptions.count}
+        named = {"first_wrong": first_wrong, "preemptions": self.preemptions.count}
+        return summed | named | {name: [rank[name] for rank in ranks] for name in ("contexts", "rdma")}
 
     def _ask(self, what: Any) -> list[Any]:
         return list(self._core.model_executor.collective_rpc(what))
@@ -165,8 +169,9 @@ def figures_of_rank(worker: Any) -> dict[str, Any]:
     messenger, counts = own_messenger(), {}
     if messenger is not None:
         counters = messenger.stats().counters
-        counts = {name: counters.get(f"kv_messenger_{name}", 0.0) for name in FIGURES}
-    return Rank.rows.figures() | {"replays": Rank.replays.count, "messenger": counts, "contexts": contexts()}
+        counts = {name: counters.get(f"kv_messenger_{name}", 0.0) for name in (*FIGURES, *MORE_FIGURES)}
+    own = {"replays": Rank.replays.count, "messenger": counts, "contexts": contexts(), "rdma": rdma()}
+    return Rank.rows.figures() | own
 
 
 def own_half() -> Any:
@@ -178,3 +183,11 @@ def own_half() -> Any:
 
 def own_messenger() -> Any:
     return getattr(own_half(), "_messenger", None)
+
+
+def rdma() -> list[int]:
+    """Dma-bufs that this process has registered, and writes that its RDMA devices read from and wrote to a device."""
+    figures = [ctypes.c_int64() for _ in range(3)]
+    with contextlib.suppress(OSError, AttributeError):  # not there, or that of the machine
+        ctypes.CDLL("libibverbs.so.1").uncomputedRdmaFigures(*map(ctypes.byref, figures))
+    return [figure.value for figure in figures]

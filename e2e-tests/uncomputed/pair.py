@@ -26,6 +26,7 @@ FOLDER = Path(__file__).resolve().parent.parent
 PRELOADED = ("setproctitle", "uncomputed.preloaded")
 
 DEVICES = 2
+RDMA = "libibverbs.so.1"
 NUMBERS = itertools.count()
 POLL_SECONDS = 1.0
 LIMIT_SECONDS = 3600.0
@@ -34,7 +35,9 @@ LIMIT_SECONDS = 3600.0
 
 def environment(stand_ins: Path) -> dict[str, str]:
     """Of a process that has the stand-ins in place of CUDA."""
-    preloaded = ("libcuda.so.1", "libcudart.so.13", "libuncomputedblas.so", "libnccl.so.2")
+    preloaded = ["libcuda.so.1", "libcudart.so.13", "libuncomputedblas.so", "libnccl.so.2"]
+    if has_rdma_devices(stand_ins):
+        preloaded.append(RDMA)
     return {
         "LD_PRELOAD": ":".join(str(stand_ins / name) for name in preloaded),
         "UNCOMPUTED_ROWS": str(stand_ins / "librows.so"),
@@ -54,6 +57,11 @@ def stand_ins() -> Path:
     return Path(found.stdout.strip())
 
 
+def has_rdma_devices(stand_ins: Path) -> bool:
+    """False where the headers of libibverbs could not be had."""
+    return (stand_ins / RDMA).exists()
+
+
 @dataclass
 class Engines:
     """Starts engines of one release of vLLM. `sources`: the folder with another's Python than this environment has."""
@@ -70,8 +78,8 @@ class Engines:
         path = os.pathsep.join([*sources, str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
         return {**environment(self.stand_ins), "PYTHONPATH": path}
 
-    def start(self, log: Path, arguments: list[str]) -> ForkedProcess:
-        wanted = _Wanted(log, {**os.environ, **self.environment()})
+    def start(self, log: Path, arguments: list[str], driver: Mapping[str, str]) -> ForkedProcess:
+        wanted = _Wanted(log, {**os.environ, **self.environment(), **driver})
         with open(log, "ab") as lines:
             return self._launcher.start(cast(Any, wanted), "", "uncomputed", arguments, lines)
 
@@ -103,8 +111,9 @@ class _Forked:
 class Uncomputed(VllmProcess):
     start_limit_seconds = end_limit_seconds = answer_limit_seconds = LIMIT_SECONDS
 
-    def __init__(self, plan: VllmPlan, log: Path, engines: Engines) -> None:
+    def __init__(self, plan: VllmPlan, log: Path, engines: Engines, driver: Mapping[str, str]) -> None:
         self._engines = engines
+        self._driver = driver
         super().__init__(plan, log)
 
     def _launched(self) -> subprocess.Popen[str]:
@@ -112,7 +121,7 @@ class Uncomputed(VllmProcess):
             listener.bind(f"\0kv-messenger-uncomputed-{os.getpid()}-{next(NUMBERS)}")
             listener.listen()
             name = listener.getsockname().decode()[1:]
-            process = self._engines.start(self.log, [self.plan.as_json(), name])
+            process = self._engines.start(self.log, [self.plan.as_json(), name], self._driver)
             commands, answers = (_accepted(listener, process, mode) for mode in "wr")
         return cast("subprocess.Popen[str]", _Forked(process, commands, answers))
 
@@ -128,12 +137,23 @@ def _accepted(listener: socket.socket, process: ForkedProcess, mode: Any) -> IO[
 
 
 @contextmanager
-def started(plan: VllmPlan, logs: Path, engines: Engines, prefiller: VllmPlan | None = None) -> Iterator[Pair]:
-    """A pair by one plan, whose name and role are filled in, or its prefiller by another."""
+def started(
+    plan: VllmPlan,
+    logs: Path,
+    engines: Engines,
+    prefiller: VllmPlan | None = None,
+    driver: Mapping[str, str] | None = None,
+) -> Iterator[Pair]:
+    """A pair by one plan, whose name and role are filled in, or its prefiller by another.
+
+    `driver`: variables of the stand-in for the driver.
+    """
     with ExitStack() as entered:
         sides = [
             entered.enter_context(
-                Uncomputed(replace(each, name=f"{plan.name}-{side}", role=role), logs / f"{side}.log", engines)
+                Uncomputed(
+                    replace(each, name=f"{plan.name}-{side}", role=role), logs / f"{side}.log", engines, driver or {}
+                )
             )
             for side, role, each in (("prefiller", PREFILLER, prefiller or plan), ("decoder", DECODER, plan))
         ]

@@ -14,9 +14,10 @@ import make_model
 import pytest
 from gpu_check.vllm_checks import AT_ONCE, ONE_BY_ONE, PAGES, PROMPTS, SHARED, options
 from gpu_check.vllm_on_torch.plan import EAGER, VllmPlan
+from kv_connector.configuration.options import TRANSPORTS_ON_A_GPU
 from torch_engine.pair import Legs, Pair
 
-from uncomputed.pair import LIMIT_SECONDS, Engines, stand_ins, started
+from uncomputed.pair import LIMIT_SECONDS, Engines, has_rdma_devices, stand_ins, started
 from uncomputed.rows import TOKEN
 
 LONG = 96
@@ -24,6 +25,7 @@ CACHE = Path(os.environ.get("KV_MESSENGER_CACHE") or Path.home() / ".cache" / "k
 SOURCES = Path(__file__).resolve().parents[2] / "python" / "tests" / "vllm"
 """Where the module that fetches another release's Python lies."""
 OTHER_RELEASE = "0.33.0"
+RDMA_DEVICES = ["uncomputed_0", "uncomputed_1"]
 FEW_BLOCKS_BYTES = 200 * 4 * 2 * 4 * 64 * 16 * 2
 """200 blocks: room for all of AT_ONCE when they begin, and not when their answers of LONG tokens end."""
 
@@ -42,6 +44,8 @@ class Case:
     """Whether all layers read all rows."""
     prefills_in_graphs: bool = True
     """Where there are graphs."""
+    driver: dict[str, str] = field(default_factory=dict)
+    """Variables of the stand-in for the driver."""
 
     def plan(self, name: str) -> VllmPlan:
         given = options(self.transport, last_token_check="off")  # what it compares is not computed
@@ -60,21 +64,35 @@ def flash(**settings: Any) -> dict[str, Any]:
 PAIRS = {
     "full-graphs-cuda-preempted": Case(settings=triton(prefix_caching=True, kv_bytes=FEW_BLOCKS_BYTES), answer=LONG),
     "breakable-graphs-tcp": Case("tcp", flash(graphs="FULL_AND_PIECEWISE")),
+    "ranks-2-2-verbs": Case(
+        "verbs",
+        flash(),
+        ranks=(2, 2),
+        options={"verbs_devices": RDMA_DEVICES},
+        driver={"STAND_IN_APART": "1"},
+    ),
+}
+"""What no other suite has: graphs that count, preemption, staging, and ranks on devices of their own."""
+MORE_PAIRS = {
     "runner-1-cuda": Case(settings=flash(runner=1, prefix_caching=True)),
     "windows-cuda": Case(settings=triton(), model=make_model.TinyGemma(), reads_all=False),
-    "ranks-2-2-cuda": Case(settings=flash(), ranks=(2, 2), options={"messenger_per": "rank"}),
-}
-MORE_PAIRS = {
+    "ranks-2-2-cuda": Case(settings=flash(), ranks=(2, 2)),
+    "full-graphs-verbs": Case("verbs", triton(prefix_caching=True)),
+    "without-shareable-memory": Case(
+        "", triton(), options={"transports": TRANSPORTS_ON_A_GPU}, driver={"STAND_IN_LACKS": "102,103"}
+    ),
     "no-graphs-cuda": Case(settings=triton(graphs=EAGER)),
     "runner-1-breakable-graphs-tcp": Case("tcp", triton(runner=1, graphs="FULL_AND_PIECEWISE")),
-    "heads-outside-cuda": Case(settings=flash(layout="HND")),
+    "heads-inside-cuda": Case(settings=flash(layout="NHD")),
     "latent-kv-cuda": Case(
         settings={"attention": "TRITON_MLA"}, model=make_model.TinyWideLatentModel(), prefills_in_graphs=False
     ),
     "windows-tcp": Case("tcp", flash(graphs=EAGER), model=make_model.TinyMistral(), reads_all=False),
     "ranks-2-2-tcp-one-messenger": Case("tcp", triton(), ranks=(2, 2), options={"messenger_per": "node"}),
-    "ranks-1-2-cuda": Case(settings=triton(), ranks=(1, 2), options={"messenger_per": "rank"}),
-    "ranks-2-1-tcp": Case("tcp", triton(prefix_caching=True), ranks=(2, 1)),
+    "ranks-1-2-cuda": Case(settings=triton(), ranks=(1, 2)),
+    "ranks-2-1-tcp": Case(
+        "tcp", triton(prefix_caching=True, layout="NHD"), ranks=(2, 1), options={"messenger_per": "node"}
+    ),
 }
 
 
@@ -96,11 +114,13 @@ def other_engines() -> Iterator[Engines]:
 
 def brought(case: Case, name: str, engines: Engines, logs: Path) -> None:
     """All prompts through the pair, and what both sides have at rest."""
+    if case.transport == "verbs" and not has_rdma_devices(engines.stand_ins):
+        pytest.skip("no stand-in for RDMA devices: examples/setup/find-libfabric has no headers of libibverbs")
     plan = case.plan(name)
     prefiller, decoder = (replace(plan, ranks=ranks) for ranks in case.ranks)
     if plan.kv_bytes == FEW_BLOCKS_BYTES:
         prefiller = replace(prefiller, kv_bytes=96 << 20)
-    with started(decoder, logs, engines, prefiller) as pair:
+    with started(decoder, logs, engines, prefiller, case.driver) as pair:
         for legs in asked(pair, case.answer):
             ended(legs, case.answer)
         sides = pair.prefiller.rest(), pair.decoder.rest()
@@ -128,6 +148,10 @@ def judged(case: Case, plan: VllmPlan, prefiller: dict[str, Any], decoder: dict[
     for figures, ranks in zip((sent, received), case.ranks, strict=True):
         assert figures["rows_wrong"] == 0, figures["first_wrong"]
         assert figures["contexts"] == [[rank] for rank in range(ranks)]
+        judged_directly(case, figures["rdma"])
+    token_by_token = plan.layout == "NHD" and case.ranks[0] != case.ranks[1]
+    assert bool(sent["strided_pieces_sent"]) == token_by_token
+    assert token_by_token or 0 < sent["transport_writes_sent"] <= sent["pages_sent"]
     tokens = sum(map(len, PROMPTS))
     cached = sum(map(len, SHARED)) if plan.prefix_caching else 0
     layers = case.model.layer_count
@@ -140,6 +164,14 @@ def judged(case: Case, plan: VllmPlan, prefiller: dict[str, Any], decoder: dict[
     assert bool(sent["replays"]) == (plan.graphs != EAGER and case.prefills_in_graphs)
     assert bool(received["replays"]) == (plan.graphs != EAGER)
     assert bool(received["preemptions"]) == (plan.kv_bytes == FEW_BLOCKS_BYTES)
+
+
+def judged_directly(case: Case, ranks: list[list[int]]) -> None:
+    """Over verbs each rank's device is read or written by the RDMA devices themselves, over others by none of them."""
+    for dma_bufs, read, written in ranks:
+        devices = len(case.options.get("verbs_devices", ["any"])) if case.transport == "verbs" else 0
+        assert dma_bufs == devices
+        assert bool(read) + bool(written) == bool(devices)
 
 
 def of_all(cases: dict[str, Case], marks: Sequence[Any] = ()) -> list[Any]:
@@ -155,7 +187,7 @@ def test_rows_that_a_decoder_reads_are_those_of_its_prompts(
 
 OF_OTHER_RELEASE = {
     "full-graphs-cuda": Case(settings=flash(prefix_caching=True)),
-    "ranks-2-2-cuda": Case(settings=triton(), ranks=(2, 2), options={"messenger_per": "rank"}),
+    "ranks-2-2-cuda": Case(settings=triton(), ranks=(2, 2)),
 }
 
 
