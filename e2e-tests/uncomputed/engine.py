@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def placed(config: Any, engine: Any) -> tuple[list[int | None], dict[int, Place]
     from vllm.distributed import get_tensor_model_parallel_rank
 
     layers = engine.compilation_config.static_forward_context
-    numbers = {name: number for number, name in enumerate(layers)}
+    numbers = {name: number_of(name, built) for built, name in enumerate(layers)}
     ranks = engine.parallel_config.tensor_parallel_size
     first_head = get_tensor_model_parallel_rank() * engine.model_config.get_total_num_kv_heads() // ranks
     if engine.model_config.use_mla:
@@ -74,6 +75,12 @@ def placed(config: Any, engine: Any) -> tuple[list[int | None], dict[int, Place]
             window, chunk = (getattr(spec, what, None) or 0 for what in ("sliding_window", "attention_chunk_size"))
             places[scale.data_ptr()] = Place(numbers[name], group, window, chunk, first_head)
     return groups, places
+
+
+def number_of(layer: str, built: int) -> int:
+    """Of a layer in the model, also where a stage of a pipeline has built only some; else in the order of building."""
+    numbers = re.findall(r"\.layers\.(\d+)\.", layer)
+    return int(numbers[0]) if numbers else built
 
 
 def _stand_in_for_tokens_of_first_runner() -> None:
@@ -115,8 +122,9 @@ class UncomputedEngine(Engine):
 
     def arguments(self) -> dict[str, Any]:
         given = super().arguments()
-        if self.plan.ranks > 1:
-            given |= {"tensor_parallel_size": self.plan.ranks, "distributed_executor_backend": "mp"}
+        if self.plan.ranks * self.plan.stages > 1:
+            parallel = {"tensor_parallel_size": self.plan.ranks, "pipeline_parallel_size": self.plan.stages}
+            given |= {**parallel, "distributed_executor_backend": "mp"}
         return given
 
     def counted(self) -> tuple[Replays, Preemptions]:

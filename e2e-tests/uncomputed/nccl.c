@@ -237,6 +237,18 @@ EXPORTED int ncclReduceScatter(const void *source, void *target, size_t count, i
     return queue((struct Collective){among, REDUCE_SCATTER, type, operation, 0, 0, (uint64_t)source, (uint64_t)target, count}, stream);
 }
 
+/* Between two ranks, which both come to it, what one gives another is a broadcast. */
+EXPORTED int ncclSend(const void *source, size_t count, int type, int peer, struct Communicator *among, void *stream) {
+    return among->count != 2 || peer == among->rank
+            ? refused("sends among so many ranks as", among->count)
+            : ncclBroadcast(source, (void *)source, count, type, among->rank, among, stream);
+}
+EXPORTED int ncclRecv(void *target, size_t count, int type, int peer, struct Communicator *among, void *stream) {
+    return among->count != 2 || peer == among->rank
+            ? refused("receives among so many ranks as", among->count)
+            : ncclBroadcast(target, target, count, type, peer, among, stream);
+}
+
 /* ---- communicators */
 
 static void *mapped(const char *name, int count) {

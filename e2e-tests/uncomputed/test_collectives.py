@@ -54,6 +54,9 @@ found["scattered"] = shown(part)
 given = on_device([3 + rank])
 ranks.broadcast(given, 1)
 found["broadcast"] = shown(given)
+given = on_device([30 + rank, 40 + rank])
+ranks.send(given, 1) if rank == 0 else ranks.recv(given, 0)
+found["sent"] = shown(given)
 given = on_device([rank])
 ranks.all_reduce(given, group=alone)
 found["alone"] = shown(given)
@@ -116,6 +119,7 @@ def test_bytes_come_from_where_they_are(found: list[dict[str, Any]]) -> None:
     assert [each["gathered"] for each in found] == [[0, 5, 1, 6]] * 2
     assert [each["scattered"] for each in found] == [[3], [15]]
     assert [each["broadcast"] for each in found] == [[4]] * 2
+    assert [each["sent"] for each in found] == [[30, 40]] * 2
 
 
 def test_a_group_that_is_split_off_is_its_own(found: list[dict[str, Any]]) -> None:

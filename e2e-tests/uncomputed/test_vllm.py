@@ -32,12 +32,13 @@ FEW_BLOCKS_BYTES = 200 * 4 * 2 * 4 * 64 * 16 * 2
 
 @dataclass(frozen=True)
 class Case:
-    """A pair. `ranks` are the tensor-parallel ones of each side; other settings are those of VllmPlan."""
+    """A pair. `ranks`: the tensor-parallel ones of each side, `stages`: of pipelines; other settings: VllmPlan's."""
 
     transport: str = "cuda"
     settings: dict[str, Any] = field(default_factory=dict)
     model: make_model.Shape = field(default_factory=lambda: make_model.TinyModel(seed=20))
     ranks: tuple[int, int] = (1, 1)
+    stages: tuple[int, int] = (1, 1)
     answer: int = 6
     options: dict[str, Any] = field(default_factory=dict)
     reads_all: bool = True
@@ -90,6 +91,7 @@ MORE_PAIRS = {
     "windows-tcp": Case("tcp", flash(graphs=EAGER), model=make_model.TinyMistral(), reads_all=False),
     "ranks-2-2-tcp-one-messenger": Case("tcp", triton(), ranks=(2, 2), options={"messenger_per": "node"}),
     "ranks-1-2-cuda": Case(settings=triton(), ranks=(1, 2)),
+    "stages-2-2-cuda": Case(settings=triton(), stages=(2, 2)),
     "ranks-2-1-tcp": Case(
         "tcp", triton(prefix_caching=True, layout="NHD"), ranks=(2, 1), options={"messenger_per": "node"}
     ),
@@ -117,7 +119,9 @@ def brought(case: Case, name: str, engines: Engines, logs: Path) -> None:
     if case.transport == "verbs" and not has_rdma_devices(engines.stand_ins):
         pytest.skip("no stand-in for RDMA devices: examples/setup/find-libfabric has no headers of libibverbs")
     plan = case.plan(name)
-    prefiller, decoder = (replace(plan, ranks=ranks) for ranks in case.ranks)
+    prefiller, decoder = (
+        replace(plan, ranks=ranks, stages=stages) for ranks, stages in zip(case.ranks, case.stages, strict=True)
+    )
     if plan.kv_bytes == FEW_BLOCKS_BYTES:
         prefiller = replace(prefiller, kv_bytes=96 << 20)
     with started(decoder, logs, engines, prefiller, case.driver) as pair:
@@ -145,9 +149,9 @@ def judged(case: Case, plan: VllmPlan, prefiller: dict[str, Any], decoder: dict[
     assert {**prefiller["held"], **decoder["held"]} == {}
     sent, received = prefiller["figures"], decoder["figures"]
     print(f"{plan.name}: {sent}, {received}")
-    for figures, ranks in zip((sent, received), case.ranks, strict=True):
+    for figures, ranks, stages in zip((sent, received), case.ranks, case.stages, strict=True):
         assert figures["rows_wrong"] == 0, figures["first_wrong"]
-        assert figures["contexts"] == [[rank] for rank in range(ranks)]
+        assert figures["contexts"] == [[rank] for rank in range(ranks * stages)]
         judged_directly(case, figures["rdma"])
     token_by_token = plan.layout == "NHD" and case.ranks[0] != case.ranks[1]
     assert bool(sent["strided_pieces_sent"]) == token_by_token

@@ -18,7 +18,8 @@ EAGER = "EAGER"
 class VllmPlan:
     """`graphs`: vLLM's cudagraph_mode or EAGER; `compile`: torch.compile's backend; `runner`: V1 or V2, by number.
 
-    `attention`: vLLM's name of the backend; `layout`: of KV, HND or by default; `ranks`: the tensor-parallel ones.
+    `attention`: vLLM's name of the backend; `layout`: of KV, HND or by default; `ranks`: the tensor-parallel ones;
+    `stages`: those of a pipeline.
     """
 
     name: str
@@ -35,6 +36,7 @@ class VllmPlan:
     attention: str = "TRITON_ATTN"
     layout: str = ""
     ranks: int = 1
+    stages: int = 1
     options: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> str:
