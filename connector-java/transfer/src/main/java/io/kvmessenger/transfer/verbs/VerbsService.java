@@ -17,9 +17,6 @@ record VerbsService(int trafficClass, int level, int partitionIndex) {
     static final TransferOption<Integer> PARTITION = TransferOption.integer("verbs_pkey_index", 0, 0, 65_535);
     static final List<TransferOption<?>> OPTIONS = List.of(TRAFFIC_CLASS, LEVEL, PARTITION);
 
-    static final VerbsService DEFAULT =
-            new VerbsService(TRAFFIC_CLASS.byDefault(), LEVEL.byDefault(), PARTITION.byDefault());
-
     static VerbsService of(TransferOptions options) {
         return new VerbsService(options.get(TRAFFIC_CLASS), options.get(LEVEL), options.get(PARTITION));
     }

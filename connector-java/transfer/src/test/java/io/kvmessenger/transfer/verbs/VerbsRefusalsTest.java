@@ -45,7 +45,7 @@ final class VerbsRefusalsTest {
                 new VerbsSearch(library, InetAddress.getLoopbackAddress()).find(List.of("first", "second"));
         library.refusedCall = "ibv_alloc_pd";
         library.refusingDevice = "second";
-        assertThatThrownBy(() -> Nic.openAll(library, ports, VerbsService.DEFAULT, Runnable::run))
+        assertThatThrownBy(() -> Nic.openAll(library, ports, PathPair.SERVICE, Runnable::run))
                 .hasMessage("ibv_alloc_pd on second: ENOMEM");
         assertThat(library.openDevices).isEmpty();
         assertThat(library.objects()).isZero();
