@@ -13,11 +13,11 @@ from uncomputed.pair import environment, has_rdma_devices, stand_ins
 
 LIMIT_SECONDS = 600.0
 
-Told = Callable[[str], list[str]]
+Story = Callable[[str], list[str]]
 
 
 @pytest.fixture
-def told() -> Told:
+def seen() -> Story:
     """What each of the two says in a story, in its order."""
     folder = stand_ins()
     if not has_rdma_devices(folder):
@@ -38,8 +38,8 @@ def told() -> Told:
     return lines_of
 
 
-def test_a_write_lands_and_its_immediate_waits_for_a_receive(told: Told) -> None:
-    assert told("host") == [
+def test_a_write_lands_and_its_immediate_waits_for_a_receive(seen: Story) -> None:
+    assert seen("host") == [
         "target: 0 before",
         "target: success, id 100, imm 1",
         "target: success, id 100, imm 2",
@@ -49,8 +49,8 @@ def test_a_write_lands_and_its_immediate_waits_for_a_receive(told: Told) -> None
     ]
 
 
-def test_memory_of_a_device_is_reached_by_a_dma_buf_alone_and_seen_behind_a_flush(told: Told) -> None:
-    assert told("device") == [
+def test_memory_of_a_device_is_reached_by_a_dma_buf_alone_and_seen_behind_a_flush(seen: Story) -> None:
+    assert seen("device") == [
         f"as the host's: {errno.EFAULT}",
         "target: success, id 100, imm 1",
         "target: 0 before the flush",
@@ -60,8 +60,8 @@ def test_memory_of_a_device_is_reached_by_a_dma_buf_alone_and_seen_behind_a_flus
 
 
 @pytest.mark.parametrize("story", ["wrong-key", "beyond"])
-def test_a_key_is_good_for_its_range_only(told: Told, story: str) -> None:
-    lines = told(story)
+def test_a_key_is_good_for_its_range_only(seen: Story, story: str) -> None:
+    lines = seen(story)
     assert lines[:3] == [
         "target: Work Request Flushed Error, id 100, imm 0",
         "target: 0",
@@ -69,19 +69,19 @@ def test_a_key_is_good_for_its_range_only(told: Told, story: str) -> None:
     ]
 
 
-def test_requests_to_a_process_that_is_gone_fail(told: Told) -> None:
-    assert told("killed") == [
+def test_requests_to_a_process_that_is_gone_fail(seen: Story) -> None:
+    assert seen("killed") == [
         "writer: transport retry counter exceeded, id 1, imm 0",
         "writer: Work Request Flushed Error, id 2, imm 0",
     ]
 
 
-def test_a_pair_takes_nothing_of_a_pair_that_it_was_not_connected_with(told: Told) -> None:
-    assert told("not-connected") == ["writer: transport retry counter exceeded, id 1, imm 0"]
+def test_a_pair_takes_nothing_of_a_pair_that_it_was_not_connected_with(seen: Story) -> None:
+    assert seen("not-connected") == ["writer: transport retry counter exceeded, id 1, imm 0"]
 
 
-def test_a_pair_keeps_to_its_states_and_its_depth(told: Told) -> None:
-    assert told("strict") == [
+def test_a_pair_keeps_to_its_states_and_its_depth(seen: Story) -> None:
+    assert seen("strict") == [
         "all flushed",
         f"connected first: {errno.EINVAL}",
         f"initialised twice: {errno.EINVAL}",

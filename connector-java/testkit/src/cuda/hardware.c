@@ -3,6 +3,7 @@
 #include "stand_in.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -46,6 +47,24 @@ static const char MAGIC[8] = "dma-buf";
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static NicRegion regions[REGIONS_MAX];
 static NicWrite *first_write, **behind_last_write = &first_write;
+
+#define NAME "stand-in-device-"
+
+int file_of_device(int device, int for_hardware) {
+    char name[64];
+    snprintf(name, sizeof name, NAME "%d-%d", device, for_hardware);
+    return memfd_create(name, MFD_CLOEXEC);
+}
+
+int imported_device(int memfd, int *for_hardware) {
+    char path[64], target[128] = "";
+    int device;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", memfd);
+    return readlink(path, target, sizeof target - 1) > 0
+                    && sscanf(target, "/memfd:" NAME "%d-%d", &device, for_hardware) == 2
+            ? device
+            : -1;
+}
 
 int is_held_by_nic(CUdeviceptr address, size_t length_bytes) {
     int held = 0;

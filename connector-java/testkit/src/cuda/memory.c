@@ -198,23 +198,8 @@ EXPORTED long standInHeld(void) {
 
 /* ---- virtual memory management */
 
-#define NAME "stand-in-device-"
-
-/* The memfd's name says what an importer has to know: the owner's device, and whether other hardware may get at it. */
-static int imported_device(int memfd, int *for_hardware) {
-    char path[64], target[128] = "";
-    int device;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", memfd);
-    return readlink(path, target, sizeof target - 1) > 0
-                    && sscanf(target, "/memfd:" NAME "%d-%d", &device, for_hardware) == 2
-            ? device
-            : -1;
-}
-
 static CUresult new_memory(size_t length_bytes, int handle_types, int device, int for_hardware, AllocationHandle *handle) {
-    char name[64];
-    snprintf(name, sizeof name, NAME "%d-%d", device, for_hardware);
-    int memfd = memfd_create(name, MFD_CLOEXEC);
+    int memfd = file_of_device(device, for_hardware);
     if (memfd < 0 || ftruncate(memfd, (off_t)length_bytes) != 0) {
         close(memfd);
         return CUDA_ERROR_OUT_OF_MEMORY;

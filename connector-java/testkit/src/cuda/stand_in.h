@@ -114,6 +114,12 @@ int is_device_address(CUdeviceptr address);
 void free_memory_of_context(int device);
 /* Whether other hardware may get at all of the range, which lies on the device and is its process's own. */
 int is_for_hardware(CUdeviceptr address, size_t length_bytes, int device);
+/*
+ * The file of a device's memory, whose name says what an importer has to know: the device, and whether other hardware may get at it; and
+ * the device that it says, -1 for another file.
+ */
+int file_of_device(int device, int for_hardware);
+int imported_device(int memfd, int *for_hardware);
 /* Whether a NIC has registered a part of the range. */
 int is_held_by_nic(CUdeviceptr address, size_t length_bytes);
 long nic_region_count(void);
