@@ -38,7 +38,7 @@ COUNTERS = {
     "secrets_different": "Control links refused here because the peer did not prove the secret.",
     "versions_different": "Control links refused here because the peer speaks another version.",
     "geometries_different": "Control links refused here because the peer's KV geometry does not match ours.",
-    "handshakes_dropped": "Control links closed on arrival or in their handshake because they were too slow, or too many.",  # noqa: E501
+    "handshakes_dropped": "Control links closed on arrival or in their handshake because they were too slow, or too many, or this engine sleeps.",  # noqa: E501
     "frames_invalid": "Invalid control frames, each of which closed its link, and messages on data paths, which are not used.",  # noqa: E501
     "faults_contained": "Bugs of the messenger that ended one fetch, one prefill or one control link and nothing else; the log has each.",  # noqa: E501
     "heartbeats_missed": "Heartbeat periods in which a connected peer sent nothing.",

@@ -51,7 +51,12 @@ record KvRequest(
     enum Role {
         PREFILLER,
         DECODER,
-        BOTH
+        BOTH;
+
+        /** Whether decoders dial it. */
+        boolean listens() {
+            return this != DECODER;
+        }
     }
 
     KvRequest {
@@ -80,7 +85,7 @@ record KvRequest(
 
     @Override
     public boolean listens() {
-        return role != Role.DECODER;
+        return role.listens();
     }
 
     @Override

@@ -10,6 +10,9 @@ import java.util.concurrent.atomic.AtomicLong;
 
 /** The open messengers of this process, by handle. Safe from any thread. */
 public final class MessengerHost implements Messengers {
+    /** What peers are told of an engine that gives no other reason. */
+    private static final String SHUTTING_DOWN = "is shutting down";
+
     private final Map<Long, OpenMessenger> open = new ConcurrentHashMap<>();
     private final AtomicLong nextHandle = new AtomicLong(1);
 
@@ -64,10 +67,13 @@ public final class MessengerHost implements Messengers {
     }
 
     @Override
-    public void close(long handle) {
+    public void close(long handle, byte[] request) {
+        String why = request.length == 0
+                ? SHUTTING_DOWN
+                : RequestJson.parse("close", request).text("why");
         OpenMessenger messenger = open.remove(handle);
         if (messenger != null) {
-            messenger.close();
+            messenger.close(why);
         }
     }
 

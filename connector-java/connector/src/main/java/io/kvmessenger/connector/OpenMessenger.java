@@ -95,6 +95,7 @@ final class OpenMessenger {
         this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);
         agent.start();
         metrics.watch(() -> agent.healthProblem(options.limits().heartbeatNs()));
+        metrics.declareNotReady(subject.notReady());
         metrics.show(asked -> inbox.add(m -> asked.complete(subject.describe(STATE_ROWS_MAX))));
     }
 
@@ -219,9 +220,13 @@ final class OpenMessenger {
         return Json.bytes(Map.of("clean", clean, "held", held));
     }
 
-    /** Drains, says goodbye, stops the threads, closes the paths; each step bounded in time. */
-    void close() {
-        String reason = options.engineId() + " is shutting down";
+    /**
+     * Drains, says goodbye, stops the threads, closes the paths; each step bounded in time.
+     *
+     * @param why for peers: a predicate of the engine
+     */
+    void close(String why) {
+        String reason = options.engineId() + " " + why;
         CompletableFuture<Void> drained = new CompletableFuture<>();
         inbox.add(m -> m.drain(reason, drained));
         awaitOrWarn(drained, DRAIN_LIMIT_MILLIS, "the transfers under way");

@@ -314,7 +314,12 @@ final class EngineDouble implements AutoCloseable {
 
     @Override
     public void close() {
-        host.close(opened.handle());
+        close("is shutting down");
+    }
+
+    /** @param why for peers */
+    void close(String why) {
+        host.close(opened.handle(), encode(Map.of("why", why)));
         if (shared != null) {
             shared.close();
         }

@@ -40,6 +40,11 @@ public interface EngineSubject extends AutoCloseable {
     /** What the status page shows. {@code rowsMax} limits each list. */
     MessengerState describe(int rowsMax);
 
+    /** Why the engine should get no new requests, for {@code /ready}; "" = it may get some. Fixed from the start. */
+    default String notReady() {
+        return "";
+    }
+
     /** Address of the word by which an engine reports complete layers; 0 = there is none. */
     default long layerCounterAddress() {
         return 0;

@@ -77,7 +77,12 @@ final class Exports {
     }
 
     long close(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
-        return guarded(in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> closeWithinLimit(handle));
+        return guarded(
+                in,
+                inLengthBytes,
+                out,
+                outCapacityBytes,
+                (request, capacityBytes) -> closeWithinLimit(handle, request));
     }
 
     long await(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
@@ -88,13 +93,13 @@ final class Exports {
     }
 
     /** Closes on a separate thread: the end of a process must not hang on a messenger that hangs. */
-    private byte[] closeWithinLimit(long handle) throws InterruptedException {
+    private byte[] closeWithinLimit(long handle, byte[] request) throws InterruptedException {
         Throwable[] failure = new Throwable[1];
         Thread closing = Thread.ofPlatform()
                 .daemon()
                 .name("kv-messenger-close-" + handle)
                 .uncaughtExceptionHandler((thread, thrown) -> failure[0] = thrown)
-                .start(() -> messengers.close(handle));
+                .start(() -> messengers.close(handle, request));
         if (!closing.join(closeLimit)) {
             throw new RefusedException("the messenger did not close within " + closeLimit.toSeconds()
                     + " s: it is left as it is, its memory must stay mapped until the process ends");

@@ -25,6 +25,11 @@ public interface Messengers {
     /** Blocks until there is something to poll, or the limit of the request has passed. */
     void await(long handle, byte[] request);
 
-    /** Has no effect on a handle that is closed already. */
-    void close(long handle);
+    /** Has no effect on a handle that is closed already. An empty request stands for the end of the engine. */
+    void close(long handle, byte[] request);
+
+    /** Closes at the end of the engine. */
+    default void close(long handle) {
+        close(handle, new byte[0]);
+    }
 }

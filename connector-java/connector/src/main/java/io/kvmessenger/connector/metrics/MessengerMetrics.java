@@ -67,6 +67,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private final Optional<MetricsServer> server;
     private volatile Supplier<TransferCounters> transports = () -> TransferCounters.NONE;
     private volatile Supplier<Optional<String>> healthProblem = Optional::empty;
+    private volatile String notReady = "";
     private volatile Consumer<CompletableFuture<MessengerState>> describe = asked -> asked.cancel(false);
 
     private MessengerMetrics(String host, int port, int peersMax, String pageKey, IntConsumer onSocket) {
@@ -83,6 +84,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
                         new Pages(
                                 registry,
                                 () -> healthProblem.get(),
+                                () -> notReady,
                                 pageKey,
                                 new AtomicBoolean(),
                                 asked -> describe.accept(asked)),
@@ -108,6 +110,11 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     /** Makes {@code /health} answer 503 with the sentence from {@code healthProblem}, if there is one. */
     public void watch(Supplier<Optional<String>> healthProblem) {
         this.healthProblem = healthProblem;
+    }
+
+    /** Makes {@code /ready} answer 503 with this sentence; empty = it answers by health and by draining alone. */
+    public void declareNotReady(String why) {
+        this.notReady = why;
     }
 
     /** Makes {@code /} and {@code /state} show the state with which {@code describe} completes its argument. */

@@ -12,6 +12,7 @@ import java.util.function.Supplier;
  * The sources of the pages.
  *
  * @param healthProblem why the messenger does not work, if it does not
+ * @param notReady why the engine should get no new requests for as long as this messenger is open; empty = it may
  * @param pageKey opens the pages that name requests and those that change something; empty = they stay closed
  * @param draining whether the engine should get no new requests
  * @param describe completes its argument, on any thread, soon
@@ -19,6 +20,7 @@ import java.util.function.Supplier;
 record Pages(
         PrometheusRegistry registry,
         Supplier<Optional<String>> healthProblem,
+        Supplier<String> notReady,
         String pageKey,
         AtomicBoolean draining,
         Consumer<CompletableFuture<MessengerState>> describe) {
@@ -26,6 +28,7 @@ record Pages(
     Optional<String> reasonNotReady() {
         return healthProblem
                 .get()
+                .or(() -> Optional.of(notReady.get()).filter(why -> !why.isEmpty()))
                 .or(() -> draining.get() ? Optional.of("draining: the engine is about to end") : Optional.empty());
     }
 }

@@ -38,7 +38,7 @@ record ClosingMessengers(Runnable onClose) implements Messengers {
     }
 
     @Override
-    public void close(long handle) {
+    public void close(long handle, byte[] request) {
         onClose.run();
     }
 }

@@ -104,7 +104,7 @@ public final class SimulatedMessengers implements Messengers {
     }
 
     @Override
-    public void close(long handle) {
+    public void close(long handle, byte[] request) {
         open.remove(handle);
     }
 

@@ -76,7 +76,8 @@ public enum MessengerMetric {
     HANDSHAKES_DROPPED(
             Kind.COUNTER,
             "handshakes_dropped",
-            "Control links closed on arrival or in their handshake because they were too slow, or too many."),
+            "Control links closed on arrival or in their handshake because they were too slow, or too many, or this"
+                    + " engine sleeps."),
     FRAMES_INVALID(
             Kind.COUNTER,
             "frames_invalid",
