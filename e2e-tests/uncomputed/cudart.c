@@ -192,7 +192,7 @@ cudaError_t cudaHostRegister(void *address, size_t length, unsigned flags) {
 cudaError_t cudaHostUnregister(void *address) { ON_DEVICE(cuMemHostUnregister(address)); }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-    *free_bytes = MEMORY_BYTES - (1ul << 30), *total_bytes = MEMORY_BYTES;
+    *free_bytes = MEMORY_BYTES - (1ul << 30) - standInUsedBytes(selected < 0 ? 0 : selected), *total_bytes = MEMORY_BYTES;
     return cudaSuccess;
 }
 

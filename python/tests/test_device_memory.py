@@ -83,6 +83,60 @@ def test_should_leave_nothing_behind_when_it_fails(device: Device, memories: Dev
     assert device.stand_in.standInHeld() == 0
 
 
+def test_should_give_memory_back_and_take_other_memory_at_the_same_address(
+    device: Device, memories: DeviceMemories
+) -> None:
+    held = [memories.allocate(GRANULE, 0), memories.allocate(3 * GRANULE, 1)]
+    used = device.stand_in.standInUsedBytes
+    used.restype = ctypes.c_size_t
+    before = used(0), used(1)
+    bytes_at(device, held[0].address, GRANULE)[:5] = b"pages"
+    for _ in range(2):
+        memories.release()
+        assert (used(0), used(1)) == (before[0] - GRANULE, before[1] - 3 * GRANULE)
+        find = device.stand_in.standInBytes
+        assert find(ctypes.c_uint64(held[0].address), ctypes.c_size_t(GRANULE)) is None
+        memories.release()
+        memories.restore()
+        memories.restore()
+        assert (used(0), used(1)) == before
+        assert [each.address for each in memories.ranges()] == [each.address for each in held]
+        assert bytes_at(device, held[0].address, GRANULE)[:5] != b"pages"
+        bytes_at(device, held[0].address, GRANULE)[:5] = b"pages"
+    descriptor = memories.export(held[0].address)
+    os.close(descriptor)
+
+
+def test_should_leave_released_memory_to_a_process_that_has_it_mapped(device: Device, memories: DeviceMemories) -> None:
+    made = memories.allocate(GRANULE, 0)
+    descriptor = memories.export(made.address)
+    theirs = DeviceMemories(device.driver)
+    taken = theirs.take_in(descriptor, made.length_bytes, 0)
+    os.close(descriptor)
+    memories.release()
+    memories.restore()
+    bytes_at(device, taken.address, GRANULE)[:5] = b"later"
+    assert bytes_at(device, made.address, GRANULE)[:5] != b"later", "it reaches the memory of after the sleep"
+    theirs.close()
+
+
+@pytest.mark.parametrize("call", ["cuMemCreate", "cuMemMap", "cuMemSetAccess"])
+def test_should_try_again_what_could_not_be_restored(device: Device, memories: DeviceMemories, call: str) -> None:
+    made = memories.allocate(GRANULE, 0)
+    memories.release()
+    device.stand_in.standInFail(call.encode(), 1, OUT_OF_MEMORY)
+    with pytest.raises(CudaError, match=f"{call} failed with CUDA_ERROR_OUT_OF_MEMORY"):
+        memories.restore()
+    memories.restore()
+    bytes_at(device, made.address, GRANULE)[:5] = b"pages"
+
+
+def test_should_free_what_is_released(memories: DeviceMemories) -> None:
+    memories.allocate(GRANULE, 0)
+    memories.release()
+    memories.close()
+
+
 def test_should_say_that_a_descriptor_is_none_of_a_device(memories: DeviceMemories) -> None:
     wrong = os.memfd_create("wrong")
     with pytest.raises(CudaError, match="cuMemImportFromShareableHandle failed"):
@@ -128,9 +182,9 @@ def test_should_hand_the_allocations_of_eight_ranks_to_their_lead(device: Device
         bytes_at(device, held[index].address, GRANULE)[:4] = b"kv %d" % index
         assert bytes_at(device, mapped["address"], GRANULE)[:4] == b"kv %d" % index
     lead.close()
+    assert memories.ranges() == [], "the lead has unmapped the memory of the others"
     for rank in ranks:
         rank.close()
-    memories.close()
     assert open_descriptors() == before
 
 

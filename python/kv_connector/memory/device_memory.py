@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kv_connector.memory.cuda_driver import CudaDriver
 
@@ -14,6 +14,8 @@ _POSIX_DESCRIPTOR = 1
 _READ_AND_WRITE = 3
 _MINIMUM_GRANULARITY = 0
 _GPU_DIRECT_RDMA_WITH_VMM = 110
+_RELEASED = 0
+"""In place of a handle."""
 _FOR_SHARING = {102: "virtual memory management", 103: "memory handles as file descriptors"}
 """CUdevice_attribute without which :class:`DeviceMemories` cannot allocate, as on WSL and some virtual GPUs."""
 
@@ -75,11 +77,29 @@ class DeviceMemories:
             "cuMemGetAllocationGranularity", ctypes.byref(granule), ctypes.byref(prop), _MINIMUM_GRANULARITY
         )
         whole = -(-length_bytes // granule.value) * granule.value
-        handle = ctypes.c_uint64()
-        self._driver.call(
-            "cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(whole), ctypes.byref(prop), ctypes.c_uint64(0)
-        )
-        return self._map(handle.value, whole, device)
+        return self._map(self._create(whole, device), whole, device)
+
+    def release(self) -> None:
+        """Gives back the memory of all ranges, which keep their addresses; nothing may access them until ``restore``.
+
+        A process that has imported the memory keeps it until it unmaps it.
+        """
+        for held in self.ranges():
+            if held.handle:
+                self._ranges[held.address] = replace(held, handle=_RELEASED)
+                self._driver.call("cuMemUnmap", ctypes.c_uint64(held.address), ctypes.c_size_t(held.length_bytes))
+                self._driver.call("cuMemRelease", ctypes.c_uint64(held.handle))
+
+    def restore(self) -> None:
+        """Allocates the memory of released ranges again, at their addresses and with any content."""
+        for held in self.ranges():
+            if not held.handle:
+                handle = self._create(held.length_bytes, held.device)
+                with ExitStack() as undo:
+                    undo.callback(self._driver.call, "cuMemRelease", ctypes.c_uint64(handle))
+                    self._map_at(held.address, handle, held.length_bytes, held.device, undo)
+                    undo.pop_all()
+                self._ranges[held.address] = replace(held, handle=handle)
 
     def take_in(self, descriptor: int, length_bytes: int, device: int) -> DeviceRange:
         """Maps another process's allocation of ``length_bytes``; the descriptor may be closed afterwards.
@@ -113,14 +133,23 @@ class DeviceMemories:
         """Unmaps a range that the device does not access any more. The memory exists until no process has it mapped."""
         held = self._ranges.pop(address)
         place, length = ctypes.c_uint64(address), ctypes.c_size_t(held.length_bytes)
-        self._driver.call("cuMemUnmap", place, length)
+        if held.handle:
+            self._driver.call("cuMemUnmap", place, length)
         self._driver.call("cuMemAddressFree", place, length)
-        self._driver.call("cuMemRelease", ctypes.c_uint64(held.handle))
+        if held.handle:
+            self._driver.call("cuMemRelease", ctypes.c_uint64(held.handle))
 
     def close(self) -> None:
         """Frees all ranges."""
         for address in list(self._ranges):
             self.free(address)
+
+    def _create(self, length_bytes: int, device: int) -> int:
+        handle, prop = ctypes.c_uint64(), self._prop(device)
+        self._driver.call(
+            "cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(length_bytes), ctypes.byref(prop), ctypes.c_uint64(0)
+        )
+        return handle.value
 
     def _prop(self, device: int) -> _AllocationProp:
         capable = ctypes.c_int()
@@ -139,11 +168,15 @@ class DeviceMemories:
             undo.callback(self._driver.call, "cuMemRelease", ctypes.c_uint64(handle))
             self._driver.call("cuMemAddressReserve", ctypes.byref(place), length, ctypes.c_size_t(0), nothing, nothing)
             undo.callback(self._driver.call, "cuMemAddressFree", place, length)
-            self._driver.call("cuMemMap", place, length, ctypes.c_size_t(0), ctypes.c_uint64(handle), nothing)
-            undo.callback(self._driver.call, "cuMemUnmap", place, length)
-            access = _AccessDesc(_ON_DEVICE, device, _READ_AND_WRITE)
-            self._driver.call("cuMemSetAccess", place, length, ctypes.byref(access), ctypes.c_size_t(1))
+            self._map_at(place.value, handle, length_bytes, device, undo)
             undo.pop_all()
         made = DeviceRange(place.value, length_bytes, handle, device)
         self._ranges[made.address] = made
         return made
+
+    def _map_at(self, address: int, handle: int, length_bytes: int, device: int, undo: ExitStack) -> None:
+        place, length, nothing = ctypes.c_uint64(address), ctypes.c_size_t(length_bytes), ctypes.c_uint64(0)
+        self._driver.call("cuMemMap", place, length, ctypes.c_size_t(0), ctypes.c_uint64(handle), nothing)
+        undo.callback(self._driver.call, "cuMemUnmap", place, length)
+        access = _AccessDesc(_ON_DEVICE, device, _READ_AND_WRITE)
+        self._driver.call("cuMemSetAccess", place, length, ctypes.byref(access), ctypes.c_size_t(1))

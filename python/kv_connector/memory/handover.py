@@ -97,6 +97,8 @@ class Lead:
         self._unreported: dict[Rank, deque[bytes]] = {}
         """Messages for which a follower's socket had no room; they are sent again with each step."""
         self._mappings: list[mmap.mmap] = []
+        self._taken_in: list[int] = []
+        """The addresses of other ranks' GPU memory."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._listener.bind(place)
@@ -228,6 +230,7 @@ class Lead:
                 f"the memory of {_named([rank])} cannot be mapped for the lead rank's GPU {reaching} ({fault}): set"
                 " messenger_per to 'rank'"
             ) from fault
+        self._taken_in.append(taken.address)
         return {
             "kind": "cuda",
             "device": reaching,
@@ -281,8 +284,13 @@ class Lead:
         self._followers.pop(rank).close()
 
     def close(self) -> None:
-        """Closes the connections; the memory stays mapped until the process ends."""
+        """Closes the connections; host memory stays mapped until the process ends, GPU memory is unmapped.
+
+        The messenger is closed before: nothing accesses the memory any more.
+        """
         self._listener.close()
+        while self._taken_in and self._device_memories is not None:
+            self._device_memories.free(self._taken_in.pop())
         for connection in self._followers.values():
             connection.close()
         self._followers.clear()

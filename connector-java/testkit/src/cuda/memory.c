@@ -196,6 +196,17 @@ EXPORTED long standInHeld(void) {
     return held + pinned_count() + nic_region_count();
 }
 
+/* Bytes of physical memory that exist on a device. */
+EXPORTED size_t standInUsedBytes(int device) {
+    size_t used = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < TABLE_MAX; i++) {
+        used += allocations[i] != NULL && allocations[i]->device == device ? allocations[i]->length_bytes : 0;
+    }
+    pthread_mutex_unlock(&lock);
+    return used;
+}
+
 /* ---- virtual memory management */
 
 static CUresult new_memory(size_t length_bytes, int handle_types, int device, int for_hardware, AllocationHandle *handle) {
