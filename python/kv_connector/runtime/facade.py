@@ -212,8 +212,11 @@ class MessengerPort(Protocol):
     def leak_check(self) -> LeakCheck:
         """The resources that are held for unfinished work."""
 
-    def close(self) -> None:
-        """Closes the messenger, within a time limit; harmless a second time."""
+    def close(self, why: str = "") -> None:
+        """Closes the messenger, within a time limit; harmless a second time.
+
+        ``why`` is for peers, a predicate of the engine; "" = it is shutting down.
+        """
 
 
 OUT_CAPACITY_BYTES = 1 << 20
@@ -300,15 +303,18 @@ class SubjectMessenger:
         answer = json.loads(self._call(Function.LEAK_CHECK))
         return LeakCheck(clean=answer["clean"], held=answer["held"])
 
-    def close(self) -> None:
-        """Closes the messenger, within a time limit that Java keeps; harmless a second time, and in a forked child."""
+    def close(self, why: str = "") -> None:
+        """Closes the messenger, within a time limit that Java keeps; harmless a second time, and in a forked child.
+
+        ``why`` is for peers, a predicate of the engine; "" = it is shutting down.
+        """
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
         atexit.unregister(self._close_at_exit)
         page_key.forget(self._page_key_file, self._page_key)
-        self._table.wait(Function.CLOSE, self._opened.handle, b"")
+        self._table.wait(Function.CLOSE, self._opened.handle, _encode({"why": why}) if why else b"")
 
     def _close_at_exit(self) -> None:
         try:
