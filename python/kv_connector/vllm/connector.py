@@ -27,14 +27,16 @@ from kv_connector.vllm.engine_facts import (
     read_facts,
     read_options,
     refuse_device,
+    refuse_sleep,
 )
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import longest_request_blocks
 from kv_connector.vllm.loaded_adapters import LoadedAdapters
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
+from kv_connector.vllm.own_part import OwnPart
 from kv_connector.vllm.pair_proofs import PairProofs, can_stop, check_of_engine
 from kv_connector.vllm.prompts import digest_of
-from kv_connector.vllm.rank_start import OpenMessenger, OwnPart, RankStart
+from kv_connector.vllm.rank_start import OpenMessenger, RankStart
 from kv_connector.vllm.request_numbers import shown
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.stats import MessengerPromMetrics, MessengerStats
@@ -52,6 +54,7 @@ from kv_connector.vllm.vllm_api import (
     load_failure_policy,
     outer_of,
     own_device_type,
+    tells_of_sleep,
 )
 from kv_connector.vllm.weight_changes import WeightChanges, may_change_weights
 from kv_connector.vllm.worker_half import WorkerHalf
@@ -114,7 +117,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             self._weights = WeightChanges(files, self._adapters.forget, logger)
             self._weights.started_with(vllm_config.model_config.model)
             hear_of_weights(may_change_weights, logger)
-            proofs = PairProofs(
+            make_proofs = functools.partial(
+                PairProofs,
                 self._facts.kv_groups,
                 check_of_engine(vllm_config, self._facts),
                 can_stop=can_stop(vllm_config, self._facts.kv_groups, load_failure_policy(vllm_config)),
@@ -122,7 +126,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
                 adapter_of=self._adapters.identity,
                 logger=logger,
             )
-            self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger, self._digest_of, proofs)
+            self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger, self._digest_of, make_proofs)
             if self._facts.not_shared_because:
                 logger.info("each rank has a messenger of its own: %s", self._facts.not_shared_because)
 
@@ -140,6 +144,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """
         options = read_options(vllm_config)
         refuse_device(vllm_config.device_config.device_type, options.gpu)
+        refuse_sleep(vllm_config, tells_of_sleep=tells_of_sleep())
         find_java(options.java_home)
         on_a_gpu = vllm_config.device_config.device_type != "cpu"
         return HEADS_BEFORE_TOKENS if on_a_gpu and not vllm_config.model_config.use_mla else None
@@ -158,8 +163,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:  # noqa: ARG003
-        """False: the messenger cannot follow the KV cache to another address."""
-        return False
+        """True: the messenger is closed before vLLM unmaps the KV cache, and another one is opened afterwards."""
+        return True
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> MessengerStats:
@@ -203,6 +208,14 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             logger.error("KV Messenger cannot start: %s", fault)
             raise
         self._part.every_rank_votes = all_ranks_vote(outer)
+
+    def unregister_kv_caches(self) -> None:
+        """Closes the messenger before KV memory goes; peers are told. An exception keeps vLLM from unmapping it."""
+        self._part = self._starting().fall_asleep(self._part)
+
+    def restore_kv_caches(self) -> None:
+        """Opens a messenger over the KV memory that came back; its address reaches the scheduler's object after it."""
+        self._part = self._starting().wake_up(self._part)
 
     def _check_failure_policy(self, outer: Any | None) -> None:
         """vLLM has one failure policy for all loads and would silently ignore one that is set inside MultiConnector."""
@@ -322,13 +335,13 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(lambda: None)
     def get_kv_connector_stats(self) -> MessengerStats | None:
         """Statistics for vLLM's log and metrics; None in the scheduler's process."""
-        figures = self._worker.figures() if self._worker is not None else None
+        figures = self._part.figures()
         return MessengerStats(data=figures) if figures is not None else None
 
     @guarded(lambda: None)
     def build_connector_worker_meta(self) -> WorkerNews | None:
         """News that the scheduler's object needs before it frees the blocks of the requests just reported."""
-        news = self._worker.take_news() if self._worker is not None else None
+        news = self._part.take_news()
         proved, shadows_proved = self._part.proofs.take()
         if proved or shadows_proved:
             news = news or WorkerNews()
@@ -392,6 +405,12 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     ) -> None:
         """The workers were called with a method that may change the engine's weights."""
         self._weights.on_called(method, args, kwargs, fault)
+
+    @guarded(lambda: None)
+    def on_slept(self, level: int) -> None:
+        """The engine sleeps. On a CPU vLLM keeps all its memory."""
+        if self._config.device_config.device_type != "cpu":
+            self._weights.on_slept(level)
 
     @guarded(lambda: None)
     def on_weights_versioned(self, version: str) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kv_connector.configuration.options import Options
@@ -18,26 +16,25 @@ from kv_connector.memory.cuda_driver import CudaDriver
 from kv_connector.memory.device_allocation import DeviceAllocation, allocation_to_share
 from kv_connector.memory.device_counter import DeviceCounting
 from kv_connector.memory.device_memory import DeviceMemories
+from kv_connector.memory.device_word import DeviceWord
 from kv_connector.memory.first_pass import FirstPass
 from kv_connector.memory.geometry import DeviceMemory, Geometry, Group, Memory
 from kv_connector.memory.handover import Follower, Lead, meeting_place
 from kv_connector.memory.layer_counter import LayerCounter
-from kv_connector.memory.votes import Votes
 from kv_connector.naming.model_fingerprint import fingerprint
-from kv_connector.runtime.facade import LAG_LEAD_ONLY, LAG_NONE, MessengerPort
+from kv_connector.runtime.facade import LAG_LEAD_ONLY, LAG_NONE, MessengerPort, Opened
+from kv_connector.runtime.sleep import StandIn, reopened
 from kv_connector.vllm import geometry, kv_settings
 from kv_connector.vllm.drafts import draft_with_kv, named_with
-from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.engine_facts import EngineFacts, digest_of_model, options_of_messenger
 from kv_connector.vllm.head_counts import HeadCounts
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.last_token_proof import StepProofs, proof_layers
 from kv_connector.vllm.messenger_limits import Limits
-from kv_connector.vllm.metadata import StepMetadata
+from kv_connector.vllm.own_part import OwnPart
 from kv_connector.vllm.pair_proofs import check_of_engine
 from kv_connector.vllm.rank_groups import RankGroup
-from kv_connector.vllm.reports import Reports
-from kv_connector.vllm.request_numbers import RequestNames
+from kv_connector.vllm.sleep import SleepingPart
 from kv_connector.vllm.submitted_steps import SubmittedSteps
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
 from kv_connector.vllm.worker_half import WorkerHalf
@@ -48,84 +45,6 @@ class OpenMessenger(Protocol):
 
     def __call__(self, options: Options, geometry: Geometry, *, layer_counter_lag: int) -> MessengerPort:
         """Returns the open messenger; raises KvConnectorError."""
-
-
-@dataclass
-class OwnPart:
-    """A worker's part in a messenger after its start: it hosts one, alone or as lead of other ranks, or is a follower.
-
-    Used by the worker's main thread only.
-    """
-
-    worker: WorkerHalf | None = None
-    lead: Lead | None = None
-    follower: Follower | None = None
-    proofs: StepProofs = field(default_factory=StepProofs)
-    counts_proofs: bool = False
-    """Whether this messenger's metrics count the engine's comparisons: one of them does."""
-    every_rank_votes: bool = False
-    """Whether the engine waits for followers too until they report that a request is over."""
-    _empty_steps: EmptySteps = field(default_factory=EmptySteps)
-    """Used by a follower, as are the names; ``WorkerHalf`` has its own."""
-    _names: RequestNames = field(default_factory=RequestNames)
-    _step_computes: bool = False
-
-    @property
-    def lost_because(self) -> str:
-        """Why the messenger in this process was given up; "" while it works, or if another process hosts it."""
-        return self.worker.lost_because if self.worker is not None else ""
-
-    def begin(self, meta: StepMetadata) -> None:
-        """Passes on the step's metadata, before the forward pass."""
-        self.proofs.begin(meta.proofs, meta.shadow_proofs)
-        if self.worker is not None:
-            if self.counts_proofs:
-                self.worker.count(meta.tallies)
-            self.worker.begin(meta)
-            return
-        if self.every_rank_votes:
-            self._names.learn(meta.names)
-        self._step_computes = meta.computes
-        if meta.computes or meta.fetches or meta.prefill_ends:
-            self._empty_steps.interrupted()
-
-    def collect(self) -> Reports:
-        """The reports since the last call. A follower waits in empty steps as its lead does, and reports the same."""
-        if self.worker is not None:
-            reports = self.worker.collect()
-            if self.every_rank_votes and self.lead is not None:
-                self.lead.send_votes(Votes(reports.sent, reports.received))
-            return reports.named(self.worker.names)
-        if self.follower is None:
-            return Reports()
-        if not self._step_computes:
-            self._wait(self.follower)
-        if not self.every_rank_votes:
-            return Reports()
-        votes = self.follower.take_votes()
-        reports = Reports(sent=votes.sent, received=votes.received)  # the lead has reported those that failed
-        return reports.named(self._names)
-
-    def _wait(self, follower: Follower) -> None:
-        if self.every_rank_votes:
-            self._empty_steps.wait(follower.has_heard, follower.pause)
-        else:
-            self._empty_steps.wait(lambda: False, time.sleep)
-
-    def fence(self, meta: StepMetadata) -> None:
-        """Waits until blocks of preempted requests may be overwritten, on this and all other ranks of the messenger."""
-        if self.worker is not None:
-            self.worker.fence(meta)
-        if meta.preempted and self.lead is not None:
-            self.lead.notify_fenced(meta.step)
-        if meta.preempted and self.follower is not None:
-            self.follower.wait_fenced(meta.step)
-
-    def close(self) -> None:
-        """Closes all parts; the messenger first, because it accesses the other ranks' memory."""
-        for part in (self.worker, self.lead, self.follower):
-            if part is not None:
-                part.close()
 
 
 class RankStart:
@@ -142,6 +61,11 @@ class RankStart:
         self._logger = logger
         self.allocation: Any = None
         """The allocation of the KV cache, if other processes can map it."""
+        self.make_stand_in: Callable[[Options, Opened, logging.Logger], StandIn] = StandIn
+        self._kv_caches: Mapping[str, Any] = {}
+        self._digest: str | None = None
+        self._word: DeviceWord | None = None
+        """Counts layers on a GPU; captured graphs have it for as long as the process lives."""
 
     def shareable_allocation(self) -> Any:
         """A context that allocates the KV cache in memory that peers and the lead rank can map; None if not needed."""
@@ -164,6 +88,45 @@ class RankStart:
 
     def take_part(self, kv_caches: Mapping[str, Any]) -> OwnPart:
         """Opens the messenger if this rank is its lead, or hands the memory to the lead; raises KvConnectorError."""
+        self._kv_caches = kv_caches
+        return self._take_part(None)
+
+    def fall_asleep(self, part: OwnPart) -> OwnPart:
+        """Ends the part of an engine that has no transfer under way, and gives back the memory allocated here.
+
+        Raises KvConnectorError if the memory may still be accessed; then the engine must not sleep.
+        """
+        if part.is_asleep or (part.worker is None and part.follower is None):
+            return part
+        asleep = SleepingPart.after(part, self._stand_in, self._logger)
+        if self._word is not None:
+            self._word.let_go()
+        if isinstance(self.allocation, DeviceAllocation):
+            self.allocation.memories.release()
+        self._logger.info("this engine sleeps: its messenger is closed, and peers are refused until it wakes up")
+        return asleep
+
+    def wake_up(self, part: OwnPart) -> OwnPart:
+        """Takes part as at the start, in memory that is there again; raises KvConnectorError."""
+        if not isinstance(part, SleepingPart):
+            return part
+        if isinstance(self.allocation, DeviceAllocation):
+            self.allocation.memories.restore()
+        part.close()
+        woken = self._take_part(part.stand_in.options if part.stand_in is not None else None)
+        woken.take_over(part.left)
+        return woken
+
+    def _stand_in(self, opened: Opened) -> StandIn:
+        group = self._facts.groups.of(*own_ranks())
+        return self.make_stand_in(self._options_of(group), opened, self._logger)
+
+    def _options_of(self, group: RankGroup) -> Options:
+        return options_of_messenger(self._facts.options, self._facts.first_messenger_index + group.index)
+
+    def _take_part(self, options: Options | None) -> OwnPart:
+        """``options``: those of an earlier messenger of this rank, with its ports; None if there was none."""
+        kv_caches = self._kv_caches
         tp_rank, pp_rank = own_ranks()
         group = self._facts.groups.of(tp_rank, pp_rank)
         own, pages = self._describe(kv_caches, tp_rank, pp_rank)
@@ -177,10 +140,10 @@ class RankStart:
             )
             return OwnPart(follower=follower, proofs=proofs)
         if not group.followers:
-            return OwnPart(worker=self._open(group, own, pages), proofs=proofs, counts_proofs=counts)
+            return OwnPart(worker=self._open(group, own, pages, options), proofs=proofs, counts_proofs=counts)
         lead = Lead(place, group.followers, self._logger, self._device_memories())
         try:
-            worker = self._open(group, lead.gather(own), pages)
+            worker = self._open(group, lead.gather(own), pages, options)
             return OwnPart(worker=worker, lead=lead, proofs=proofs, counts_proofs=counts)
         except BaseException:
             lead.close()
@@ -244,10 +207,16 @@ class RankStart:
         return named_with(named, getattr(self._config, "speculative_config", None), model_id=model_id)
 
     def _weights_digest(self) -> str:
-        """The digest of the weight files; "" with a ``model_id``, by which the user vouches for equal weights."""
+        """The digest of the weight files; "" with a ``model_id``, by which the user vouches for equal weights.
+
+        It is that of the start: files may be replaced while the engine keeps its weights, and weights that come later
+        are named by the scheduler's half.
+        """
         if self._facts.options.model_id:
             return ""
-        return digest_of_model(self._config, self._logger, self._config.model_config.model)
+        if self._digest is None:
+            self._digest = digest_of_model(self._config, self._logger, self._config.model_config.model)
+        return self._digest
 
     def _counting(self) -> DeviceCounting | None:
         """How layers are counted on a GPU; None on a CPU, and on a decoder, which sends no layer."""
@@ -259,7 +228,9 @@ class RankStart:
         )
         return self.device_counting() if self._facts.options.role != "decoder" else None
 
-    def _open(self, group: RankGroup, described: Geometry, pages: list[GroupPages]) -> WorkerHalf:
+    def _open(
+        self, group: RankGroup, described: Geometry, pages: list[GroupPages], options: Options | None
+    ) -> WorkerHalf:
         facts = self._facts
         counting = self._counting()
         described["weightsDigest"] = self._weights_digest()
@@ -271,10 +242,12 @@ class RankStart:
             logger=self._logger,
         )
         described["settingsMayDiffer"] = facts.options.settings_may_differ
-        messenger = self._open_messenger(
-            options_of_messenger(facts.options, facts.first_messenger_index + group.index),
-            described,
-            layer_counter_lag=LAG_LEAD_ONLY if group.followers else LAG_NONE,
+        lag = LAG_LEAD_ONLY if group.followers else LAG_NONE
+        messenger = reopened(
+            options,
+            self._options_of(group),
+            lambda each: self._open_messenger(each, described, layer_counter_lag=lag),
+            self._logger,
         )
         own = next(rank for rank in described["ranks"] if (rank["ppRank"], rank["tpRank"]) == group.lead)
         names = [layer["name"] for layer in own["layers"]]
@@ -288,7 +261,7 @@ class RankStart:
             "1 rank" if len(described["ranks"]) == 1 else f"{len(described['ranks'])} ranks",
             _reach(own["memories"]),
         )
-        word = counting.word(opened.layer_counter_address) if counting is not None else None
+        word = self._aimed_word(counting, opened.layer_counter_address)
         counter, first_pass = LayerCounter(opened.layer_counter_address, names, word), None
         if word is not None:
             self._logger.info("layers leave while forward passes run, once the first on this GPU was counted correctly")
@@ -300,6 +273,16 @@ class RankStart:
             Limits(facts.options.fetch_limit_seconds, facts.options.silence_limit_seconds),
             self._logger,
         )
+
+    def _aimed_word(self, counting: DeviceCounting | None, address: int) -> DeviceWord | None:
+        """The word that counts on a GPU: always the same one, because captured graphs increment it."""
+        if counting is None:
+            return None
+        if self._word is None:
+            self._word = counting.word(address)
+        else:
+            self._word.aim(address)
+        return self._word
 
     def _counted_layers(self, names: Sequence[str]) -> int:
         """The layers that a pass of the model counts: no hook is called for a state, and a draft's layers run later."""

@@ -75,6 +75,10 @@ class RequestNames:
         """Takes the names of new requests, by number."""
         self._names.update(new)
 
+    def all(self) -> dict[str, str]:
+        """The names by number."""
+        return dict(self._names)
+
     def shown(self, number: str) -> str:
         """A request for a log line: its name, cut, and the number by which messengers call it."""
         name = self._names.get(number)

@@ -19,17 +19,16 @@ from kv_connector.vllm.kv_groups import (
     transferred_blocks,
     transferred_tokens,
 )
-from kv_connector.vllm.messenger_addresses import host_text
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import (
     Fetch,
-    MessengerAddress,
     Refusal,
     StepMetadata,
     Transfer,
     WorkerNews,
 )
 from kv_connector.vllm.misfits import misfit
+from kv_connector.vllm.open_messengers import OpenMessengers
 from kv_connector.vllm.pair_proofs import PairProofs, Way
 from kv_connector.vllm.prefill_chunks import FINISHED, Prefill, PrefillChunks
 from kv_connector.vllm.prompts import leave_out_last_token
@@ -55,17 +54,20 @@ class SchedulerHalf:
         gate: FetchGate,
         logger: logging.Logger,
         digest_of: Callable[[Any], str],
-        proofs: PairProofs,
+        make_proofs: Callable[[], PairProofs],
     ) -> None:
+        """``make_proofs`` makes the states of pairs in which each one is unproven."""
         self._side = side
-        self._proofs = proofs
-        self._shadows = ShadowFetches(groups, proofs, logger)
+        self._make_proofs = make_proofs
+        self._proofs = make_proofs()
+        self._shadows = ShadowFetches(groups, self._proofs, logger)
         self._digest_of = digest_of
         """The digest of a request's prompt and of the weights with which the engine computes it."""
         self._gate = gate
         self._groups = groups
         self._logger = logger
-        self._messengers: list[MessengerAddress] = []
+        self._open = OpenMessengers()
+        self._block_pool: Any = None
         self._step = 0
         self._prefills: dict[str, Prefill] = {}
         self._held: set[str] = set()
@@ -81,24 +83,41 @@ class SchedulerHalf:
         self._window_blocks = WindowBlocks()
         self._chunks = PrefillChunks(groups, self._window_blocks, self._numbers)
         self._pending = StepMetadata(step=0)
-        self._counted_right = 0
-        """The number of messengers that have found their GPU's first pass counted correctly."""
 
     # ---- start
 
     def set_addresses(self, addresses: Mapping[tuple[int, int], object]) -> None:
-        """Takes the addresses of all messengers; responses list them in the order of the ranks."""
-        self._messengers = [m for _, m in sorted(addresses.items()) if isinstance(m, MessengerAddress)]
-        self._proofs.begin([messenger.compares_last_tokens for messenger in self._messengers])
-        self._shadows.begin(len(self._messengers))
+        """Takes the addresses of all messengers, at the start and whenever the engine has slept."""
+        was_open, self._open = bool(self._open.addresses), OpenMessengers.at(addresses)
+        if was_open:
+            self._begin_anew()
+        self._proofs.begin([messenger.compares_last_tokens for messenger in self._open.addresses])
+        self._shadows.begin(len(self._open.addresses))
+
+    def _begin_anew(self) -> None:
+        """Other messengers were opened: no pair is proven any more, and they know of no prefill that is queued."""
+        self._pending.tallies += self._proofs.take_tallies()
+        self._proofs = self._make_proofs()
+        self._shadows = ShadowFetches(self._groups, self._proofs, self._logger)
+        self._bind_proofs()
+        self._pending.announces = [
+            Announce(self._numbers.of(request_id), prefill.transfer, prefill.digest)
+            for request_id, prefill in self._prefills.items()
+            if not prefill.given_up
+        ]
 
     def bind(self, block_pool: Any) -> None:
         """Sets the engine's block pool; called before any request."""
+        self._block_pool = block_pool
         self._quarantine.bind(block_pool)
         self._window_blocks.bind(block_pool)
-        self._proofs.bind(block_pool)
-        self._shadows.bind(block_pool)
+        self._bind_proofs()
         self._gate.size(len(block_pool.blocks) - 1)  # one block, the null block, is reserved by vLLM
+
+    def _bind_proofs(self) -> None:
+        if self._block_pool is not None:
+            self._proofs.bind(self._block_pool)
+            self._shadows.bind(self._block_pool)
 
     # ---- a request comes
 
@@ -304,7 +323,7 @@ class SchedulerHalf:
     def _build(self, scheduler_output: Any, meta: StepMetadata) -> StepMetadata:
         self._loading_first.difference_update(scheduler_output.num_scheduled_tokens)
         meta.step = self._step
-        meta.layers_are_right = self._counted_right == self._side.messenger_count
+        meta.layers_are_right = self._open.counted_right == self._side.messenger_count
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
         for announce in meta.announces:
             if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
@@ -316,7 +335,7 @@ class SchedulerHalf:
                 self._logger.exception("request %s is fenced: its preemption failed", shown(request_id))
                 if request_id in self._prefills or request_id in self._held:
                     meta.preempted.append(self._numbers.of(request_id))
-        meta.tallies = self._proofs.take_tallies()
+        meta.tallies += self._proofs.take_tallies()
         try:
             self._plan_chunks(scheduler_output, meta)
         except Exception:  # what is preempted is fenced in this step, whatever fails
@@ -407,26 +426,9 @@ class SchedulerHalf:
         return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
 
     def _answer(self, base: str, request_id: str) -> dict[str, Any]:
-        """What vLLM's own router needs to send later requests to both sides at once, and a proxy for the second leg."""
-        answer: dict[str, Any] = {
-            "transfer_mode": "push",
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_request_id": request_id,
-            "transfer_id": base,
-            "tp_size": self._side.tp_size,
-            "pp_size": self._side.pp_size,
-        }
-        if self._side.is_one_of_several:
-            answer |= {"of_data_parallel_rank": True, "of_choice": read_name(request_id).choice}
-        if not self._messengers:  # the decoder then refuses with an error instead of silently computing
+        if not self._open.addresses:  # the decoder then refuses with an error instead of silently computing
             self._logger.error("request %s cannot be fetched: no worker has reported an address", shown(request_id))
-            return answer
-        return answer | {
-            "remote_engine_id": self._messengers[0].engine_id,
-            "remote_host": host_text([messenger.address for messenger in self._messengers]),
-            "remote_port": self._messengers[0].address.port,
-        }
+        return self._open.answer(base, request_id, self._side)
 
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
         """Takes the requests that all workers have reported; the engine frees their blocks when this returns."""
@@ -435,7 +437,7 @@ class SchedulerHalf:
             for number in self._shadows.reported(news.arrived, news.shadows_failed, news.shadows_proved):
                 self._gate.gone(_held_as(number))
             self._gate.computed(news.computed)
-            self._counted_right += news.counted_right
+            self._open.counted_right += news.counted_right
             self._proofs.reported(
                 connected=news.connected,
                 moved={self._numbers.name(number): messengers for number, messengers in news.moved.items()},

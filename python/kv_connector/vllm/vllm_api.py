@@ -184,7 +184,7 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
     core_class: Any = module.EngineCore
     if _HEARS in vars(core_class):
         return
-    if any(not hasattr(core_class, name) for name in ("collective_rpc", *_NOTIFIED_AFTER)):
+    if any(not hasattr(core_class, name) for name in ("collective_rpc", "sleep", *_NOTIFIED_AFTER)):
         logger.warning("weight changes in the running engine are not detected: its core does not report them")
         return
     call = core_class.collective_rpc
@@ -209,6 +209,27 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
     core_class.collective_rpc = collective_rpc
     for name, notified in _NOTIFIED_AFTER.items():
         setattr(core_class, name, _notifying(getattr(core_class, name), notified))
+    core_class.sleep = _notifying_of_sleep(core_class.sleep)
+
+
+def _notifying_of_sleep(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps ``EngineCore.sleep``, which may end later: then ``on_slept`` is called on each of the core's connectors."""
+
+    @functools.wraps(original)
+    def sleep(core: Any, level: int = 1, *args: Any, **kwargs: Any) -> Any:
+        def notify(ended: Any = None) -> None:
+            if ended is None or ended.exception() is None:
+                for connector in _own_connectors(core):
+                    connector.on_slept(level)
+
+        ending = original(core, level, *args, **kwargs)
+        if ending is None:
+            notify()
+        else:
+            ending.add_done_callback(notify)
+        return ending
+
+    return sleep
 
 
 def _notifying(original: Callable[..., Any], notified: str) -> Callable[..., Any]:
@@ -229,6 +250,11 @@ def _own_connectors(core: Any) -> list[Any]:
     outer = getattr(getattr(core, "scheduler", None), "connector", None)
     found = getattr(outer, "_connectors", None) or [outer]
     return [connector for connector in found if hasattr(connector, "on_weights_called")]
+
+
+def tells_of_sleep() -> bool:
+    """Whether this release tells connectors before KV memory goes and after it has come back; 0.32 does not."""
+    return hasattr(KVConnectorBase, "unregister_kv_caches")
 
 
 def outer_of(connector: object) -> Any | None:

@@ -39,6 +39,9 @@ HARMLESS = frozenset(
 )
 """The other methods of vLLM's workers. A test checks that the two lists are complete: any other method is a user's."""
 
+_WEIGHTS_DISCARDED = 2
+"""vLLM's level of sleep."""
+
 NO_SUCH_METHOD = ("Method {!r} is not implemented", "object has no attribute {!r}")
 """The errors of vLLM's executors, in one process and in several, for a method that does not exist: nothing ran."""
 
@@ -102,6 +105,17 @@ class WeightChanges:
         """vLLM was given the version of its weights."""
         self._version = "" if version == _NO_VERSION else version
         self._weights.on_versioned(self._version)
+
+    def on_slept(self, level: int) -> None:
+        """The engine sleeps; from level 2 on it has no weights any more, and gets some after it has woken up."""
+        if level >= _WEIGHTS_DISCARDED:
+            self._logger.info(
+                "this engine has discarded its weights to sleep: no prompt is exchanged with other engines until"
+                " reload_weights has loaded them from files or the engine is told their version"
+                " (/update_weight_version)"
+            )
+            self._weights.on_lost(f"lost by {self._own_word}")
+            self._forget_adapters()
 
     def name(self) -> str:
         """The name of the weights in prompt digests; "" for those of the start."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kv_connector.exceptions import MessengerError
 from kv_connector.metrics.figure_gains import GainMeter
 from kv_connector.runtime.client import MessengerClient
 from kv_connector.runtime.commands import (
@@ -28,6 +29,7 @@ from kv_connector.runtime.facade import (
     Failed,
     Log,
     MessengerPort,
+    Opened,
     Prefilled,
     Quarantined,
     Released,
@@ -36,6 +38,7 @@ from kv_connector.runtime.facade import (
 )
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.kv_groups import GroupPages
+from kv_connector.vllm.left_over import LeftOver
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.messenger_commands import chunk_of_step, comparison_command, fetch_command
 from kv_connector.vllm.messenger_limits import Limits
@@ -362,6 +365,11 @@ class WorkerHalf:
         self._reported_gauges = dict(stats.gauges)
         return gains | {"gauges": {self._messenger.opened.incarnation: dict(stats.gauges)}}
 
+    @property
+    def opened(self) -> Opened:
+        """The messenger's addresses."""
+        return self._messenger.opened
+
     def address(self) -> MessengerAddress:
         """The address at which decoders reach this messenger."""
         opened = self._messenger.opened
@@ -381,6 +389,31 @@ class WorkerHalf:
     def close(self) -> None:
         """Closes the messenger."""
         self._messenger.close()
+
+    def retire(self, why: str) -> LeftOver:
+        """Closes the messenger of an engine that goes on without it; ``why`` is for peers.
+
+        Raises MessengerError if the memory of the KV cache may still be accessed, before anything is changed or because
+        the messenger cannot be closed.
+        """
+        self._client.poll(self._on)
+        at_risk = len(self._fetching) + len(self._quarantined)
+        if at_risk or (self.lost_because and not self._client.closed):
+            raise MessengerError(
+                f"KV memory cannot be given back: {at_risk} requests have pages that a prefiller may still write to,"
+                " expected none; end a prefiller that hangs, or start this engine again"
+            )
+        self._messenger.close(why)
+        self._prefills.on_closed()
+        self._news.computed.extend(self._expected)  # no event will come: let the fetch begin when it can
+        return LeftOver(self._reports, self._news, self.names.all())
+
+    def take_over(self, left: LeftOver) -> None:
+        """Reports what an earlier messenger has left, and sends what was kept for its peers."""
+        self.names.learn(left.names)
+        self._reports, self._news = left.reports, left.news
+        self._each(left.declines, self._decline)
+        self._each(left.rejections, self._reject)
 
     # ---- inside
 

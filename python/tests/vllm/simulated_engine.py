@@ -17,6 +17,8 @@ from release import Release, Status
 from simulated_messenger import SimulatedMessenger
 from simulated_requests import SimulatedBlockPool, SimulatedRequest
 
+from kv_connector.runtime.sleep import at_ports_of
+
 BLOCK_TOKENS = 128
 LAYERS = tuple(f"model.layers.{index}.self_attn.attn" for index in range(4))
 HEADS = 4
@@ -121,6 +123,17 @@ def caches(layer_names: Sequence[str] = LAYERS, spec: object = None) -> SimpleNa
     return SimpleNamespace(kv_cache_groups=[group], transfer_group_ids=(0,))
 
 
+class SimulatedStandIn:
+    """What is at a messenger's ports while its engine sleeps."""
+
+    def __init__(self, options: Any, opened: Any, logger: Any) -> None:  # noqa: ARG002
+        self.options = at_ports_of(opened, options)
+        self.open = True
+
+    def close(self) -> None:
+        self.open = False
+
+
 class SimulatedEngine:
     def __init__(
         self,
@@ -157,6 +170,7 @@ class SimulatedEngine:
         self.finished_ids: set[str] = set()
         self.hooked_layers: list[str] = list(layers)
         self.forward_fails = False
+        self.paused = False
         role = release.base.KVConnectorRole
         vllm_config = config(kv_role, layers, extra={"transports": ["tcp"], **(extra or {})})
         vllm_config.model_config.max_model_len = model_tokens_max
@@ -173,6 +187,10 @@ class SimulatedEngine:
         assert self.own_scheduler.get_finished_count() == 1
         self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): pickled(self.worker.get_handshake_metadata())})
 
+    @property
+    def is_prefiller(self) -> bool:
+        return bool(self.own_worker._facts.options.role == "prefiller")
+
     def _connector(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> tuple[Any, Any]:
         """(What the engine calls, ours)."""
         made = self.release.connector.KvMessengerConnector(vllm_config, role, kv_cache_config)
@@ -187,12 +205,30 @@ class SimulatedEngine:
 
     def _open_messenger(self, options: Any, geometry: Any, *, layer_counter_lag: int) -> SimulatedMessenger:
         assert layer_counter_lag == 0
-        self.messengers.append(SimulatedMessenger(options, geometry))
-        return self.messengers[-1]
+        opened = SimulatedMessenger(options, geometry)
+        if self.messengers:
+            opened.by_name = self.messenger.by_name
+        self.messengers.append(opened)
+        return opened
 
     @property
     def messenger(self) -> SimulatedMessenger:
         return self.messengers[-1]
+
+    # ---- sleep
+
+    def sleep(self) -> None:
+        """As vLLM 0.33 does once nothing is under way, to its workers; queued requests stay queued."""
+        start = self.own_worker._starting()
+        start.make_stand_in = SimulatedStandIn
+        self.paused = True
+        self.worker.unregister_kv_caches()
+
+    def wake(self) -> None:
+        """Memory first, then the addresses of the messengers, then the queue."""
+        self.worker.restore_kv_caches()
+        self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): pickled(self.worker.get_handshake_metadata())})
+        self.paused = False
 
     # ---- what clients do
 
@@ -261,7 +297,7 @@ class SimulatedEngine:
         )
 
     def _schedule(self) -> Any:
-        budget, scheduled, new, cached = self.chunk_tokens, {}, [], []
+        budget, scheduled, new, cached = 0 if self.paused else self.chunk_tokens, {}, [], []
         for request in list(self.running):
             count = min(budget, request.num_tokens - request.num_computed_tokens)
             if count:

@@ -47,6 +47,7 @@ class SimulatedMessenger:
         self.fenced: list[list[str]] = []
         self.totals: dict[str, float] = {"kv_messenger_fetches_started": 0}
         self.closed = False
+        self.closed_why = ""
         self.refuse: set[str] = set()
         """Kinds of commands that are answered with an error."""
         self.drops: list[type] = []
@@ -120,10 +121,10 @@ class SimulatedMessenger:
         held = {"prefills": len(self._prefills), "owed": len(self._owed)}
         return LeakCheck(clean=not any(held.values()), held=held)
 
-    def close(self) -> None:
+    def close(self, why: str = "") -> None:
         if "close" in self.refuse:
             raise MessengerError("no close today")
-        self.closed = True
+        self.closed, self.closed_why = True, why
 
     # ---- what the test makes happen
 

@@ -112,7 +112,6 @@ def re_aim(tests: Path, into: Path) -> None:
     for name, edits in _EDITS.items():
         _change(into / UNIT / name, edits)
     _take_part(into / UNIT / "test_multi_connector.py")
-    _refuse_to_sleep(into / UNIT / "test_config.py")
 
 
 def _change(file: Path, edits: list[tuple[str | re.Pattern[str], str]]) -> None:
@@ -135,12 +134,6 @@ def _take_part(file: Path) -> None:
     if not caches or CONNECTOR_NAME not in rest:
         raise OtherTestsError(f"{file.name} makes no connector of MockHMAConnector ({lists} lists were looked at)")
     file.write_text(head + rest)
-
-
-def _refuse_to_sleep(file: Path) -> None:
-    """A release that asks whether a connector copes with sleep mode has one more set-up to be refused."""
-    text = file.read_text()
-    file.write_text(text.replace('("NixlPushConnector", {}, None)', f'("{CONNECTOR_NAME}", {{}}, None)'))
 
 
 def _model(folder: Path) -> Path:

@@ -1,0 +1,47 @@
+"""The engine's messengers as its scheduler knows them, from their opening until the engine ends or sleeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kv_connector.vllm.messenger_addresses import host_text
+from kv_connector.vllm.metadata import MessengerAddress
+from kv_connector.vllm.request_name import read_name
+from kv_connector.vllm.transfer_params import Side
+
+
+@dataclass
+class OpenMessengers:
+    """Their addresses in the order of the ranks, and what their workers have found since they were opened."""
+
+    addresses: tuple[MessengerAddress, ...] = ()
+    counted_right: int = 0
+    """The number of messengers that have found their GPU's first pass counted correctly."""
+
+    @classmethod
+    def at(cls, addresses: Mapping[tuple[int, int], object]) -> Self:
+        """Those that were just opened, by rank; other connectors' objects among them are ignored."""
+        return cls(tuple(each for _, each in sorted(addresses.items()) if isinstance(each, MessengerAddress)))
+
+    def answer(self, base: str, request_id: str, side: Side) -> dict[str, Any]:
+        """What vLLM's own router needs to send later requests to both sides at once, and a proxy for the second leg."""
+        answer: dict[str, Any] = {
+            "transfer_mode": "push",
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_request_id": request_id,
+            "transfer_id": base,
+            "tp_size": side.tp_size,
+            "pp_size": side.pp_size,
+        }
+        if side.is_one_of_several:
+            answer |= {"of_data_parallel_rank": True, "of_choice": read_name(request_id).choice}
+        if self.addresses:
+            answer |= {
+                "remote_engine_id": self.addresses[0].engine_id,
+                "remote_host": host_text([messenger.address for messenger in self.addresses]),
+                "remote_port": self.addresses[0].address.port,
+            }
+        return answer
