@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 MUTANTS_PATIENCE_SECONDS = 3.0
@@ -51,8 +51,6 @@ def main() -> int:
 
 def _run(parsed: argparse.Namespace) -> int:
     vllm_release.choose(parsed.release)
-    from engine_loop.kinds import KINDS
-
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     log = logging.getLogger("vllm.kv_messenger")
     log.setLevel(logging.ERROR)
@@ -66,10 +64,17 @@ def _run(parsed: argparse.Namespace) -> int:
     worlds = (
         _named(parsed.worlds)
         if parsed.worlds
-        else _in_turn(list(KINDS) if parsed.kind == "all" else parsed.kind.split(","), parsed.seed)
+        else _in_turn(_all_kinds(parsed.release) if parsed.kind == "all" else parsed.kind.split(","), parsed.seed)
     )
     with contextlib.ExitStack() as stack:
         return _worlds(parsed, worlds, _shadows(stack) if parsed.shadows else Counter())
+
+
+def _all_kinds(release: str) -> list[str]:
+    from engine_loop.kinds import KINDS
+
+    without = () if release in vllm_release.SLEEPING else ("sleep",)
+    return [kind for kind in KINDS if kind not in without]
 
 
 def _shadows(stack: contextlib.ExitStack) -> Counter[str]:
@@ -91,7 +96,7 @@ def _worlds(parsed: argparse.Namespace, worlds: Iterable[tuple[str, int]], seen:
         done += requests
         print(
             f"{kind} seed {seed}: {requests} requests, ended {world.ended}, {world.pages_checked()} pages checked,"
-            f" {time.monotonic() - began:.1f} s",
+            f" {time.monotonic() - began:.1f} s{_slept(world.sleeper.slept)}",
             flush=True,
         )
         if seen["different rows"]:
@@ -105,6 +110,11 @@ def _worlds(parsed: argparse.Namespace, worlds: Iterable[tuple[str, int]], seen:
         print(f"shadow fetches: {dict(seen)}")
     print(f"{done} requests in {time.monotonic() - begun:.0f} s, {'something is wrong' if found else 'clean'}")
     return 1 if found else 0
+
+
+def _slept(counts: Mapping[str, int]) -> str:
+    seen = {mode: count for mode, count in counts.items() if count}
+    return f", slept {seen}" if seen else ""
 
 
 def _named(worlds: str) -> Iterator[tuple[str, int]]:

@@ -44,6 +44,7 @@ from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionS
 
 from engine_loop.kv_pages import BLOCK_TOKENS, HEADS, LAYERS, TOKENS_ONLY, VOCABULARY, Beside, KvPages, digests
 from engine_loop.model_runner import LayerGroup, ModelRunner, Rank
+from engine_loop.sleep_mode import PausingCore, SleepingWorkers
 from kv_connector import Log, Messenger
 from kv_connector.vllm.connector import KvMessengerConnector
 
@@ -108,7 +109,7 @@ class _PipelineGroup:
     rank_in_group = 0
 
 
-class LoopExecutor(Executor):
+class LoopExecutor(SleepingWorkers, Executor):
     """What vLLM's engine core takes for its workers."""
 
     plan: EnginePlan
@@ -123,7 +124,7 @@ class LoopExecutor(Executor):
         """How many requests the workers have reported as sent or received."""
 
     def collective_rpc(self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None, **_: Any) -> Any:  # noqa: ARG002
-        return getattr(self, f"_{method}")(*args)
+        return getattr(self, f"_{method}")(*args, **(kwargs or {}))
 
     def check_health(self) -> None:
         return
@@ -339,7 +340,7 @@ class Engine:
         self._report = report
         executor = type("Executor", (LoopExecutor,), {"plan": plan, "report": staticmethod(report)})
         executor.meanwhile = staticmethod(meanwhile)
-        self.core = engine_core.EngineCore(_vllm_config(plan), executor, log_stats=False)
+        self.core = PausingCore(_vllm_config(plan), executor, log_stats=False)
         self.scheduler: Any = self.core.scheduler
         self.executor: Any = self.core.model_executor
         self.scheduler.max_num_encoder_input_tokens = ENCODER_CACHE_TOKENS

@@ -329,6 +329,14 @@ def _mixed(t: Traffic) -> None:
     t.groups(group)
 
 
+def _sleep(t: Traffic) -> None:
+    """Engines fall asleep in any other traffic, one or both, and wake up again."""
+    t.random.choice([_mixed, _mixed, _routes, _beginnings, _aborts])(t)
+    # What was computed for a decoder that slept through its fetch is held for as long.
+    t.option(**waits(4.0))
+    t.plan.sleep_share = t.random.choice([0.002, 0.02])
+
+
 def _stays(ask: Ask) -> None:
     """Its client does not go; only an id against the rules may fail it."""
     ask.gone_after, ask.may_fail = None, len(ask.name) > ID_LENGTH_MAX
@@ -374,6 +382,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "retried": _retried,
     "rejected": _rejected,
     "rejected-once": _rejected_once,
+    "sleep": _sleep,
 }
 
 

@@ -8,6 +8,8 @@ So a page has one right content, and KV of other tokens, of another position, la
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ HEADS = 2
 TOKENS_MAX = 8192
 VOCABULARY = 32_000
 NEVER_WRITTEN = 0xEEEE_EEEE_EEEE_EEEE
+GONE = 0xDEAD_DEAD_DEAD_DEAD
+_NO_ACCESS = 0
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 _MODULUS = 1 << 64
 _FACTOR = 0x9E37_79B9_7F4A_7C15
@@ -79,12 +84,30 @@ class KvPages:
         self._heads = slice(tp_rank * HEADS // tp_size, (tp_rank + 1) * HEADS // tp_size)
         heads = HEADS // tp_size
         shape = (1 + max(places), block_count, heads, BLOCK_TOKENS)
-        storage = torch.zeros(int(np.prod(shape)) * 8, dtype=torch.int8)
+        storage = self._storage = torch.zeros(int(np.prod(shape)) * 8, dtype=torch.int8)
         self._allocated = storage.numpy().view(np.uint64).reshape(shape)
         self._allocated[:] = np.uint64(NEVER_WRITTEN)
         self._words = [self._allocated[place] for place in places]
         per_layer = storage.view(torch.float32).view(*shape, 2)
         self.tensors = {name: per_layer[place] for name, place in zip(LAYERS, places, strict=True)}
+
+    def vanish(self) -> None:
+        """The memory is gone: an access ends the process, but for what shares a page of memory with something else."""
+        self._allocated[:] = np.uint64(GONE)
+        self._protect(_NO_ACCESS)
+
+    def come_back(self) -> bool:
+        """The memory is there again, with any content; whether nothing was written to it meanwhile."""
+        self._protect(mmap.PROT_READ | mmap.PROT_WRITE)
+        untouched = bool((self._allocated == np.uint64(GONE)).all())
+        self._allocated[:] = np.uint64(NEVER_WRITTEN)
+        return untouched
+
+    def _protect(self, access: int) -> None:
+        first = -(-self._storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (self._storage.data_ptr() + self._storage.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+        if length > 0 and _LIBC.mprotect(ctypes.c_void_p(first), ctypes.c_size_t(length), access):
+            raise OSError(ctypes.get_errno(), "mprotect")
 
     def write(self, layer: int, blocks: np.ndarray, first: int, right: np.ndarray) -> None:
         """The KV of the tokens from ``first`` on, whose digests are ``right``."""

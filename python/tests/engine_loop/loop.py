@@ -20,6 +20,7 @@ from engine_loop.engines import STATE, Engine
 from engine_loop.kv_pages import TOKENS_ONLY, Beside, digests, next_token
 from engine_loop.model_runner import salt_of
 from engine_loop.prefiller_api import Posted, PrefillerApi
+from engine_loop.sleep_mode import Sleeper
 from engine_loop.traffic import DECODER_FIRST, HANDED_ON, PLAIN, Ask, WorldPlan
 
 GRANTS_AWAITED_ROUNDS = 60
@@ -77,6 +78,11 @@ class Violations(logging.Handler):
             for name in self._name.findall(f"{ask.name} {ask.transfer_id or ''}"):
                 self._may_fail[name] = self._may_fail.get(name, False) or ask.may_fail
 
+    def allow(self, ask: Ask) -> None:
+        """This ask may fail after all."""
+        ask.may_fail = True
+        self._may_fail.update(dict.fromkeys(self._name.findall(f"{ask.name} {ask.transfer_id or ''}"), True))
+
     def report(self, kind: str, sentence: str) -> None:
         """Something is wrong."""
         self.found.append(f"{kind}: {sentence}")
@@ -117,6 +123,7 @@ class World:
         self._prefiller = Engine(plan.prefiller, report, lambda point: self._meanwhile(point, self._prefiller))
         self._decoder = Engine(plan.decoder, report, lambda point: self._meanwhile(point, self._decoder))
         self._engines = {"P": self._prefiller, "D": self._decoder}
+        self.sleeper = Sleeper(self._random, self._engines, report)
         self._groups = iter(plan.groups)
         self._open: list[list[AskState]] = []
         self._groups_left = len(plan.groups)
@@ -135,6 +142,9 @@ class World:
         try:
             while (self._groups_left or self._open) and not self.violations.found:
                 self._one_round()
+            while self.sleeper.anything and not self.violations.found:
+                self._sleep(0.0)
+                self._step_any()
             if not self.violations.found:
                 self._drain()
             if not self.violations.found:
@@ -164,12 +174,36 @@ class World:
         for state in itertools.chain.from_iterable(list(self._open)):
             self._advance(state)
         self._open = [group for group in self._open if not all(state.done() for state in group)]
+        if self.plan.sleep_share:
+            self._sleep(self.plan.sleep_share)
+        self._step_any()
+        self._watch("requests are open: " + self._states)
+
+    def _sleep(self, share: float) -> None:
+        """Engines sleep and wake up: what is open then may fail, and what is answered must be right."""
+        self.sleeper.round(share)
+        if self.sleeper.anything:
+            for state in itertools.chain.from_iterable(self._open):
+                self.violations.allow(state.ask)
+        for engine in self._engines.values():
+            aborted, engine.core.aborted = engine.core.aborted, []
+            for request in aborted:
+                self._on_aborted(self._legs[request])
+
+    def _on_aborted(self, leg: Leg) -> None:
+        """The engine has aborted a request to sleep."""
+        if not leg.ended:
+            leg.ended = leg.gone = True
+            self.ended["gone"] += 1
+        if leg.posted is not None:
+            leg.posted.answer(served=False)
+
+    def _step_any(self) -> None:
         engine = self._prefiller if self._random.random() < self.plan.prefill_share else self._decoder
         if engine.has_work:
             self._step(engine)
         elif not any(each.has_work for each in self._engines.values()):
             time.sleep(IDLE_SECONDS)  # a leg is due later, or waits for what a messenger does
-        self._watch("requests are open: " + self._states)
 
     def _step(self, engine: Engine) -> None:
         within, self._depth = self._depth, self._depth + 1

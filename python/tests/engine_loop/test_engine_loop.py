@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_loop.vllm_release import RELEASES
+from engine_loop.vllm_release import RELEASES, SLEEPING
 
 REQUESTS = int(os.environ.get("LOOP_REQUESTS", "5000"))
 SEED = int(os.environ.get("LOOP_SEED", "1"))
@@ -37,6 +37,7 @@ CLEAN_KINDS = (
 
 SHADOWED_KINDS = ("windows", "states", "chunks", "preemption", "aborts", "mixed")
 SHADOWED_REQUESTS = 300
+SLEEP_REQUESTS = 600
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -68,6 +69,14 @@ def test_should_serve_every_request_right(release: str) -> None:
     ended = run("--release", release, "--kind", ",".join(CLEAN_KINDS), "--requests", requests, "--seed", str(SEED))
     assert ended.returncode == 0, ended.stdout
     print(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("release", SLEEPING)
+def test_should_serve_what_comes_between_sleeps_right(release: str) -> None:
+    ended = run("--release", release, "--kind", "sleep", "--requests", str(SLEEP_REQUESTS), "--seed", str(SEED))
+    assert ended.returncode == 0, ended.stdout
+    for mode in ("abort", "wait", "keep"):
+        assert f"'{mode}': " in ended.stdout, ended.stdout
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -70,6 +70,8 @@ class WorldPlan:
     slow_pass_seconds: float = 0.001
     interleave_share: float = 0.3
     """Of the points inside a pass, at how many the other engine makes a step."""
+    sleep_share: float = 0.0
+    """The probability with which an engine falls asleep in a round."""
     queue_seconds: float = 0.0
     """Occupied engines stay so for that long."""
 

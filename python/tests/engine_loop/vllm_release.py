@@ -10,6 +10,8 @@ from pathlib import Path
 SOURCES_FOLDER = Path(__file__).parent.parent / "vllm"
 """Where the test that knows how releases are fetched lies."""
 RELEASES = ("0.32.0", "0.33.0")
+SLEEPING = RELEASES[1:]
+"""Those that tell connectors when the engine sleeps."""
 INSTALLED = RELEASES[0]
 """The release that the engine's environment carries; another one is taken from its wheel's Python files."""
 
