@@ -21,12 +21,13 @@ from kv_connector.memory.layer_counter import LayerCounter
 from kv_connector.naming.pair_rules import Check
 from kv_connector.naming.prompt_digest import NO_DIGEST
 from kv_connector.runtime.facade import Messenger, MessengerPort
+from kv_connector.runtime.sleep import WHY_CLOSED, SleepingMessenger, StandIn, reopened
 from kv_connector.sglang import engine_facts, geometry, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
 from kv_connector.sglang.client_fields import topology_fault
 from kv_connector.sglang.device_side import DEVICE
-from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.exchange import Exchange, Unsettled
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.pair_check import PairCheck
@@ -89,6 +90,12 @@ class TransferEndpoint(CommonEndpoint):
         self._waited_for: set[str] = set()
         self._asked_again: dict[str, concurrent.futures.Future[Any]] = {}
         self._unfit: dict[str, tuple[str, float]] = {}
+        self._configured: Options
+        """As the user has set them."""
+        self._options: Options | None = None
+        """Those of this endpoint's messengers after the first one, which keep its ports."""
+        self._stand_in: StandIn | None = None
+        """At the messenger's ports while the engine sleeps."""
         self._scheduler_thread = threading.get_ident()
         for each in engine_facts.modes(self._mode, server_args):
             engine_facts.refuse_unsupported(args, each)
@@ -179,7 +186,11 @@ class TransferEndpoint(CommonEndpoint):
         self._last_token_check = engine_facts.check_of(
             facts.options.last_token_check, latent=self._latent, on_cpu=self._device is None
         )
-        messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata, ALLOCATIONS))
+        self._configured = facts.options
+        rows = geometry.context_rows(metadata, ALLOCATIONS)
+        messenger = reopened(
+            self._options, facts.options, lambda options: self.open_messenger(options, described, rows), logger
+        )
         if self._device is not None:
             logger.warning(
                 "gpu is 'unproven': this engine computes on a GPU, where KV Messenger has run with SGLang on one H100"
@@ -402,18 +413,8 @@ class TransferEndpoint(CommonEndpoint):
         raises MessengerError if KV may still be written: SGLang then accepts no request until it is restarted.
         """
         begun = time.monotonic()
-        unsettled = self.exchange.settle(SETTLE_LIMIT_SECONDS)
-        if unsettled is not None and unsettled.of_requests:
-            raise MessengerError(
-                f"the engine is to change its role and its requests still hold {unsettled} after"
-                f" {SETTLE_LIMIT_SECONDS:g} s, expected nothing: start it again in the role that it is to have"
-            )
-        if unsettled is not None:
-            logger.warning("peers still wait for transfers that this %s will not complete: %s", self._mode, unsettled)
-        HOOKS.stop_counting()
-        if self.steps is not None and self.steps.first_pass is not None:
-            DEVICE.let_go()
-        self.steps = None
+        unsettled = self._settled("change its role", "in the role that it is to have")
+        self._stop_counting()
         self.close()
         recomputes = getattr(self, "_prefill_recompute_executor", None)  # only a decoder has one
         if recomputes is not None:
@@ -425,8 +426,61 @@ class TransferEndpoint(CommonEndpoint):
             1000 * (time.monotonic() - begun),
         )
 
+    def _settled(self, aim: str, start_again: str) -> Unsettled | None:
+        """Waits until no request holds anything; raises MessengerError if one does after the limit."""
+        unsettled = self.exchange.settle(SETTLE_LIMIT_SECONDS)
+        if unsettled is not None and unsettled.of_requests:
+            raise MessengerError(
+                f"the engine is to {aim} and its requests still hold {unsettled} after {SETTLE_LIMIT_SECONDS:g} s,"
+                f" expected nothing: start it again {start_again}"
+            )
+        if unsettled is not None:
+            logger.warning("peers still wait for transfers that this %s will not complete: %s", self._mode, unsettled)
+        return unsettled
+
+    def _stop_counting(self) -> None:
+        HOOKS.stop_counting()
+        if self.steps is not None and self.steps.first_pass is not None:
+            DEVICE.let_go()
+        self.steps = None
+
+    # ---- sleep
+
+    def deregister_buffer_to_engine(self) -> None:
+        """Called by SGLang when it is idle, before it gives KV memory back: closes the messenger.
+
+        Raises MessengerError, which ends the engine, if KV may still be written to that memory. SGLang goes on
+        scheduling: requests that come meanwhile fail with one sentence.
+        """
+        if self._stand_in is not None:
+            return
+        self._settled("give its KV memory back", "and end a peer that hangs")
+        self._stop_counting()
+        if self.metrics_page is not None:
+            self.metrics_page.close()
+        opened = self.exchange.opened
+        self.exchange.close(WHY_CLOSED)
+        self.exchange = Exchange(SleepingMessenger(opened), logger)
+        self._stand_in = StandIn(self._configured, opened, logger)
+        logger.info("this engine sleeps: its messenger is closed, and peers are refused until it wakes up")
+
+    def register_buffer_to_engine(self) -> None:
+        """Called by SGLang when its KV memory is there again: opens another messenger, at the same ports."""
+        if self._stand_in is None:
+            return
+        self.exchange.settle(SETTLE_LIMIT_SECONDS)  # so that each request of the sleep knows of its end
+        stand_in, self._stand_in = self._stand_in, None
+        stand_in.close()
+        self._options = stand_in.options
+        known_port = self.rank_port
+        self._open()
+        if self._mode == "prefill" and self.rank_port != known_port:
+            super().register_to_bootstrap()
+
     def close(self) -> None:
         """Closes the messenger and everything that uses it."""
+        if self._stand_in is not None:
+            self._stand_in.close()
         self.prefillers.close()
         if self.metrics_page is not None:
             self.metrics_page.close()

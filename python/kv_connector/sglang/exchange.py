@@ -42,6 +42,7 @@ from kv_connector.runtime.facade import (
     LeakCheck,
     Log,
     MessengerPort,
+    Opened,
     Quarantined,
     Released,
     Stopped,
@@ -327,6 +328,11 @@ class Exchange:
         kinds = {"outgoing": len(self._outgoing), "incoming": len(self._incoming)}
         return {name: count for name, count in kinds.items() if count}
 
+    @property
+    def opened(self) -> Opened:
+        """The messenger's addresses."""
+        return self._messenger.opened
+
     def leak_check(self) -> LeakCheck:
         """What the messenger holds for unfinished work."""
         return self._messenger.leak_check()
@@ -343,9 +349,9 @@ class Exchange:
                 return Unsettled(self.held(), {name: count for name, count in leaks.held.items() if count})
             time.sleep(SETTLE_INTERVAL_SECONDS)
 
-    def close(self) -> None:
-        """Closes the messenger."""
-        self._messenger.close()
+    def close(self, why: str = "") -> None:
+        """Closes the messenger; ``why`` is for peers."""
+        self._messenger.close(why)
 
     # ---- inside
 

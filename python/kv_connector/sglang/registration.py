@@ -76,6 +76,7 @@ def hook_scheduler() -> None:
         f"{_DECODE_QUEUE}._send_kv_metadata": (hooks.name_receiver, HookType.BEFORE),
         _RECEIVED: (pair_check.compare_received, HookType.AROUND),
         **dict.fromkeys(weight_changes.SOURCES, (weight_changes.note_update, HookType.AROUND)),
+        weight_changes.RELEASE: (weight_changes.note_release, HookType.AFTER),
         weight_changes.END_OF_UPDATE: (weight_changes.note_end, HookType.AROUND),
     }
     for target, (hook, kind) in by_target.items():

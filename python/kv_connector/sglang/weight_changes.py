@@ -20,6 +20,7 @@ logger = logging.getLogger("sglang.srt.kv_messenger")
 
 UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 SOURCES = tuple(f"{UPDATER}.update_weights_from_{source}" for source in ("disk", "distributed", "tensor", "ipc"))
+RELEASE = f"{UPDATER}.release_memory_occupation"
 END_OF_UPDATE = f"{UPDATER}.end_weight_update"
 UNNAMED_VERSION = "default"
 """SGLang's version of weights to which none was given."""
@@ -67,6 +68,23 @@ def note_end(original: Callable[..., Any], updater: Any, *args: Any, **kwargs: A
     if session is not None and not session.loaded_weights and session.selector != _DRAFT:
         WEIGHTS.on_changed(_version())
     return result
+
+
+def note_release(_result: Any, updater: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs after SGLang has given memory back: weights without a copy in host memory are lost.
+
+    Other weights, or those of the files again, come by an update before or after SGLang has taken memory again.
+    """
+    from sglang.srt.constants import GPU_MEMORY_TYPE_WEIGHTS
+    from sglang.srt.runtime_context import get_exec
+
+    given_back = not request.tags or GPU_MEMORY_TYPE_WEIGHTS in request.tags
+    if given_back and updater.memory_saver_adapter.enabled and not get_exec().features.enable_weights_cpu_backup:
+        WEIGHTS.on_lost(f"lost by {_OWN_WORD}")
+        logger.info(
+            "this engine has given its weights back: no prompt is exchanged with other engines until"
+            " update_weights_from_disk has loaded them or the engine is told their version (/update_weight_version)"
+        )
 
 
 def name() -> str:
