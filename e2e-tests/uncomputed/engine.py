@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from gpu_check.vllm_on_torch.__main__ import Engine, Preemptions, Replays
 
+from uncomputed import sleep
 from uncomputed.cuda_platform import contexts
 from uncomputed.rows import TOKEN, Place, Rows
 
@@ -121,6 +122,8 @@ class UncomputedEngine(Engine):
     """Asks all ranks; figures are sums, and what a rank has to say for itself comes as a list."""
 
     def arguments(self) -> dict[str, Any]:
+        if self.plan.sleeps:
+            sleep.stand_in()
         given = super().arguments()
         if self.plan.ranks * self.plan.stages > 1:
             parallel = {"tensor_parallel_size": self.plan.ranks, "pipeline_parallel_size": self.plan.stages}

@@ -116,6 +116,21 @@ class Uncomputed(VllmProcess):
         self._driver = driver
         super().__init__(plan, log)
 
+    def sleep(self, level: int) -> int:
+        """How many bytes the device has free then."""
+        return self._asked("slept", {"do": "sleep", "level": level})
+
+    def wake(self) -> int:
+        return self._asked("woken", {"do": "wake"})
+
+    def free_bytes(self) -> int:
+        return self._asked("free", {"do": "free"})
+
+    def _asked(self, name: str, command: dict[str, Any]) -> int:
+        answer = self._await(name)
+        self._say(command)
+        return int(answer.result(self.answer_limit_seconds)[name])
+
     def _launched(self) -> subprocess.Popen[str]:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"\0kv-messenger-uncomputed-{os.getpid()}-{next(NUMBERS)}")

@@ -105,13 +105,17 @@ def engines() -> Iterator[Engines]:
     made.stop()
 
 
-@pytest.fixture(scope="module")
-def other_engines() -> Iterator[Engines]:
+def of_other_release() -> Iterator[Engines]:
     sys.path.append(str(SOURCES))
     fetched: Any = importlib.import_module("vllm_sources")
     made = Engines(stand_ins(), fetched.sources(OTHER_RELEASE))
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="module")
+def other_engines() -> Iterator[Engines]:
+    yield from of_other_release()
 
 
 def brought(case: Case, name: str, engines: Engines, logs: Path) -> None:

@@ -3,7 +3,8 @@
     python -m gpu_check.vllm_on_torch PLAN
 
 Commands: {"do":"add","request","prompt","answer","kv"}, {"do":"rest"} (answered when nothing is
-left to do), {"do":"end"}. Answers: {"ready"…} once, {"ended"…} for each request, {"rest"…}.
+left to do), {"do":"sleep","level"}, {"do":"wake"}, {"do":"free"} (these three answered with the device's free bytes),
+{"do":"end"}. Answers: {"ready"…} once, {"ended"…} for each request, {"rest"…}, {"slept"}, {"woken"}, {"free"}.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class Engine:
             "compilation_config": {"mode": 0, "custom_ops": ["none"]} if plan.graphs == EAGER else compilation,
             "kv_transfer_config": None if plan.role == ALONE else connector,
             "disable_log_stats": True,
+            **({"enable_sleep_mode": True} if plan.sleeps else {}),
         }
 
     def versions(self) -> dict[str, Any]:
@@ -131,6 +133,19 @@ class Engine:
     def step(self) -> list[dict[str, Any]]:
         """What ended in it."""
         return [_ended(output) for output in self._engine.step() if output.finished]
+
+    def sleep(self, level: int) -> None:
+        self._engine.sleep(level)
+
+    def wake(self) -> None:
+        self._engine.wake_up()
+
+    @staticmethod
+    def free_bytes() -> int:
+        """Of the device's memory."""
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
 
     @property
     def is_busy(self) -> bool:
@@ -245,6 +260,14 @@ def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], answers: Any) 
                     return
                 case "add":
                     engine.add(command["request"], command["prompt"], command["answer"], command["kv"])
+                case "sleep":
+                    engine.sleep(command["level"])
+                    _say(answers, {"slept": engine.free_bytes()})
+                case "wake":
+                    engine.wake()
+                    _say(answers, {"woken": engine.free_bytes()})
+                case "free":
+                    _say(answers, {"free": engine.free_bytes()})
                 case "rest":
                     wants_rest, asked_at = True, time.monotonic()
         for ended in engine.step():

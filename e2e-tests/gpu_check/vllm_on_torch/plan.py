@@ -19,7 +19,7 @@ class VllmPlan:
     """`graphs`: vLLM's cudagraph_mode or EAGER; `compile`: torch.compile's backend; `runner`: V1 or V2, by number.
 
     `attention`: vLLM's name of the backend; `layout`: of KV, HND or by default; `ranks`: the tensor-parallel ones;
-    `stages`: those of a pipeline.
+    `stages`: those of a pipeline; `sleeps`: whether it may.
     """
 
     name: str
@@ -37,6 +37,7 @@ class VllmPlan:
     layout: str = ""
     ranks: int = 1
     stages: int = 1
+    sleeps: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> str:
