@@ -76,7 +76,7 @@ class ScriptedMessenger:
         held = self.leaks.pop(0) if self.leaks else {}
         return LeakCheck(clean=not any(held.values()), held=held)
 
-    def close(self) -> None:
+    def close(self, why: str = "") -> None:  # noqa: ARG002
         self.closed += 1
         if self.unclosable:
             raise MessengerError("it does not close")

@@ -284,16 +284,16 @@ class Lead:
         self._followers.pop(rank).close()
 
     def close(self) -> None:
-        """Closes the connections; host memory stays mapped until the process ends, GPU memory is unmapped.
-
-        The messenger is closed before: nothing accesses the memory any more.
-        """
+        """Closes the connections; the memory stays mapped until the process ends, or until ``unmap``."""
         self._listener.close()
-        while self._taken_in and self._device_memories is not None:
-            self._device_memories.free(self._taken_in.pop())
         for connection in self._followers.values():
             connection.close()
         self._followers.clear()
+
+    def unmap(self) -> None:
+        """Unmaps the other ranks' GPU memory, which they cannot give back before. The messenger is closed."""
+        while self._taken_in and self._device_memories is not None:
+            self._device_memories.free(self._taken_in.pop())
 
 
 class Follower:

@@ -39,13 +39,14 @@ class SleepingPart(OwnPart):
     @classmethod
     def after(cls, part: OwnPart, make_stand_in: Callable[[Opened], StandIn], logger: logging.Logger) -> Self:
         """Ends a part; raises MessengerError if the memory may still be accessed."""
-        asleep = cls(proofs=part.proofs, every_rank_votes=part.every_rank_votes, _logger=logger)
+        asleep = cls(every_rank_votes=part.every_rank_votes, _logger=logger)
         if part.worker is not None:
             opened = part.worker.opened
             asleep.left = part.worker.retire(WHY_CLOSED)
             asleep._closed_incarnation = opened.incarnation
             if part.lead is not None:
                 part.lead.close()
+                part.lead.unmap()
             asleep.stand_in = make_stand_in(opened)
         else:
             asleep.left = LeftOver(names=part.names.all())

@@ -71,7 +71,7 @@ class Port:
     def wait(self, limit_seconds: float) -> None:
         raise AssertionError(f"SGLang's loop polls, and does not wait {limit_seconds} s")
 
-    def close(self) -> None:
+    def close(self, why: str = "") -> None:  # noqa: ARG002
         raise AssertionError("no rank ends here")
 
 

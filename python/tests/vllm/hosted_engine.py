@@ -92,7 +92,7 @@ class HostedMessenger:
     def leak_check(self) -> LeakCheck:
         return LeakCheck(clean=True, held={})
 
-    def close(self) -> None:
+    def close(self, why: str = "") -> None:  # noqa: ARG002
         raise AssertionError("the connector gave its messenger up")
 
 

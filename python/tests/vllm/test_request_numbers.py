@@ -206,7 +206,7 @@ def test_should_have_each_rank_report_a_request_whatever_it_is_called(
     ((_, messenger, _),) = ranks.opened
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(both_ranks_report, ranks, messenger, name).result(60) == [{name}, {name}]
-    assert all(len(worker._part._names) == 0 for worker in ranks.workers)
+    assert all(len(worker._part.names) == 0 for worker in ranks.workers)
     ranks.end()
 
 

@@ -229,7 +229,7 @@ class SimulatedMessenger:
     def wait(self, limit_seconds: float) -> None:
         raise AssertionError(f"SGLang's loop polls, and does not wait {limit_seconds} s")
 
-    def close(self) -> None:
+    def close(self, why: str = "") -> None:  # noqa: ARG002
         if self.alive:
             self.network.kill(self)
 
