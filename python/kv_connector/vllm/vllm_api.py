@@ -184,7 +184,7 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
     core_class: Any = module.EngineCore
     if _HEARS in vars(core_class):
         return
-    if any(not hasattr(core_class, name) for name in ("collective_rpc", "sleep", *_NOTIFIED_AFTER)):
+    if any(not hasattr(core_class, name) for name in ("collective_rpc", *_NOTIFIED_AFTER)):
         logger.warning("weight changes in the running engine are not detected: its core does not report them")
         return
     call = core_class.collective_rpc
@@ -209,7 +209,8 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
     core_class.collective_rpc = collective_rpc
     for name, notified in _NOTIFIED_AFTER.items():
         setattr(core_class, name, _notifying(getattr(core_class, name), notified))
-    core_class.sleep = _notifying_of_sleep(core_class.sleep)
+    if hasattr(core_class, "sleep"):
+        core_class.sleep = _notifying_of_sleep(core_class.sleep)
 
 
 def _notifying_of_sleep(original: Callable[..., Any]) -> Callable[..., Any]:

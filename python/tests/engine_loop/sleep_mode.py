@@ -27,8 +27,8 @@ class PausingCore(engine_core.EngineCore):
         super().__init__(*args, **kwargs)
         self.aborted: list[str] = []
 
-    def _send_abort_outputs(self, requests: Sequence[tuple[str, int]]) -> None:
-        self.aborted += [request_id for request_id, _client in requests]
+    def _send_abort_outputs(self, requests: Sequence[Any]) -> None:
+        self.aborted += [request.request_id for request in requests]
 
 
 for _name in OF_PROCESS:

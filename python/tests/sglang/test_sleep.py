@@ -7,7 +7,6 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,9 @@ OWN = "this engine sleeps, and its KV memory was given back: wake it up"
 SIDES = (("prefiller",), ("decoder",), ("prefiller", "decoder"))
 
 
-@pytest.fixture
-def pair(sglang_plugins: None, tmp_path: Path) -> Iterator[Pair]:
+@pytest.fixture(scope="module")
+def pair(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """One for all: each test leaves it at rest."""
     assert sglang_plugins is None
     with warnings.catch_warnings(action="ignore"):  # importing SGLang warns of what the machine lacks
         import torch
@@ -36,7 +36,7 @@ def pair(sglang_plugins: None, tmp_path: Path) -> Iterator[Pair]:
         from kv_connector.sglang.shared_memory import SharedZeros
 
         with SharedZeros(torch):
-            opened = Pair(tmp_path)
+            opened = Pair(tmp_path_factory.mktemp("model"))
             yield opened
     opened.close()
 

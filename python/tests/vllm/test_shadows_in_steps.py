@@ -62,8 +62,8 @@ class World:
         self.judge = Judge(verdict)
         self.decoder: SimulatedEngine = engine("kv_consumer", **more)
         self.half = self.decoder.own_scheduler._half
-        self.half._proofs._can_stop = False
         self.decoder.compare_last_tokens(self.judge)
+        self.half._proofs._can_stop = False
         worker = self.decoder.own_worker._worker
         worker._empty_steps.wait = lambda *_: None  # nothing to wait for in a simulation
 

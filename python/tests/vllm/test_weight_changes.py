@@ -32,7 +32,7 @@ def core_class(vllm_release: Release, monkeypatch: pytest.MonkeyPatch) -> type:
     """What vLLM's engine core does to weights, by its own source; the rest of the class wants torch."""
     tree = ast.parse((vllm_release.folder / "vllm/v1/engine/core.py").read_text())
     found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "EngineCore")
-    wanted = ("collective_rpc", "set_weight_version", "add_lora", "remove_lora")
+    wanted = ("collective_rpc", "set_weight_version", "add_lora", "remove_lora", "sleep")
     found.body = [node for node in found.body if isinstance(node, ast.FunctionDef) and node.name in wanted]
     assert len(found.body) == len(wanted), "vLLM changes weights in another way now"
     module = ModuleType(CORE)
@@ -45,7 +45,8 @@ def core_class(vllm_release: Release, monkeypatch: pytest.MonkeyPatch) -> type:
 def core_of(core_class: type, engine: SimulatedEngine, rpc: Callable[..., Any] = lambda *_: [None]) -> Any:
     core = core_class()
     core.scheduler = SimpleNamespace(connector=engine.scheduler)
-    core.model_executor = SimpleNamespace(collective_rpc=rpc)
+    core.model_executor = SimpleNamespace(collective_rpc=rpc, sleep=lambda _level: None)
+    core.pause_scheduler = lambda mode, clear_cache: None  # noqa: ARG005
     return core
 
 
@@ -94,6 +95,22 @@ def test_should_go_by_the_version_where_one_was_told(digests: Callable[..., tupl
     assert one == other, "a server that came later has what others were given bit by bit"
     one, other = digests([named, SENT], [named])
     assert one != other
+
+
+@pytest.mark.parametrize(
+    ("level", "device_type", "lost"), [(2, "cuda", True), (1, "cuda", False), (0, "cuda", False), (2, "cpu", False)]
+)
+def test_should_not_know_weights_that_were_discarded_for_a_sleep(
+    core_class: type, engine: EngineMaker, level: int, device_type: str, lost: bool
+) -> None:
+    made = engine("kv_producer")
+    connector = made.own_scheduler
+    connector._config.device_config.device_type = device_type
+    core = core_of(core_class, made)
+    core.sleep(level)
+    assert connector._weights.name().startswith("lost by") == lost
+    core.set_weight_version("step 8")
+    assert connector._weights.name() == "step 8"
 
 
 def test_should_leave_out_what_does_not_change_the_kv(digests: Callable[..., tuple[str, str]]) -> None:
