@@ -333,8 +333,8 @@ def _sleep(t: Traffic) -> None:
     """Engines fall asleep in any other traffic, one or both, and wake up again."""
     t.random.choice([_mixed, _mixed, _routes, _beginnings, _aborts])(t)
     # What was computed for a decoder that slept through its fetch is held for as long.
-    t.option(**waits(30.0))
-    t.plan.sleep_share = t.random.choice([0.01, 0.05])
+    t.option(**waits(8.0))
+    t.plan.sleep_share = t.random.choice([0.003, 0.02])
 
 
 def _stays(ask: Ask) -> None:
