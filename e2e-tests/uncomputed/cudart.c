@@ -33,6 +33,7 @@ int cuEventSynchronize(void *), cuGraphInstantiateWithFlags(void **, void *, uin
 int cuGraphDestroy(void *), cuGraphExecDestroy(void *), cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
 int cuMemHostRegister_v2(void *, size_t, unsigned), cuMemHostUnregister(void *), cuPointerGetAttribute(void *, int, uint64_t);
 int cuLaunchHostFunc(void *, void (*)(void *), void *), cuThreadExchangeStreamCaptureMode(int *), cuGetErrorName(int, const char **);
+size_t standInUsedBytes(int);
 
 /* ---- threads, devices, errors */
 

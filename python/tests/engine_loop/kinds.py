@@ -332,6 +332,8 @@ def _mixed(t: Traffic) -> None:
 def _sleep(t: Traffic) -> None:
     """Engines fall asleep in any other traffic, one or both, and wake up again."""
     t.random.choice([_mixed, _mixed, _routes, _beginnings, _aborts])(t)
+    # Else a decoder that waits with its sleep for a fetch may wait for a prefiller that waits for its queued requests.
+    t.roomy()
     # What was computed for a decoder that slept through its fetch is held for as long.
     t.option(**waits(8.0))
     t.plan.sleep_share = t.random.choice([0.003, 0.02])

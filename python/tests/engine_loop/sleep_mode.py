@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from vllm.distributed import parallel_state
 from vllm.v1.engine import core as engine_core
 
 MODES = ("abort", "wait", "keep")
@@ -44,7 +45,7 @@ class SleepingWorkers:
     report: Callable[[str, str], None]
 
     def _sleep(self, level: int) -> None:  # noqa: ARG002
-        for rank in self.ranks:
+        for rank in self._as_each_rank():
             rank.connector.unregister_kv_caches()
         self.messengers.clear()
         for rank in self.ranks:
@@ -56,8 +57,14 @@ class SleepingWorkers:
         for rank in self.ranks:
             if not rank.pages.come_back():
                 self.report("written while gone", "KV memory was written to while the engine slept")
-        for rank in self.ranks:
+        for rank in self._as_each_rank():
             rank.connector.restore_kv_caches()
+
+    def _as_each_rank(self) -> Iterator[Any]:
+        """The ranks one after the other; vLLM says then that this process is that one."""
+        for tp_rank, rank in enumerate(self.ranks):
+            parallel_state.get_tensor_model_parallel_rank = lambda tp_rank=tp_rank: tp_rank
+            yield rank
 
     def _synchronize_device(self) -> None:
         """Nothing runs here between two steps."""
