@@ -22,6 +22,7 @@ USED_ELSEWHERE: Final = {
     "Sender.[a-z]*": "SGLang calls them",
     "TransferEndpoint.reports_transfer_latency": "SGLang reads it",
     "TransferEndpoint.supports_*": "SGLang reads them",
+    "TransferEndpoint.*register_buffer_to_engine": "SGLang calls them",
     "Loader.*": "Python's imports call them",
     "_Reader.read*": "io.BufferedReader calls them",
     "_*._fields_": "ctypes reads them",

@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
-from kv_connector.memory.cuda_driver import CudaDriver
-from kv_connector.memory.device_allocation import DeviceAllocation
 
 KV = "kv_cache"
 
@@ -26,11 +24,15 @@ class Allocator:
     """Of what vLLM allocates with tags, KV alone is its own; weights and the rest are torch's, and stay."""
 
     def __init__(self) -> None:
-        self._kv: DeviceAllocation | None = None
+        self._kv: Any = None
 
     def use_memory_pool(self, tag: str | None = None) -> AbstractContextManager[Any]:
         if tag != KV:
             return nullcontext()
+        # What is tested is imported by the engine that it is tested in, not by the process that engines are forked from.
+        from kv_connector.memory.cuda_driver import CudaDriver
+        from kv_connector.memory.device_allocation import DeviceAllocation
+
         kv = self._kv = DeviceAllocation(torch, CudaDriver(), logging.getLogger("vllm.uncomputed"))
         return cast("AbstractContextManager[Any]", kv)
 
