@@ -15,7 +15,9 @@ KV = "kv_cache"
 def stand_in() -> None:
     """For the worker and for the mechanism by which it sleeps."""
     from vllm.device_allocator.cumem import CuMemAllocator
+    from vllm.platforms import current_platform
 
+    current_platform.is_cumem_allocator_available = lambda: True
     allocator = Allocator()
     CuMemAllocator.get_instance = staticmethod(lambda: allocator)
 
@@ -29,7 +31,7 @@ class Allocator:
     def use_memory_pool(self, tag: str | None = None) -> AbstractContextManager[Any]:
         if tag != KV:
             return nullcontext()
-        # What is tested is imported by the engine that it is tested in, not by the process that engines are forked from.
+        # Imported by the engine that it is tested in, not by the process that engines are forked from.
         from kv_connector.memory.cuda_driver import CudaDriver
         from kv_connector.memory.device_allocation import DeviceAllocation
 

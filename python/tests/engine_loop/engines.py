@@ -422,7 +422,8 @@ class Engine:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        return [(m.opened.control_host, m.opened.control_port) for m in self.executor.messengers]
+        opened = [(m.opened.control_host, m.opened.control_port) for m in self.executor.messengers]
+        return opened or list(self.executor.last_addresses)
 
     def gauge(self, name: str) -> float:
         return sum(m.stats().gauges.get(f"kv_messenger_{name}", 0.0) for m in self.executor.messengers)

@@ -42,11 +42,15 @@ class SleepingWorkers:
 
     ranks: list[Any]
     messengers: list[Any]
+    last_addresses: Sequence[tuple[str, int]] = ()
+    """Of the messengers before a sleep, which routers go on to name."""
     report: Callable[[str, str], None]
 
     def _sleep(self, level: int) -> None:  # noqa: ARG002
         for rank in self._as_each_rank():
             rank.connector.unregister_kv_caches()
+        if self.messengers:
+            self.last_addresses = [(m.opened.control_host, m.opened.control_port) for m in self.messengers]
         self.messengers.clear()
         for rank in self.ranks:
             rank.pages.vanish()
