@@ -123,7 +123,8 @@ class Sleeper:
         if self._draw.random() < 0.1:
             engine.core.wake_up()
             self.slept["awake"] += 1
-        mode = self._draw.choice(MODES)
+        # Two engines that each finish what waits for the other's stopped queue would wait for a fetch's limit.
+        mode = "abort" if self._nights else self._draw.choice(MODES)
         night = _Night(mode, None, self._draw.choice([1, 20, 200]), self._draw.random() < 0.3)
         try:
             night.falling = engine.core.sleep(LEVEL, mode)
