@@ -413,7 +413,8 @@ class TransferEndpoint(CommonEndpoint):
         raises MessengerError if KV may still be written: SGLang then accepts no request until it is restarted.
         """
         begun = time.monotonic()
-        unsettled = self._settled("change its role", "in the role that it is to have")
+        unsettled = self.exchange.settle(SETTLE_LIMIT_SECONDS)
+        self._refuse_if_held(unsettled, "change its role", "in the role that it is to have")
         self._stop_counting()
         self.close()
         recomputes = getattr(self, "_prefill_recompute_executor", None)  # only a decoder has one
@@ -426,9 +427,8 @@ class TransferEndpoint(CommonEndpoint):
             1000 * (time.monotonic() - begun),
         )
 
-    def _settled(self, aim: str, start_again: str) -> Unsettled | None:
-        """Waits until no request holds anything; raises MessengerError if one does after the limit."""
-        unsettled = self.exchange.settle(SETTLE_LIMIT_SECONDS)
+    def _refuse_if_held(self, unsettled: Unsettled | None, aim: str, start_again: str) -> None:
+        """Raises MessengerError if a request of this engine still holds something."""
         if unsettled is not None and unsettled.of_requests:
             raise MessengerError(
                 f"the engine is to {aim} and its requests still hold {unsettled} after {SETTLE_LIMIT_SECONDS:g} s,"
@@ -436,7 +436,6 @@ class TransferEndpoint(CommonEndpoint):
             )
         if unsettled is not None:
             logger.warning("peers still wait for transfers that this %s will not complete: %s", self._mode, unsettled)
-        return unsettled
 
     def _stop_counting(self) -> None:
         HOOKS.stop_counting()
@@ -454,7 +453,8 @@ class TransferEndpoint(CommonEndpoint):
         """
         if self._stand_in is not None:
             return
-        self._settled("give its KV memory back", "and end a peer that hangs")
+        unsettled = self.exchange.settle(SETTLE_LIMIT_SECONDS, of_peers=False)  # those that wait are told at once
+        self._refuse_if_held(unsettled, "give its KV memory back", "and end a peer that hangs")
         self._stop_counting()
         if self.metrics_page is not None:
             self.metrics_page.close()

@@ -207,6 +207,7 @@ def test_should_answer_health_and_not_be_ready_while_it_sleeps(pair: Pair) -> No
     with pytest.raises(urllib.error.HTTPError) as raised:
         urllib.request.urlopen(f"{page}/ready")
     assert raised.value.code == 503
+    raised.value.close()
     awake(pair.prefiller)
     with urllib.request.urlopen(f"{page}/ready") as answer:
         assert answer.status == 200
