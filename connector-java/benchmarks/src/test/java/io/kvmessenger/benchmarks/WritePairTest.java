@@ -40,20 +40,6 @@ final class WritePairTest {
         }
     }
 
-    /** Gathered at the writer, landed by frames at the target. */
-    @Test
-    void shouldAllocateNothingForAWriteToADeviceOverLibfabricOnceWarm() {
-        assumeLibfabric();
-        String home = System.getProperty("kvmessenger.cuda-stand-in", "");
-        Assumptions.assumeFalse(
-                home.isEmpty(),
-                "no stand-in for NVIDIA's driver: -Dkvmessenger.cuda-stand-in names no folder of it,"
-                        + " examples/setup/find-cuda-stand-in does");
-        try (WritePair pair = WritePair.onDevice("libfabric", home + "/libcuda.so.1", 64 << 10)) {
-            assertAllocatesNothing(pair::write);
-        }
-    }
-
     private static void assumeLibfabric() {
         try {
             new FfmLibFabric(FfmLibFabric.DEFAULT_NAME);
