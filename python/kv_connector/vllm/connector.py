@@ -54,7 +54,7 @@ from kv_connector.vllm.vllm_api import (
     load_failure_policy,
     outer_of,
     own_device_type,
-    tells_of_sleep,
+    reports_sleep,
 )
 from kv_connector.vllm.weight_changes import WeightChanges, may_change_weights
 from kv_connector.vllm.worker_half import WorkerHalf
@@ -144,7 +144,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """
         options = read_options(vllm_config)
         refuse_device(vllm_config.device_config.device_type, options.gpu)
-        refuse_sleep(vllm_config, tells_of_sleep=tells_of_sleep())
+        refuse_sleep(vllm_config, reports_sleep=reports_sleep())
         find_java(options.java_home)
         on_a_gpu = vllm_config.device_config.device_type != "cpu"
         return HEADS_BEFORE_TOKENS if on_a_gpu and not vllm_config.model_config.use_mla else None

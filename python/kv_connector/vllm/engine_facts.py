@@ -73,13 +73,13 @@ def refuse_device(device_type: str, gpu: str) -> None:
     )
 
 
-def refuse_sleep(vllm_config: Any, *, tells_of_sleep: bool) -> None:
+def refuse_sleep(vllm_config: Any, *, reports_sleep: bool) -> None:
     """Raises OptionError if the engine may sleep without telling connectors so: KV memory would go under a messenger.
 
     On a CPU vLLM keeps all its memory.
     """
     may_sleep = bool(getattr(vllm_config.model_config, "enable_sleep_mode", False))
-    if may_sleep and not tells_of_sleep and vllm_config.device_config.device_type != "cpu":
+    if may_sleep and not reports_sleep and vllm_config.device_config.device_type != "cpu":
         raise OptionError(
             "enable_sleep_mode is True, expected False, because this vLLM does not tell connectors when it gives KV"
             " memory back: start without --enable-sleep-mode, or take vLLM 0.33"

@@ -253,8 +253,8 @@ def _own_connectors(core: Any) -> list[Any]:
     return [connector for connector in found if hasattr(connector, "on_weights_called")]
 
 
-def tells_of_sleep() -> bool:
-    """Whether this release tells connectors before KV memory goes and after it has come back; 0.32 does not."""
+def reports_sleep() -> bool:
+    """Whether this release calls connectors before KV memory goes and after it has come back; 0.32 does not."""
     return hasattr(KVConnectorBase, "unregister_kv_caches")
 
 

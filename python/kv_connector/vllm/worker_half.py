@@ -14,14 +14,7 @@ from typing import Any, TypeVar
 from kv_connector.exceptions import MessengerError
 from kv_connector.metrics.figure_gains import GainMeter
 from kv_connector.runtime.client import MessengerClient
-from kv_connector.runtime.commands import (
-    Abandon,
-    Command,
-    Decline,
-    Expect,
-    Reject,
-    ReportEnd,
-)
+from kv_connector.runtime.commands import Abandon, Command, Decline, Expect, Reject, ReportEnd
 from kv_connector.runtime.facade import (
     Arrived,
     Connected,

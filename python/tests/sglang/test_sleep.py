@@ -96,9 +96,9 @@ def is_fetched(pair: Pair) -> None:
 
     receiver = pair.receiver(pair.next_room())
     receiver.send_metadata(pages(4, 6), 1)
-    told = OWN if pair.decoder.endpoint._stand_in is not None else PEER
-    if told == OWN or pair.prefiller.endpoint._stand_in is not None:
-        assert told in fails(receiver)
+    sentence = OWN if pair.decoder.endpoint._stand_in is not None else PEER
+    if sentence == OWN or pair.prefiller.endpoint._stand_in is not None:
+        assert sentence in fails(receiver)
     else:
         receiver.abort()
         assert fails(receiver)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from release import Release, Status
-from simulated_messenger import SimulatedMessenger
+from simulated_messenger import SimulatedMessenger, SimulatedStandIn
 from simulated_requests import SimulatedBlockPool, SimulatedRequest
-
-from kv_connector.runtime.sleep import at_ports_of
+from simulated_tensor import SimulatedTensor
 
 BLOCK_TOKENS = 128
 LAYERS = tuple(f"model.layers.{index}.self_attn.attn" for index in range(4))
@@ -25,28 +24,6 @@ HEADS = 4
 CONTENT = 128
 MODEL_TOKENS_MAX = 4096
 STORAGE_ADDRESS = 1 << 32
-
-
-@dataclass
-class SimulatedTensor:
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    address: int
-    storage: SimpleNamespace
-    dtype: str = "torch.float32"
-    device: Any = field(default_factory=lambda: SimpleNamespace(type="cpu"))
-
-    def stride(self) -> tuple[int, ...]:
-        return self.strides
-
-    def data_ptr(self) -> int:
-        return self.address
-
-    def element_size(self) -> int:
-        return 4
-
-    def untyped_storage(self) -> SimpleNamespace:
-        return self.storage
 
 
 def tensors(
@@ -121,17 +98,6 @@ def caches(layer_names: Sequence[str] = LAYERS, spec: object = None) -> SimpleNa
     """As much of a KVCacheConfig as the connector reads."""
     group = SimpleNamespace(layer_names=list(layer_names), kv_cache_spec=spec or FullAttentionSpec())
     return SimpleNamespace(kv_cache_groups=[group], transfer_group_ids=(0,))
-
-
-class SimulatedStandIn:
-    """What is at a messenger's ports while its engine sleeps."""
-
-    def __init__(self, options: Any, opened: Any, logger: Any) -> None:  # noqa: ARG002
-        self.options = at_ports_of(opened, options)
-        self.open = True
-
-    def close(self) -> None:
-        self.open = False
 
 
 class SimulatedEngine:

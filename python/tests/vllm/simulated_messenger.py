@@ -29,6 +29,7 @@ from kv_connector import (
     Stopped,
     Timeline,
 )
+from kv_connector.runtime.sleep import at_ports_of
 
 
 class SimulatedMessenger:
@@ -273,3 +274,14 @@ class SimulatedMessenger:
     def _on_reportEnd(self, command: dict[str, Any]) -> None:  # noqa: N802
         if command["request"] not in self._owed:
             self.events.append(Failed(command["request"], "it is not open any more"))
+
+
+class SimulatedStandIn:
+    """What is at a messenger's ports while its engine sleeps."""
+
+    def __init__(self, options: Any, opened: Any, logger: Any) -> None:  # noqa: ARG002
+        self.options = at_ports_of(opened, options)
+        self.open = True
+
+    def close(self) -> None:
+        self.open = False

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from release import Release
-from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedEngine, SimulatedTensor, tensors
+from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedEngine, tensors
+from simulated_tensor import SimulatedTensor
 
 from kv_connector import OptionError
 from kv_connector.naming.model_fingerprint import fingerprint

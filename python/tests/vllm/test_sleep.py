@@ -249,11 +249,10 @@ def test_should_refuse_to_start_where_nothing_tells_of_a_sleep(vllm_release: Rel
     may_sleep = SimpleNamespace(
         model_config=SimpleNamespace(enable_sleep_mode=True), device_config=SimpleNamespace(device_type="cuda")
     )
-    told = vllm_release.vllm_api.tells_of_sleep()
-    assert told == (vllm_release.name != "0.32.0")
+    assert vllm_release.vllm_api.reports_sleep() == (vllm_release.name != "0.32.0")
     refuse = vllm_release.engine_facts.refuse_sleep
-    refuse(may_sleep, tells_of_sleep=True)
+    refuse(may_sleep, reports_sleep=True)
     with pytest.raises(OptionError, match=r"enable_sleep_mode is True, expected False, .* or take vLLM 0.33"):
-        refuse(may_sleep, tells_of_sleep=False)
+        refuse(may_sleep, reports_sleep=False)
     may_sleep.device_config.device_type = "cpu"
-    refuse(may_sleep, tells_of_sleep=False)
+    refuse(may_sleep, reports_sleep=False)
