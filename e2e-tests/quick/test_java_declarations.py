@@ -30,7 +30,7 @@ USED_ELSEWHERE: Final = {
     "KvPerfOptions.G": "a unit, read by its name",
     "WritePair.formGroup": "tests of the benchmark",
     "KvOpener.KvOpener": "a ServiceLoader finds it",
-    "SleepOpener.SleepOpener": "a ServiceLoader finds it",
+    "KvSleepOpener.KvSleepOpener": "a ServiceLoader finds it",
     "KvCache.fetchEntryCount": "the simulation's checker of what is held",
     "ReportedChecksums.shapeCount": "a test bounds what is remembered",
 }

@@ -90,7 +90,7 @@ WAITS = {
         "WAIT_MAX_SECONDS",
         "vllm/test_empty_steps.py::test_should_wait_a_share_of_the_time_without_news_and_never_longer_than_the_limit",
     ),
-    "vllm/rank_start.py: self._empty_steps.wait": (
+    "vllm/own_part.py: self._empty_steps.wait": (
         "WAIT_MAX_SECONDS",
         "vllm/test_empty_steps.py::test_should_wait_a_share_of_the_time_without_news_and_never_longer_than_the_limit",
     ),
@@ -102,7 +102,7 @@ WAITS = {
         "HANDOVER_LIMIT_SECONDS",
         "test_handover.py::test_should_name_the_ranks_that_did_not_come",
     ),
-    "vllm/rank_start.py: self.follower.wait_fenced": ("FENCE_ATTEMPTS_MAX", FOLLOWER),  # the lead's; else it ends
+    "vllm/own_part.py: self.follower.wait_fenced": ("FENCE_ATTEMPTS_MAX", FOLLOWER),  # the lead's; else it ends
     "sglang/endpoint.py: self.exchange.settle": (
         "SETTLE_LIMIT_SECONDS",
         "test_exchange.py::test_should_say_what_it_waited_for_in_vain",
@@ -137,7 +137,6 @@ NO_WAITS = {
     "vllm/request_numbers.py::RequestNumbers._names": ENGINE,
     "vllm/request_numbers.py::RequestNumbers._new": STEP,
     "vllm/request_numbers.py::RequestNames._names": ENGINE,
-    "vllm/scheduler_half.py::SchedulerHalf._messengers": FACT,
     "vllm/scheduler_half.py::SchedulerHalf._prefills": ENGINE,
     "vllm/scheduler_half.py::SchedulerHalf._digests": ENGINE,
     "vllm/shadow_fetches.py::ShadowFetches._computing": ENGINE,
@@ -147,7 +146,7 @@ NO_WAITS = {
     "vllm/worker_half.py::WorkerHalf._expected": "the gate's limit bounds it; a fetch or decline ends it",
     "vllm/worker_half.py::WorkerHalf._reported_gauges": FACT,
     "vllm/connector.py: self._part.fence": "the fence of outgoing_prefills.py and of handover.py",
-    "vllm/rank_start.py: self.worker.fence": "the fence of outgoing_prefills.py",
+    "vllm/own_part.py: self.worker.fence": "the fence of outgoing_prefills.py",
     "vllm/worker_half.py: self._prefills.fence": "the fence of outgoing_prefills.py",
     "vllm/worker_half.py: self._client.poll": "takes the events that are there",
     "sglang/endpoint.py::TransferEndpoint._waited_for": FACT,

@@ -35,8 +35,8 @@ final class PeerMemoriesTest {
                         + " examples/setup/find-cuda-stand-in does");
         driver = DeviceDriver.open(HOME + "/libcuda.so.1");
         memories = new PeerMemories(LIB_C, driver, () -> 0);
-        // What the stand-in exports is a file of whole granules.
-        fd = ForeignMemory.createFile(LIB_C, "part", GRANULE_BYTES);
+        // What the stand-in exports is a file of whole granules, named after its device.
+        fd = ForeignMemory.createFile(LIB_C, "stand-in-device-0-0", GRANULE_BYTES);
     }
 
     @AfterEach

@@ -15,9 +15,9 @@ import java.util.Locale;
 import java.util.Map;
 
 /**
- * Opens what stands in for the messenger of a KV cache while its engine sleeps: it keeps the ports, and tells peers so.
+ * Opens what stands in for the messenger of a KV cache while its engine sleeps: it keeps the ports, and refuses peers.
  */
-public final class SleepOpener implements SubjectOpener {
+public final class KvSleepOpener implements SubjectOpener {
     private static final String KIND = "sleeping_kv_cache";
 
     @Override
