@@ -231,11 +231,9 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
 
 
 def _refuse_on_device() -> None:
-    """Raises OptionError for GPU-only features that free KV memory, or with which KV would be sent too early."""
+    """Raises OptionError for features of GPUs with which KV would be sent too early."""
     from sglang.srt.runtime_context import get_disagg, get_exec
 
-    given_back = "a messenger would go on with a GPU's memory that SGLang has given back"
-    _require("--enable-memory-saver", bool(get_exec().features.enable_memory_saver), False, given_back)
     in_parts = "a forward pass that is run in parts is over for KV Messenger when the first of them is queued"
     _require("--enable-pdmux", bool(get_disagg().enable_pdmux), False, in_parts)
     _require("--enable-two-batch-overlap", bool(get_exec().overlap.enable_two_batch_overlap), False, in_parts)

@@ -271,12 +271,11 @@ def test_should_not_take_a_graphs_count_for_other_layers(loaded: Any, caplog: py
 @pytest.mark.parametrize(
     ("option", "refused"),
     [
-        ("--enable-memory-saver", {"enable_memory_saver": True}),
         ("--enable-pdmux", {"enable_pdmux": True}),
         ("--enable-two-batch-overlap", {"enable_two_batch_overlap": True}),
     ],
 )
-def test_should_refuse_on_a_gpu_what_takes_memory_or_parts_a_pass(
+def test_should_refuse_on_a_gpu_what_parts_a_pass(
     gpu: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, option: str, refused: dict[str, bool]
 ) -> None:
     from one_process import publish_arguments
@@ -287,14 +286,29 @@ def test_should_refuse_on_a_gpu_what_takes_memory_or_parts_a_pass(
 
     assert gpu is not None
     publish_arguments(tmp_path, 1)
-    off = {"enable_memory_saver": False, "enable_two_batch_overlap": False}
-    features = SimpleNamespace(**off | refused)
+    features = SimpleNamespace(**{"enable_two_batch_overlap": False} | refused)
     monkeypatch.setattr(runtime_context, "get_exec", lambda: SimpleNamespace(features=features, overlap=features))
     if "enable_pdmux" in refused:
         monkeypatch.setattr(runtime_context, "get_disagg", lambda: SimpleNamespace(**refused))
     rank = SimpleNamespace(system_dp_rank=0, pp_rank=0, engine_rank=0, state_types=[])
     with pytest.raises(OptionError, match=f"{option} is True, expected False"):
         refuse_unsupported(rank, "prefill")
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_should_serve_an_engine_that_gives_its_memory_back(
+    gpu: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    from one_process import publish_arguments
+    from sglang.srt import runtime_context
+
+    from kv_connector.sglang.engine_facts import refuse_unsupported
+
+    assert gpu is not None
+    publish_arguments(tmp_path, 1)
+    features = SimpleNamespace(enable_memory_saver=True, enable_two_batch_overlap=False)
+    monkeypatch.setattr(runtime_context, "get_exec", lambda: SimpleNamespace(features=features, overlap=features))
+    refuse_unsupported(SimpleNamespace(system_dp_rank=0, pp_rank=0, engine_rank=0, state_types=[]), mode)
 
 
 @pytest.mark.parametrize(
