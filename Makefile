@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-sglang uncomputed uncomputed-sglang java wheel dashboards dashboard pictures kvperf beside-nixl stores role-switches race race-engines plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang java wheel dashboards dashboard pictures kvperf beside-nixl stores role-switches race race-engines plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,12 @@ gpu-check-sglang: wheel ## packs SGLang's checks for a GPU into build/gpu-check/
 
 uncomputed: wheel ## vLLM on a CUDA that computes nothing: all pairs, also those that make test leaves out
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/uncomputed -q -p no:cacheprovider --all-pairs $(ARGS)
+
+GUESTS ?= 1000
+
+uncomputed-captures: wheel ## captures of torch's beside peers that connect, copy and go, each within one: make uncomputed-captures [GUESTS=1000]
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/uncomputed/test_captures.py -q -p no:cacheprovider \
+		--guests $(GUESTS) $(ARGS)
 
 uncomputed-sglang: wheel ## the same with SGLang
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/uncomputed/test_sglang.py -q -p no:cacheprovider \

@@ -60,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everyday-seed", type=int, default=DEFAULT_SEED, help="what test_everyday.py draws them from")
     parser.addoption("--all-stores", action="store_true", help="test_stores.py: every set-up, and faults of the store")
     parser.addoption("--all-pairs", action="store_true", help="uncomputed: all pairs, also those of `make uncomputed`")
+    parser.addoption("--guests", type=int, default=20, help="uncomputed: peers that come and go beside captures")
     parser.addoption("--role-switches", type=int, default=3, help="sglang_pair: how often two servers change roles")
     parser.addoption("--silence-seconds", type=float, default=0.0, help="test_firewall.py: how long connections idle")
     parser.addoption("--record", action="store_true", help="sglang_pair: write the scheduler's calls anew")

@@ -5,6 +5,7 @@
 #include "stand_in.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MODE_GLOBAL = 0, MODES = 3 };
@@ -21,6 +22,8 @@ static int open_captures;
 /* Counts what has ended the captures that were open then. */
 static uint64_t violations;
 static __thread int mode_of_thread;
+/* The thread has begun captures that it has not ended. */
+static __thread int captures_of_thread;
 
 static int is_unsafe(const char *name) {
     for (size_t i = 0; i < sizeof unsafe_calls / sizeof *unsafe_calls; i++) {
@@ -47,13 +50,26 @@ void capture_begins(Capture *capture, int mode) {
     pthread_mutex_lock(&lock);
     *capture = (Capture){.is_global = mode == MODE_GLOBAL, .violations_before = violations};
     open_captures += capture->is_global;
+    captures_of_thread++;
     pthread_mutex_unlock(&lock);
+}
+
+static int is_sound(const Capture *capture) {
+    return !capture->is_global || violations == capture->violations_before;
+}
+
+int capture_is_sound(const Capture *capture) {
+    pthread_mutex_lock(&lock);
+    int sound = is_sound(capture);
+    pthread_mutex_unlock(&lock);
+    return sound;
 }
 
 int capture_ends(const Capture *capture) {
     pthread_mutex_lock(&lock);
     open_captures -= capture->is_global;
-    int sound = !capture->is_global || violations == capture->violations_before;
+    captures_of_thread--;
+    int sound = is_sound(capture);
     pthread_mutex_unlock(&lock);
     return sound;
 }
@@ -62,7 +78,9 @@ EXPORTED CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
     CALLED("%d", *mode);
     REQUIRE(*mode >= MODE_GLOBAL && *mode < MODES, CUDA_ERROR_INVALID_VALUE);
     int before = mode_of_thread;
-    mode_of_thread = *mode;
+    if (captures_of_thread > 0 || getenv("STAND_IN_DEFAULT_MODE") == NULL) {
+        mode_of_thread = *mode;
+    }
     *mode = before;
     return CUDA_SUCCESS;
 }

@@ -19,7 +19,8 @@
  *
  * Environment: STAND_IN_DEVICES (default 2), STAND_IN_OP_DELAY_NS (before each operation of a stream, default 0; or standInDelay),
  * STAND_IN_FAIL=name:n:code[,...] (the n-th call of a function, from 1, returns code), STAND_IN_LOG=path (a line a call),
- * STAND_IN_APART=1 (no peer access; or standInApart), STAND_IN_LACKS=attribute[,...] (which devices have as 0; or standInAttribute).
+ * STAND_IN_APART=1 (no peer access; or standInApart), STAND_IN_LACKS=attribute[,...] (which devices have as 0; or standInAttribute),
+ * STAND_IN_DEFAULT_MODE=1 (threads that capture nothing stay in the default capture mode, as if they had asked for no other).
  */
 #ifndef KV_MESSENGER_CUDA_STAND_IN_H
 #define KV_MESSENGER_CUDA_STAND_IN_H
@@ -136,6 +137,7 @@ typedef struct {
 CUresult beside_captures(const char *name);
 void capture_begins(Capture *capture, int mode);
 /* Whether no call has ended it before. */
+int capture_is_sound(const Capture *capture);
 int capture_ends(const Capture *capture);
 
 /* One of the operations of a stream. */

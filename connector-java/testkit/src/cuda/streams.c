@@ -421,13 +421,18 @@ EXPORTED CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
     return CUDA_SUCCESS;
 }
 
+static int capture_status(const struct Stream *stream) {
+    enum { NONE, ACTIVE, INVALIDATED };
+    return !stream->capturing ? NONE : capture_is_sound(&stream->allowance) ? ACTIVE : INVALIDATED;
+}
+
 EXPORTED CUresult cuStreamGetCaptureInfo_v2(CUstream handle, int *status, uint64_t *number, CUgraph *graph,
         const void **dependencies, size_t *dependency_count) {
     CALLED("%p", (void *)handle);
     REQUIRE_CONTEXT();
     REQUIRE(graph == NULL && dependencies == NULL && dependency_count == NULL, CUDA_ERROR_NOT_SUPPORTED);
     const struct Stream *stream = stream_of(handle);
-    *status = stream->capturing;
+    *status = capture_status(stream);
     if (stream->capturing) {
         *number = stream->capture;
     }
@@ -437,7 +442,7 @@ EXPORTED CUresult cuStreamGetCaptureInfo_v2(CUstream handle, int *status, uint64
 EXPORTED CUresult cuStreamIsCapturing(CUstream handle, int *status) {
     CALLED("%p", (void *)handle);
     REQUIRE_CONTEXT();
-    *status = stream_of(handle)->capturing;
+    *status = capture_status(stream_of(handle));
     return CUDA_SUCCESS;
 }
 
