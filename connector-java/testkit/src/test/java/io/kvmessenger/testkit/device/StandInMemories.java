@@ -12,9 +12,6 @@ import java.lang.foreign.MemorySegment;
  * immediate told before them is caught: to copy them to the host would take as long as they are late.
  */
 public final class StandInMemories implements EngineMemory.OfDevices {
-    /** Each copy is late by this much and by what the kernel adds to such a sleep. */
-    private static final long DELAY_NS = 20_000;
-
     private static int engineCount;
 
     @Override
@@ -26,7 +23,7 @@ public final class StandInMemories implements EngineMemory.OfDevices {
     @Override
     public synchronized EngineMemory allocate(long lengthBytes) {
         StandInCuda standIn = StandInCuda.load();
-        standIn.delay(DELAY_NS);
+        standIn.delay(SlowCopies.DELAY_NS);
         DeviceDriver driver = StandInCuda.driver();
         long offsetBytes = DeviceAllocation.GRANULE_BYTES - 4096;
         long handleBytes = DeviceAllocation.GRANULE_BYTES;

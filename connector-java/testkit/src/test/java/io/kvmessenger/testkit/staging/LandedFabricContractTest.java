@@ -2,23 +2,19 @@ package io.kvmessenger.testkit.staging;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.testkit.device.StandInCuda;
+import io.kvmessenger.testkit.device.SlowCopies;
 import io.kvmessenger.testkit.transfer.CheckedTransportContractTest;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
 import io.kvmessenger.testkit.transfer.InstalledFabric;
+import io.kvmessenger.testkit.transfer.NeedsLibFabric;
 import io.kvmessenger.transfer.TransferOptions;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** The whole contract over libfabric alone, from a device's memory to a device's: by frames in slabs, with copies that are slow. */
+@ExtendWith(NeedsLibFabric.class)
+@ExtendWith(SlowCopies.class)
 class LandedFabricContractTest extends CheckedTransportContractTest {
-    @BeforeAll
-    static void look() {
-        InstalledFabric.assume();
-    }
-
     @Override
     protected String transport() {
         return TransferOptions.LIBFABRIC;
@@ -37,16 +33,6 @@ class LandedFabricContractTest extends CheckedTransportContractTest {
     /** @param name of the engine: writer, target, or another writer */
     protected boolean isOnDevice(String name) {
         return true;
-    }
-
-    @BeforeEach
-    void slowDown() {
-        StandInCuda.load().delay(StagedMemory.DELAY_NS);
-    }
-
-    @AfterEach
-    void speedUp() {
-        StandInCuda.load().delay(0);
     }
 
     @Test

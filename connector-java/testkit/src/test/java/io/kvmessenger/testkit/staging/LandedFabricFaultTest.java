@@ -3,9 +3,10 @@ package io.kvmessenger.testkit.staging;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.testkit.device.SlowCopies;
 import io.kvmessenger.testkit.device.StandInCuda;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
-import io.kvmessenger.testkit.transfer.InstalledFabric;
+import io.kvmessenger.testkit.transfer.NeedsLibFabric;
 import io.kvmessenger.testkit.transfer.WriterAndTarget;
 import io.kvmessenger.transfer.HostMemory;
 import io.kvmessenger.transfer.ImmWindow;
@@ -23,14 +24,15 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** Frames whose copies to a device fail, are not done yet, or are taken for done; and more peers than have slabs. */
 @Timeout(900)
+@ExtendWith(NeedsLibFabric.class)
+@ExtendWith(SlowCopies.class)
 final class LandedFabricFaultTest extends WriterAndTarget {
     private static final long LONG_DELAY_NS = 5_000_000;
     private static final int OUT_OF_MEMORY = 2;
@@ -38,11 +40,6 @@ final class LandedFabricFaultTest extends WriterAndTarget {
     private static final int[] ALL = IntStream.range(0, PAGE_COUNT).toArray();
 
     private StandInCuda standIn;
-
-    @BeforeAll
-    static void look() {
-        InstalledFabric.assume();
-    }
 
     @Override
     protected String transport() {
@@ -64,11 +61,6 @@ final class LandedFabricFaultTest extends WriterAndTarget {
     @BeforeEach
     void load() {
         standIn = StandInCuda.load();
-    }
-
-    @AfterEach
-    void speedUp() {
-        standIn.delay(0);
     }
 
     private PagedWrites whole(DrivenEngine to, RemoteWindow window) {

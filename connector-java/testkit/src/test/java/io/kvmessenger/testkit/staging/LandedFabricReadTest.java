@@ -1,21 +1,17 @@
 package io.kvmessenger.testkit.staging;
 
-import io.kvmessenger.testkit.device.StandInCuda;
+import io.kvmessenger.testkit.device.SlowCopies;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
 import io.kvmessenger.testkit.transfer.InstalledFabric;
+import io.kvmessenger.testkit.transfer.NeedsLibFabric;
 import io.kvmessenger.testkit.transfer.ReadContractTest;
 import io.kvmessenger.transfer.TransferOptions;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** Reads over libfabric from a device's memory into a device's. */
+@ExtendWith(NeedsLibFabric.class)
+@ExtendWith(SlowCopies.class)
 final class LandedFabricReadTest extends ReadContractTest {
-    @BeforeAll
-    static void look() {
-        InstalledFabric.assume();
-    }
-
     @Override
     protected String transport() {
         return TransferOptions.LIBFABRIC;
@@ -29,15 +25,5 @@ final class LandedFabricReadTest extends ReadContractTest {
     @Override
     protected DrivenEngine open(String name) {
         return StagedMemory.open(options(), MEMORY_BYTES);
-    }
-
-    @BeforeEach
-    void slowDown() {
-        StandInCuda.load().delay(StagedMemory.DELAY_NS);
-    }
-
-    @AfterEach
-    void speedUp() {
-        StandInCuda.load().delay(0);
     }
 }

@@ -1,21 +1,16 @@
 package io.kvmessenger.testkit.staging;
 
-import io.kvmessenger.testkit.device.StandInCuda;
+import io.kvmessenger.testkit.device.SlowCopies;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
-import io.kvmessenger.testkit.transfer.InstalledFabric;
+import io.kvmessenger.testkit.transfer.NeedsLibFabric;
 import io.kvmessenger.testkit.transfer.TransportContractTest;
 import io.kvmessenger.transfer.TransferOptions;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** The contract over libfabric from a device's memory to a host's: what is gathered is registered with the NIC, and written as a host's. */
+@ExtendWith(NeedsLibFabric.class)
+@ExtendWith(SlowCopies.class)
 final class StagedFabricContractTest extends TransportContractTest {
-    @BeforeAll
-    static void look() {
-        InstalledFabric.assume();
-    }
-
     @Override
     protected String transport() {
         return TransferOptions.LIBFABRIC;
@@ -29,15 +24,5 @@ final class StagedFabricContractTest extends TransportContractTest {
     @Override
     protected DrivenEngine open(String name) {
         return StagedMemory.openFromDevice(name, options(), MEMORY_BYTES);
-    }
-
-    @BeforeEach
-    void slowDown() {
-        StandInCuda.load().delay(StagedMemory.DELAY_NS);
-    }
-
-    @AfterEach
-    void speedUp() {
-        StandInCuda.load().delay(0);
     }
 }

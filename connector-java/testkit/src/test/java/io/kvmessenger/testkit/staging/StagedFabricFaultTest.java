@@ -2,11 +2,12 @@ package io.kvmessenger.testkit.staging;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.testkit.device.SlowCopies;
 import io.kvmessenger.testkit.device.StandInCuda;
 import io.kvmessenger.testkit.device.StandInMemories;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
 import io.kvmessenger.testkit.transfer.EngineMemory;
-import io.kvmessenger.testkit.transfer.InstalledFabric;
+import io.kvmessenger.testkit.transfer.NeedsLibFabric;
 import io.kvmessenger.testkit.transfer.WriterAndTarget;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
@@ -19,25 +20,21 @@ import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.WindowArea;
 import java.util.Random;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** Pages of a device that are gathered for libfabric: copies that fail, peers that are given up amid copies, targets on devices. */
 @Timeout(900)
+@ExtendWith(NeedsLibFabric.class)
+@ExtendWith(SlowCopies.class)
 final class StagedFabricFaultTest extends WriterAndTarget {
     private static final long LONG_DELAY_NS = 5_000_000;
     private static final int OUT_OF_MEMORY = 2;
     private static final int[] ALL = IntStream.range(0, PAGE_COUNT).toArray();
 
     private StandInCuda standIn;
-
-    @BeforeAll
-    static void look() {
-        InstalledFabric.assume();
-    }
 
     @Override
     protected String transport() {
@@ -57,11 +54,6 @@ final class StagedFabricFaultTest extends WriterAndTarget {
     @BeforeEach
     void load() {
         standIn = StandInCuda.load();
-    }
-
-    @AfterEach
-    void speedUp() {
-        standIn.delay(0);
     }
 
     private static PagedWrites whole(Region source, DrivenEngine to, RemoteWindow window) {

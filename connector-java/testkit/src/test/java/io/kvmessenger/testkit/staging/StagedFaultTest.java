@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.staging;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.testkit.device.SlowCopies;
 import io.kvmessenger.testkit.device.StandInCuda;
 import io.kvmessenger.testkit.device.StandInMemories;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
@@ -25,13 +26,14 @@ import io.kvmessenger.transfer.device.DriverAccess;
 import io.kvmessenger.transfer.staging.StagingLimits;
 import java.util.Random;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** Copies between a device and page-locked memory that fail, that are told done too early, and that are not done yet. */
 @Timeout(900)
+@ExtendWith(SlowCopies.class)
 final class StagedFaultTest extends WriterAndTarget {
     private static final long LONG_DELAY_NS = 20_000_000;
     private static final long LONG_MEMORY_BYTES = 24L << 20;
@@ -53,11 +55,6 @@ final class StagedFaultTest extends WriterAndTarget {
     @BeforeEach
     void load() {
         standIn = StandInCuda.load();
-    }
-
-    @AfterEach
-    void speedUp() {
-        standIn.delay(0);
     }
 
     /** Writes all pages to a window of their own and waits until it is filled and all writes have ended. */
@@ -216,7 +213,7 @@ final class StagedFaultTest extends WriterAndTarget {
     @Test
     void shouldShareItsRoomAmongManyPeers() {
         fillSource(new Random(5));
-        standIn.delay(StagedMemory.DELAY_NS);
+        standIn.delay(SlowCopies.DELAY_NS);
         Peer[] peers = new Peer[16];
         for (int i = 0; i < peers.length; i++) {
             peers[i] = again();

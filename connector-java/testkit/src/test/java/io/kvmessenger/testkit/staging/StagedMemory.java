@@ -15,9 +15,6 @@ import io.kvmessenger.transfer.engine.TransferEngines;
 
 /** Engines whose region is a device's memory, of the stand-in for NVIDIA's driver, with transports that do not reach it. */
 final class StagedMemory {
-    /** Before each copy: far longer than an engine takes to count what it has received. */
-    static final long DELAY_NS = 20_000;
-
     private StagedMemory() {}
 
     /** By libfabric over tcp first, and by tcp. */

@@ -1,13 +1,13 @@
 package io.kvmessenger.testkit.staging;
 
-import io.kvmessenger.testkit.device.StandInCuda;
+import io.kvmessenger.testkit.device.SlowCopies;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
 import io.kvmessenger.testkit.transfer.TransportContractTest;
 import io.kvmessenger.transfer.TransferOptions;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** The contract over shm from a device's memory to a host's: what is gathered is written as if it were a host's. */
+@ExtendWith(SlowCopies.class)
 final class StagedShmFromDeviceTest extends TransportContractTest {
     @Override
     protected String transport() {
@@ -23,15 +23,5 @@ final class StagedShmFromDeviceTest extends TransportContractTest {
     @Override
     protected DrivenEngine open(String name) {
         return name.equals("target") ? super.open(name) : StagedMemory.open(options(), MEMORY_BYTES);
-    }
-
-    @BeforeEach
-    void slowDown() {
-        StandInCuda.load().delay(StagedMemory.DELAY_NS);
-    }
-
-    @AfterEach
-    void speedUp() {
-        StandInCuda.load().delay(0);
     }
 }

@@ -1,13 +1,13 @@
 package io.kvmessenger.testkit.staging;
 
-import io.kvmessenger.testkit.device.StandInCuda;
+import io.kvmessenger.testkit.device.SlowCopies;
 import io.kvmessenger.testkit.transfer.CheckedTransportContractTest;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
 import io.kvmessenger.transfer.TransferOptions;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** The whole contract over tcp from a device's memory to a device's, with copies that are slow. */
+@ExtendWith(SlowCopies.class)
 class StagedTcpContractTest extends CheckedTransportContractTest {
     @Override
     protected String transport() {
@@ -22,15 +22,5 @@ class StagedTcpContractTest extends CheckedTransportContractTest {
     /** @param name of the engine: writer, target, or another writer */
     protected boolean isOnDevice(String name) {
         return true;
-    }
-
-    @BeforeEach
-    void slowDown() {
-        StandInCuda.load().delay(StagedMemory.DELAY_NS);
-    }
-
-    @AfterEach
-    void speedUp() {
-        StandInCuda.load().delay(0);
     }
 }

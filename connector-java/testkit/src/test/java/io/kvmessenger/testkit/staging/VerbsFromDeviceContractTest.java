@@ -2,17 +2,17 @@ package io.kvmessenger.testkit.staging;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.testkit.device.StandInCuda;
+import io.kvmessenger.testkit.device.SlowCopies;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
 import io.kvmessenger.testkit.transfer.RdmaDevices;
 import io.kvmessenger.testkit.transfer.TransportContractTest;
 import io.kvmessenger.transfer.TransferOptions;
-import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** The contract over verbs from a device's memory to a host's: what is gathered is registered with the NIC, and written as a host's. */
+@ExtendWith(SlowCopies.class)
 final class VerbsFromDeviceContractTest extends TransportContractTest {
     @BeforeAll
     static void look() {
@@ -39,15 +39,5 @@ final class VerbsFromDeviceContractTest extends TransportContractTest {
                 .singleElement()
                 .asString()
                 .contains("through host memory only", "ibv_reg_dmabuf_mr on " + RdmaDevices.deviceOf("writer") + ": E");
-    }
-
-    @BeforeEach
-    void slowDown() {
-        StandInCuda.load().delay(StagedMemory.DELAY_NS);
-    }
-
-    @AfterEach
-    void speedUp() {
-        StandInCuda.load().delay(0);
     }
 }

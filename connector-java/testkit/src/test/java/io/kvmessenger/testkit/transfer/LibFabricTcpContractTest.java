@@ -1,14 +1,10 @@
 package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
-import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.extension.ExtendWith;
 
+@ExtendWith(NeedsLibFabric.class)
 class LibFabricTcpContractTest extends TransportContractTest {
-    @BeforeAll
-    static void look() {
-        InstalledFabric.assume();
-    }
-
     @Override
     protected String transport() {
         return TransferOptions.LIBFABRIC;

@@ -9,10 +9,11 @@ import io.kvmessenger.transfer.socket.ControlRecord;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** What {@link HostileRecordsContractTest} says, and what a peer may say to libfabric's end of the control socket. */
+@ExtendWith(NeedsLibFabric.class)
 final class LibFabricTcpHostilePeerTest extends HostileRecordsContractTest {
     /** What libfabric's tcp speaks, {@code FI_PROTO_XNET}. */
     private static final int XNET = 25;
@@ -23,11 +24,6 @@ final class LibFabricTcpHostilePeerTest extends HostileRecordsContractTest {
 
     /** As many as a peer may open, and more. */
     private static final int ATTACHMENTS = 33;
-
-    @BeforeAll
-    static void look() {
-        InstalledFabric.assume();
-    }
 
     @Override
     protected String transport() {

@@ -1,15 +1,11 @@
 package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
-import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /** What {@link ResourceFaultContractTest} says, over libfabric's tcp. */
+@ExtendWith(NeedsLibFabric.class)
 final class LibFabricTcpResourceFaultTest extends ResourceFaultContractTest {
-    @BeforeAll
-    static void look() {
-        InstalledFabric.assume();
-    }
-
     @Override
     protected String transport() {
         return TransferOptions.LIBFABRIC;

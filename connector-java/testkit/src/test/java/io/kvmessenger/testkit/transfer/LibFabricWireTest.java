@@ -22,10 +22,10 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Assumptions;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.extension.ExtendWith;
 
 /**
  * Libfabric's tcp over a real wire between two hosts, which fails: no byte is lost, doubled or late, and a peer on this host goes on
@@ -34,6 +34,7 @@ import org.junit.jupiter.api.Timeout;
  * <p>{@code -Dkvmessenger.wire.seconds=5} has the link down for longer than the suite does.
  */
 @Timeout(900)
+@ExtendWith(NeedsLibFabric.class)
 final class LibFabricWireTest {
     private static final long DOWN_NS = TimeUnit.SECONDS.toNanos(1) * Long.getLong("kvmessenger.wire.seconds", 1);
     private static final int ROUNDS = 8;
@@ -52,11 +53,6 @@ final class LibFabricWireTest {
     private long neighbours;
     private int seen;
     private int underWay;
-
-    @BeforeAll
-    static void look() {
-        InstalledFabric.assume();
-    }
 
     @BeforeEach
     void open() {

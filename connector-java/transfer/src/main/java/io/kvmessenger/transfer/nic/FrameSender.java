@@ -40,11 +40,9 @@ public final class FrameSender {
     /** Slabs whose memory on this side the NIC may be reading, as bits. */
     private long reading;
 
-    /** A slab on this side for each of the peer's; null until something is copied. */
-    private NicRegions.Registered ownRegistered;
+    /** Null until something is copied. */
+    private OwnSlabs own;
 
-    private Arena arena;
-    private MemorySegment own;
     private String fault;
 
     // The page that is longer than a slab and is being sent; null for none.
@@ -133,10 +131,11 @@ public final class FrameSender {
         long pageBytes = batch.pageBytes();
         int count = batch.pageCount();
         for (int i = 0; i < count; i++) {
-            MemorySegment.copy(batch.source(), batch.sourceOffsetBytes(i), own, pagesAt + i * pageBytes, pageBytes);
+            MemorySegment.copy(
+                    batch.source(), batch.sourceOffsetBytes(i), own.memory(), pagesAt + i * pageBytes, pageBytes);
         }
-        encode(batch, own, pagesAt);
-        return send(own, pagesAt, count, batch.payloadBytes(), ownRegistered.localKey(), slab);
+        encode(batch, own.memory(), pagesAt);
+        return send(own.memory(), pagesAt, count, batch.payloadBytes(), own.localKey(), slab);
     }
 
     private static void encode(WriteBatch batch, MemorySegment memory, long pagesAt) {
@@ -194,10 +193,11 @@ public final class FrameSender {
         }
         int slab = Long.numberOfTrailingZeros(usable);
         long pagesAt = grant.pagesOffset(slab);
-        MemorySegment.copy(longSource, longSourceAt, own, pagesAt, lengthBytes);
-        FrameHeader.encode(own, pagesAt, 1, longRegionId, longWindow, isLast ? longWeight : 0, lengthBytes);
-        FrameHeader.setTargetOffset(own, pagesAt, 0, longTargetAt);
-        if (!send(own, pagesAt, 1, lengthBytes, ownRegistered.localKey(), slab)) {
+        MemorySegment memory = own.memory();
+        MemorySegment.copy(longSource, longSourceAt, memory, pagesAt, lengthBytes);
+        FrameHeader.encode(memory, pagesAt, 1, longRegionId, longWindow, isLast ? longWeight : 0, lengthBytes);
+        FrameHeader.setTargetOffset(memory, pagesAt, 0, longTargetAt);
+        if (!send(memory, pagesAt, 1, lengthBytes, own.localKey(), slab)) {
             return false;
         }
         onSent(slab, isLast ? longPostId : NO_POST);
@@ -211,15 +211,13 @@ public final class FrameSender {
     /** Whether there is memory to copy pages to; if not, see {@link #fault}. */
     private boolean hasOwn() {
         if (own == null) {
-            arena = Arena.ofConfined();
-            own = arena.allocate(grant.memory().lengthBytes(), GrantedSlabs.ROOM_BYTES);
             try {
-                ownRegistered = regions.addOwn(own, false);
+                own = OwnSlabs.register(regions, grant.memory().lengthBytes());
             } catch (IllegalStateException e) {
                 fault = "of its slabs: " + e.getMessage();
             }
         }
-        return fault == null;
+        return own != null;
     }
 
     /** The NIC does not read the slab's memory any more; returns the post that is sent by it, or {@link #NO_POST}. */
@@ -243,14 +241,33 @@ public final class FrameSender {
     /** The path is closed: the NIC reads nothing any more. */
     public void close() {
         longSource = null;
-        if (ownRegistered != null) {
-            regions.remove(ownRegistered.remote().regionId());
-            ownRegistered = null;
-        }
-        if (arena != null) {
-            arena.close();
-            arena = null;
+        if (own != null) {
+            own.close(regions);
             own = null;
+        }
+    }
+
+    /** A slab on this side for each of the peer's. */
+    private record OwnSlabs(Arena arena, MemorySegment memory, NicRegions.Registered registered) {
+        /** @throws IllegalStateException when the NIC does not register it */
+        static OwnSlabs register(NicRegions regions, long lengthBytes) {
+            Arena arena = Arena.ofConfined();
+            try {
+                MemorySegment memory = arena.allocate(lengthBytes, GrantedSlabs.ROOM_BYTES);
+                return new OwnSlabs(arena, memory, regions.addOwn(memory, false));
+            } catch (RuntimeException | Error e) {
+                arena.close();
+                throw e;
+            }
+        }
+
+        long localKey() {
+            return registered.localKey();
+        }
+
+        void close(NicRegions regions) {
+            regions.remove(registered.remote().regionId());
+            arena.close();
         }
     }
 }
