@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -23,11 +24,10 @@ from kv_connector import (
     Stopped,
     Timeline,
 )
-from kv_connector.runtime.commands import ChunkPages, Command, Compared, PrefillerAddress, Refuted, name_of
+from kv_connector.runtime.commands import ChunkPages, Command, Compared, PrefillerAddress, Refuted, ReportEnd, name_of
 from kv_connector.sglang.exchange import (
     DRAIN_INTERVAL_SECONDS,
     PROOF_SECONDS,
-    QUARANTINED_PAGES,
     Exchange,
     MessengerLostError,
 )
@@ -324,56 +324,95 @@ def test_should_end_a_prefill_although_an_event_is_lost(messenger: ScriptedMesse
     assert not exchange.held()
 
 
+def with_answers(messenger: ScriptedMessenger, lost: int = 0) -> None:
+    """The messenger has no fetch any more, and reports so when it is asked; the first answers are lost."""
+    submit, answers = messenger.submit, itertools.count()
+
+    def and_answer(commands: Sequence[Command]) -> None:
+        submit(commands)
+        asked = [command.request for command in commands if isinstance(command, ReportEnd)]
+        messenger.events += [Failed(request, "it is over") for request in asked if next(answers) >= lost]
+
+    messenger.submit = and_answer  # type: ignore[method-assign]
+
+
+def of_kind(messenger: ScriptedMessenger, name: str) -> list[Any]:
+    return [command for command in messenger.submitted if name_of(command) == name]
+
+
+@pytest.mark.parametrize("answers_lost", [0, 1, 3])
 @pytest.mark.parametrize("is_quarantined", [False, True])
-def test_should_give_a_messenger_up_that_reports_no_end_of_a_fetch(
-    messenger: ScriptedMessenger, is_quarantined: bool
+def test_should_ask_for_the_end_of_a_fetch_that_was_lost(
+    messenger: ScriptedMessenger, is_quarantined: bool, answers_lost: int
 ) -> None:
-    """Arrived or Failed is lost: one that was quarantined ends too once the messenger holds no such page any more."""
+    """Arrived or Failed is lost: the fetch ends with the messenger's answer, and no other one is harmed."""
     clock = Clock()
-    exchange = Exchange(messenger, logging.getLogger("exchange"), clock, exit_when_lost=False)
+    exchange = Exchange(messenger, logging.getLogger("exchange"), clock)
     incoming = fetch(exchange)
     if is_quarantined:
         messenger.events = [Quarantined(incoming.request, "its prefiller is silent")]
-    after(clock, 1.5 + UNHEARD_SECONDS - 1, exchange)
-    assert not incoming.ended
-    after(clock, UNHEARD_SECONDS, exchange)
-    assert messenger.closed
-    assert incoming.ended
-    assert incoming.failure.endswith("its limit")
+    after(clock, 1, exchange)
+    with_answers(messenger, answers_lost)
+    other = fetch(exchange, 6)
+    messenger.events = [Arrived(other.request, 2)]
+    after(clock, UNHEARD_SECONDS - 1, exchange)
+    assert other.arrived
+    assert not of_kind(messenger, "reportEnd")
+    for _ in range(answers_lost + 1):
+        assert not incoming.ended
+        assert not exchange.is_quiet(5)
+        after(clock, 1.3 * UNHEARD_SECONDS, exchange)
+        after(clock, 1, exchange)
+    assert incoming.failure == "it is over"
+    assert exchange.is_quiet(5)
+    assert len(of_kind(messenger, "reportEnd")) == 1 + answers_lost
+    assert len(of_kind(messenger, "abandon")) == (0 if is_quarantined else 1)
+    assert not messenger.closed
+
+
+def test_should_fail_a_request_whose_fetch_has_no_end_and_keep_its_pages(messenger: ScriptedMessenger) -> None:
+    """The messenger has it still: nothing proves that nothing writes to its pages."""
+    clock = Clock()
+    exchange = Exchange(messenger, logging.getLogger("exchange"), clock)
+    incoming = fetch(exchange)
+    for _ in range(5):
+        after(clock, 1.3 * UNHEARD_SECONDS, exchange)
+    assert exchange.why_without_proof(incoming).endswith("within its limit")
+    assert not exchange.is_quiet(5)
+    assert len(of_kind(messenger, "abandon")) == 1
+    assert not messenger.closed
 
 
 def test_should_keep_quarantined_pages_as_long_as_no_proof_comes(messenger: ScriptedMessenger) -> None:
     clock = Clock()
-    exchange = Exchange(messenger, logging.getLogger("exchange"), clock, exit_when_lost=False)
+    exchange = Exchange(messenger, logging.getLogger("exchange"), clock)
     incoming = fetch(exchange, 5)
     messenger.events = [Quarantined(incoming.request, "its prefiller is silent")]
-    messenger.leaks = [{QUARANTINED_PAGES: 2} for _ in range(20)]
-    for _ in range(20):
+    for asked in range(20):
         after(clock, 1.3 * UNHEARD_SECONDS, exchange)
         assert not incoming.ended
         assert not exchange.is_quiet(5)
+        assert len(of_kind(messenger, "reportEnd")) == asked
     messenger.events = [Failed(incoming.request, "its prefiller is silent")]
     after(clock, 1, exchange)
     assert exchange.is_quiet(5)
     assert not messenger.closed
 
 
-def test_should_not_take_an_end_that_is_on_its_way_for_a_lost_one(messenger: ScriptedMessenger) -> None:
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_should_end_a_fetch_once_when_its_end_crosses_the_question(
+    messenger: ScriptedMessenger, has_arrived: bool
+) -> None:
     clock = Clock()
-    exchange = Exchange(messenger, logging.getLogger("exchange"), clock, exit_when_lost=False)
+    exchange = Exchange(messenger, logging.getLogger("exchange"), clock)
     incoming = fetch(exchange)
-    messenger.events = [Quarantined(incoming.request, "its prefiller is silent")]
+    after(clock, 1.5 + 1.3 * UNHEARD_SECONDS, exchange)
+    assert len(of_kind(messenger, "reportEnd")) == 1
+    end = Arrived(incoming.request, 2) if has_arrived else Failed(incoming.request, "its prefiller is silent")
+    messenger.events = [end, Failed(incoming.request, "it is over")]
     after(clock, 1, exchange)
-    checked = messenger.leak_check
-
-    def ends_just_now() -> LeakCheck:
-        messenger.events = [Failed(incoming.request, "its prefiller is silent")]
-        return checked()
-
-    messenger.leak_check = ends_just_now  # type: ignore[method-assign]
-    after(clock, 1.3 * UNHEARD_SECONDS, exchange)
-    assert incoming.failure == "its prefiller is silent"
-    assert not messenger.closed
+    assert (incoming.arrived, incoming.failure) == (has_arrived, "" if has_arrived else "its prefiller is silent")
+    assert not exchange.held()
 
 
 def test_should_fail_a_fetch_whose_proof_is_late_and_not_one_whose_prefiller_may_be_asked_again(

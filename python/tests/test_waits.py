@@ -39,7 +39,7 @@ STEP = "lives for one step of the engine"
 ONE_FETCH = "vllm/test_lost_events.py::test_should_end_a_fetch_although_an_event_is_lost"
 ONE_PREFILL = "vllm/test_lost_events.py::test_should_end_a_prefill_although_an_event_is_lost"
 PROOF = "vllm/test_lost_events.py::test_should_ask_again_for_the_proof_that_was_lost"
-FETCH_TWO = "test_exchange.py::test_should_give_a_messenger_up_that_reports_no_end_of_a_fetch"
+FETCH_TWO = "test_exchange.py::test_should_ask_for_the_end_of_a_fetch_that_was_lost"
 FOLLOWER = "test_handover.py::test_should_not_hold_followers_of_a_lead_that_is_gone"
 
 WAITS = {

@@ -28,6 +28,7 @@ from kv_connector.runtime.commands import (
     PrefillEnded,
     PrefillerAddress,
     Refuted,
+    ReportEnd,
     Step,
     StepEnded,
     StepFailed,
@@ -56,8 +57,6 @@ SETTLE_INTERVAL_SECONDS = 0.001
 FENCE_LIMIT_SECONDS = 1.0
 """Reached only if a peer hangs while it receives a metadata row; all KV of the request has been sent by then."""
 
-QUARANTINED_PAGES = "quarantinedPages"
-"""What a leak check calls pages that wait for the proof that nothing writes to them."""
 PROOF_SECONDS = 2.0
 """How long a failed fetch waits for that proof, after which its prefiller may be asked again; then it fails."""
 UNHEARD_SECONDS = 60.0
@@ -101,7 +100,7 @@ class Incoming:
     request: str
     room: int
     deadline_seconds: float = math.inf
-    """The messenger has ended it before, or its events do not come."""
+    """The messenger has reported its end before; else it is asked for it, then and again and again."""
     arrived: bool = False
     failure: str = ""
     quarantine: str = ""
@@ -364,7 +363,10 @@ class Exchange:
         return f"the messenger was given up: {reason}" if reason else ""
 
     def _look_after_waits(self, now: float) -> None:
-        """Submits unanswered ends of prefills again; gives the messenger up if it has lost the end of a fetch."""
+        """Submits unanswered ends of prefills again, and asks for the ends of fetches that were not reported in time.
+
+        Whether such a fetch still writes is not known: its request fails, and its pages wait for the answer.
+        """
         if now < self._waits_due:
             return
         self._waits_due = now + self._unheard_seconds / 4
@@ -372,24 +374,17 @@ class Exchange:
             if out.end is not None and now >= out.end_due_seconds:
                 out.end_due_seconds = now + self._unheard_seconds
                 self._client.submit(out.end)
-        overdue = [incoming for incoming in self._incoming.values() if now >= incoming.deadline_seconds]
-        if overdue and all(incoming.quarantine for incoming in overdue) and self._has_quarantine():
-            for incoming in overdue:
-                incoming.deadline_seconds = now + self._unheard_seconds
-            return
-        self._client.poll(self._on)  # what was quarantined may have ended since the last one
-        for incoming in overdue:
-            if not incoming.ended:
-                self._client.give_up(f"it has reported no end of the fetch for room {incoming.room} within its limit")
-                return
+        for incoming in self._incoming.values():
+            if now >= incoming.deadline_seconds:
+                self._ask_for_end(incoming, now)
 
-    def _has_quarantine(self) -> bool:
-        """Whether the messenger waits for the proof that nothing writes to some pages, which has no limit."""
-        try:
-            return bool(self._messenger.leak_check().held.get(QUARANTINED_PAGES))
-        except Exception as fault:  # a messenger that cannot say it may still wait
-            self._logger.error("the messenger could not be asked for what it holds: %s", fault)
-            return True
+    def _ask_for_end(self, incoming: Incoming, now: float) -> None:
+        if not incoming.quarantine:
+            incoming.quarantine = "the messenger has reported no end of it within its limit"
+            incoming.quarantined_at_seconds = now
+            self._client.submit(Abandon(incoming.request))
+        incoming.deadline_seconds = now + self._unheard_seconds
+        self._client.submit(ReportEnd(incoming.request))  # time alone frees no pages: the answer is the proof
 
     def _on(self, event: Event) -> None:
         match event:

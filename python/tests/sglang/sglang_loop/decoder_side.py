@@ -96,6 +96,11 @@ class Fetches:
         if (fetching := self.open.get(request)) is not None:
             self._fail(fetching, "the engine gave the request up")
 
+    def report_end(self, request: str) -> None:
+        assert request in self._named, "an unknown request is asked for"
+        if request not in self.open:
+            self._messenger.report(Failed(request, "it is not under way any more"))
+
     def decline(self, command: Decline) -> None:
         for each in command.prefillers:
             session = self._network.session(self._messenger, (each.host, each.port))

@@ -17,6 +17,7 @@ from kv_connector.runtime.commands import (
     Fetch,
     PrefillEnded,
     Refuted,
+    ReportEnd,
     Step,
     StepEnded,
     StepFailed,
@@ -185,6 +186,8 @@ class SimulatedMessenger:
                 self.fetches.fetch(command)
             case Abandon():
                 self.fetches.abandon(command.request)
+            case ReportEnd():
+                self.fetches.report_end(command.request)
             case Decline():
                 self.fetches.decline(command)
             case Refuted():
