@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engine_loop.engines import STATE, Chunk, EnginePlan
@@ -11,7 +11,9 @@ from engine_loop.traffic import (
     BOTH,
     DECODER_FIRST,
     HANDED_ON,
+    OF_SESSIONS,
     PLAIN,
+    UNREACHED_SECONDS,
     Ask,
     Traffic,
     WorldPlan,
@@ -20,8 +22,6 @@ from engine_loop.traffic import (
 
 SHORT_GRANT_WAIT_SECONDS = 2.0
 """Longer than a first contact takes on a machine that is busy with other things."""
-UNREACHED_WAIT_SECONDS = 600.0
-"""Longer than a world takes, however little time its process gets."""
 QUEUE_LIMITS = 3
 """A queue lasts so many times the grant wait."""
 
@@ -113,15 +113,24 @@ def _logprobs(t: Traffic) -> None:
 
 def _aborts(t: Traffic) -> None:
     """Clients go away in every state, from both legs or one (A6)."""
+    _abort(t, ("both", "both", "prefill", "decode"))
+    # A grant that comes after the other leg alone was aborted waits: the id may be used again.
+    t.may_outlive(4.0)
+
+
+def _aborts_known(t: Traffic) -> None:
+    """The same, and each decoder knows of it: no limit ends what is held."""
+    _abort(t, ("both", "both", "decode"))
+
+
+def _abort(t: Traffic, gone_from: Sequence[str]) -> None:
     t.set("prefiller", requests_max=2)
-    # A grant that comes after the other leg was aborted waits: the id may be used again.
-    t.option(**waits(4.0))
 
     def group() -> list[Ask]:
         ask = t.ask(route=t.random.choice([BOTH, BOTH, HANDED_ON]))
         if t.random.random() < 0.6:
             ask.gone_after = t.random.choice([0, 1, 2, t.random.randrange(60)])
-            ask.gone_from = t.random.choice(["both", "both", "prefill", "decode"])
+            ask.gone_from = t.random.choice(gone_from)
             ask.may_fail = True
         return [ask]
 
@@ -149,20 +158,18 @@ def _crossed(t: Traffic) -> None:
 
 def _rejected(t: Traffic) -> None:
     """The decoder's API server rejects requests, and the router may send them again; others have the same prompts."""
+    _reject(t, again_share=0.4)
     # After a rejection the prefiller's pages are held for a quarter of it; beside a second attempt, for all of it.
-    _reject(t, again_share=0.4, wait_seconds=8.0)
+    t.may_outlive(8.0, shortest_seconds=8.0 / 4)
 
 
 def _rejected_once(t: Traffic) -> None:
     """The same, and nothing is sent again: what is held longer than the 5 s after a rejection is held for ever."""
-    _reject(t, again_share=0.0, wait_seconds=UNREACHED_WAIT_SECONDS)
-    # A session that ends takes a rejection with it.
-    t.option(silence_limit_seconds=UNREACHED_WAIT_SECONDS, connect_limit_seconds=UNREACHED_WAIT_SECONDS)
+    _reject(t, again_share=0.0)
 
 
-def _reject(t: Traffic, again_share: float, wait_seconds: float) -> None:
+def _reject(t: Traffic, again_share: float) -> None:
     t.roomy()
-    t.option(**waits(wait_seconds))
 
     def group() -> list[Ask]:
         draw = t.random
@@ -335,7 +342,7 @@ def _sleep(t: Traffic) -> None:
     # Else a decoder that waits with its sleep for a fetch may wait for a prefiller that waits for its queued requests.
     t.roomy()
     # What was computed for a decoder that slept through its fetch is held for as long.
-    t.option(**waits(8.0))
+    t.may_outlive(8.0)
     t.plan.sleep_share = t.random.choice([0.003, 0.02])
 
 
@@ -371,6 +378,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "reused-id": _reused_id,
     "logprobs": _logprobs,
     "aborts": _aborts,
+    "aborts-known": _aborts_known,
     "crossed": _crossed,
     "children": _children,
     "long-ids": _long_ids,
@@ -392,4 +400,6 @@ def world_of(kind: str, seed: int, requests: int) -> WorldPlan:
     """The whole plan of a world."""
     traffic = Traffic(kind, seed, requests)
     KINDS[kind](traffic)
+    if not traffic.plan.sleep_share:  # no session ends, after which these limits would be waited for
+        traffic.option(**dict.fromkeys(OF_SESSIONS, UNREACHED_SECONDS))
     return traffic.plan

@@ -13,6 +13,7 @@ import random
 import re
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,11 +25,9 @@ from engine_loop.sleep_mode import Sleeper
 from engine_loop.traffic import DECODER_FIRST, HANDED_ON, PLAIN, Ask, WorldPlan
 
 GRANTS_AWAITED_ROUNDS = 60
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 600.0
 """A world in which nothing at all happens for so long stands still; milliseconds are usual."""
 IDLE_SECONDS = 0.0002
-LOOK_MAX_SECONDS = 0.1
-"""The most that the time between two looks counts: a process that had no core for longer has not waited so long."""
 
 
 @dataclass
@@ -54,6 +53,7 @@ class AskState:
 
     ask: Ask
     begun_round: int
+    begun_seconds: float
     prefill_legs: list[Leg] = field(default_factory=list)
     decode_legs: list[Leg] = field(default_factory=list)
     prefill_sent: bool = False
@@ -73,6 +73,8 @@ class Violations(logging.Handler):
         super().__init__(logging.ERROR)
         self.found: list[str] = []
         self._may_fail: dict[str, bool] = {}
+        self.before_judging: Callable[[], None] = lambda: None
+        """Allows what may fail by now."""
         self._name = re.compile(rf"\b{plan.kind}-{plan.seed}-\d+")
         for ask in itertools.chain.from_iterable(plan.groups):
             for name in self._name.findall(f"{ask.name} {ask.transfer_id or ''}"):
@@ -90,6 +92,7 @@ class Violations(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """An error is right only if it says why a request failed that may fail."""
         message = record.getMessage()
+        self.before_judging()
         if record.exc_info:
             trace = "".join(traceback.format_exception(*record.exc_info))
             self.report("error logged", f"{message}\n{trace}")
@@ -102,17 +105,12 @@ class Violations(logging.Handler):
 class World:
     """One seed."""
 
-    def __init__(
-        self,
-        plan: WorldPlan,
-        patience_seconds: float = PATIENCE_SECONDS,
-        look_max_seconds: float = LOOK_MAX_SECONDS,
-    ) -> None:
+    def __init__(self, plan: WorldPlan, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.plan = plan
         self._patience_seconds = patience_seconds
-        self._look_max_seconds = look_max_seconds
         self._random = random.Random(f"steps of {plan.kind} {plan.seed}")
         self.violations = Violations(plan)
+        self.violations.before_judging = self._allow_outlived
         self._log = logging.getLogger("vllm.kv_messenger")
         self._log.addHandler(self.violations)
         self._api = PrefillerApi()
@@ -131,8 +129,9 @@ class World:
         self._round = 0
         self._started_seconds = time.monotonic()
         self._progress: tuple[int, ...] = ()
-        self._looked_seconds = time.monotonic()
-        self._still_seconds = 0.0
+        self._progress_seconds = time.monotonic()
+        self.outlived: set[str] = set()
+        """Asks that were open for longer than the shortest limit when something failed."""
         self.ended = {"length": 0, "error": 0, "gone": 0, "rejected": 0}
 
     # ---- the run
@@ -168,7 +167,8 @@ class World:
         self._round += 1
         while self._groups_left and len(self._open) < self.plan.open_groups:
             self._groups_left -= 1
-            self._open.append([AskState(ask, self._round) for ask in next(self._groups)])
+            now_seconds = time.monotonic()
+            self._open.append([AskState(ask, self._round, now_seconds) for ask in next(self._groups)])
         for posted in self._api.take():
             self._on_posted(posted)
         for state in itertools.chain.from_iterable(list(self._open)):
@@ -189,6 +189,14 @@ class World:
             aborted, engine.core.aborted = engine.core.aborted, []
             for request in aborted:
                 self._on_aborted(self._legs[request])
+
+    def _allow_outlived(self) -> None:
+        """Limits run on while this process has no core: what a limit may have ended may fail."""
+        oldest_seconds = time.monotonic() - self.plan.shortest_limit_seconds
+        for state in itertools.chain.from_iterable(self._open):
+            if state.begun_seconds < oldest_seconds and not state.ask.may_fail:
+                self.outlived.add(state.ask.name)
+                self.violations.allow(state.ask)
 
     def _on_aborted(self, leg: Leg) -> None:
         """The engine has aborted a request to sleep."""
@@ -247,11 +255,9 @@ class World:
             sum(self.ended.values()),
             len(self._open),
         )
-        before, self._looked_seconds = self._looked_seconds, time.monotonic()
-        self._still_seconds += min(self._looked_seconds - before, self._look_max_seconds)
         if progress != self._progress:
-            self._progress, self._still_seconds = progress, 0.0
-        elif self._still_seconds > self._patience_seconds:
+            self._progress, self._progress_seconds = progress, time.monotonic()
+        elif time.monotonic() - self._progress_seconds > self._patience_seconds:
             held = "; ".join(filter(None, (engine.held() for engine in engines)))
             self.violations.report(
                 "stands still", f"nothing happened for {self._patience_seconds:g} s and {what}; {held}"
@@ -259,7 +265,7 @@ class World:
 
     def _drain(self) -> None:
         """All have ended: nothing may stay held, on either side."""
-        self._still_seconds = 0.0
+        self._progress_seconds = time.monotonic()
         while not self.violations.found:
             held = "; ".join(filter(None, (engine.held() for engine in self._engines.values())))
             if not held and not any(engine.has_work for engine in self._engines.values()):
@@ -321,6 +327,7 @@ class World:
             self._send_decode(state, answers[-1])
         else:
             state.decode_sent = True  # the router answers with an error
+            self._allow_outlived()
             if not state.ask.may_fail:
                 self.violations.report("failed", f"the prefiller gave no answer for ask {state.ask.name}")
 
@@ -423,7 +430,9 @@ class World:
             leg.posted.answer(served=reason == "length")
         if reason == "length":
             self._check_tokens(leg)
-        elif leg.state is None or not leg.state.ask.may_fail:
+            return
+        self._allow_outlived()
+        if leg.state is None or not leg.state.ask.may_fail:
             self.violations.report("failed", f"request {leg.request} of {engine.plan.name} ended with {reason!r}")
 
     def _check_tokens(self, leg: Leg) -> None:

@@ -81,7 +81,7 @@ MUTANTS = (
     WorldMutant(
         "the decoder is not told of an aborted prefill",
         *(OutgoingPrefills, "end", _no_word_of_aborts),
-        *("aborts", 7, "stands still"),
+        *("aborts-known", 1, "stands still"),
     ),
     WorldMutant(
         "a decoder says nothing of what it has queued",
@@ -117,7 +117,7 @@ MUTANTS = (
     WorldMutant(
         "a request that ends in the queue is not declined",
         *(SchedulerHalf, "_decline", lambda *_: None),
-        *("aborts", 7, "stands still"),
+        *("aborts-known", 1, "stands still"),
     ),
     WorldMutant(
         "the pages of a window are used again when the prefiller decodes on, before they are sent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,8 +11,9 @@ from typing import Any
 from engine_loop.engines import EnginePlan
 from engine_loop.kv_pages import BLOCK_TOKENS, TOKENS_ONLY, VOCABULARY, Beside
 
-GRANT_WAIT_SECONDS = 60.0
-"""Longer than anything takes here: what is held for so long, and need not be, is found."""
+UNREACHED_SECONDS = 86_400.0
+"""A limit that no world reaches, however little time its process gets: what is held till then is found."""
+OF_SESSIONS = ("fetch_limit_seconds", "connect_limit_seconds", "silence_limit_seconds")
 BOTH, HANDED_ON, DECODER_FIRST, PLAIN = "both legs", "answer handed on", "decoder only", "plain"
 
 
@@ -74,6 +76,8 @@ class WorldPlan:
     """The probability with which an engine falls asleep in a round."""
     queue_seconds: float = 0.0
     """Occupied engines stay so for that long."""
+    shortest_limit_seconds: float = math.inf
+    """Asks that are open for so long may fail: a limit may have ended them, if this process had no core meanwhile."""
 
 
 class Traffic:
@@ -92,7 +96,7 @@ class Traffic:
     def _engines(self) -> tuple[EnginePlan, EnginePlan]:
         draw = self.random
         longest = draw.choice([320, 512, 512, 1024, 2048])
-        options = {"transports": draw.choice([["tcp"], ["shm", "tcp"]]), **waits(GRANT_WAIT_SECONDS)}
+        options = {"transports": draw.choice([["tcp"], ["shm", "tcp"]]), **waits(UNREACHED_SECONDS)}
         return (
             self._engine("P", "kv_producer", longest, options),
             replace(self._engine("D", "kv_consumer", longest, options), recompute=draw.random() < 0.2),
@@ -133,6 +137,11 @@ class Traffic:
         """Changes options on both sides."""
         for side in ("prefiller", "decoder"):
             self.set(side, options=getattr(self.plan, side).options | changes)
+
+    def may_outlive(self, wait_seconds: float, shortest_seconds: float | None = None) -> None:
+        """Legs wait so long for each other, and what waits beside them for ``shortest_seconds``."""
+        self.option(**waits(wait_seconds))
+        self.plan.shortest_limit_seconds = shortest_seconds or wait_seconds
 
     # ---- prompts and ids
 
