@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from kv_connector.cli.cpu_limit import cpu_limit
 from kv_connector.cli.findings import Finding, fail, ok, warn
 from kv_connector.configuration import releases
 from kv_connector.configuration.host_addresses import addresses_of, is_any_address, is_loopback, says_loopback
@@ -25,6 +26,7 @@ from kv_connector.runtime.affinity import allowed_cores
 TESTED_MACHINE = "x86_64"
 DESCRIPTORS_MIN = 4096
 """A messenger needs a few dozen, and a few more per peer; the engine's HTTP server needs one per client."""
+CORES_MIN = 2
 SLOW_CLOCKS = ("acpi_pm", "hpet", "jiffies", "refined-jiffies")
 """Clock sources that need a system call and a read of a device's register."""
 NOT_ASKED = "a seccomp profile denies the question: look at it outside the container"
@@ -207,12 +209,15 @@ def clock(file: Path = CLOCK_FILE) -> Finding:
 
 
 def cores() -> Finding:
-    """The cores that this process may use."""
+    """The cores that this process may use, and how much of their time."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except OSError as denied:
         return warn("cores", f"which of {os.cpu_count()} may be used is not known ({denied})", NOT_ASKED)
     seen = f"{allowed} of {os.cpu_count()} may be used"
-    if allowed < 2:
+    limited = cpu_limit()
+    if limited is not None:
+        seen += f", and the time of {limited:g} (the CPU limit of this container or control group)"
+    if min(allowed, limited or allowed) < CORES_MIN:
         return warn("cores", seen, "give the engine two or more: the messenger runs beside the forward pass")
     return ok("cores", seen)
