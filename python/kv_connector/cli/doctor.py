@@ -17,7 +17,7 @@ from kv_connector.cli.gpus import gpus
 from kv_connector.configuration.options import Options
 from kv_connector.exceptions import OptionError, PreflightError
 from kv_connector.runtime import preflight
-from kv_connector.runtime.jvm import JvmSetup, set_up
+from kv_connector.runtime.jvm import MORE_THREADS, NO_THREADS, JvmSetup, set_up
 
 PROBE = "kv_connector.cli.probe"
 PROBE_LIMIT_SECONDS = 120.0
@@ -161,7 +161,7 @@ def probe(options: Options) -> dict[str, Any]:
     if ran.returncode == 0 and last.startswith("{"):
         return dict(json.loads(last))
     reason = last_words(ran.stderr) or last_words(ran.stdout) or "it printed nothing"
-    remedy = MORE_MEMORY if ran.returncode > 0 and NO_MEMORY.search(reason) else REMEDIES.get(ran.returncode, "")
+    remedy = limit_remedy(reason) if ran.returncode > 0 else REMEDIES.get(ran.returncode, "")
     return {"error": f"the process with the JVM {ending(ran.returncode)} ({reason}){remedy}"}
 
 
@@ -177,6 +177,13 @@ REMEDIES = {
     -signal.SIGXCPU: ": raise the limit of processor time, ulimit -t",
 }
 """What to do where a signal leaves no reason."""
+
+
+def limit_remedy(reason: str) -> str:
+    """What to raise where a limit of memory or threads is the reason; "" where it is not."""
+    if NO_THREADS in reason:
+        return f": {MORE_THREADS}"
+    return MORE_MEMORY if NO_MEMORY.search(reason) else ""
 
 
 def ending(status: int) -> str:

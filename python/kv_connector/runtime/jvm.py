@@ -25,6 +25,9 @@ from kv_connector.runtime.preflight import JavaRuntime
 
 logger = logging.getLogger("kv_connector")
 
+NO_THREADS = "unable to create native thread"
+"""What Java says where threads are limited."""
+MORE_THREADS = "raise what limits threads here, ulimit -u or the container's limit (pids.max)"
 ENTRY_CLASS = "io/kvmessenger/connector/Boot"
 TRAINING_CLASS = "io.kvmessenger.connector.AotTraining"
 
@@ -265,8 +268,10 @@ def _call_boot(environment: ctypes.c_void_p, entry_class: str) -> int:
     address = jni.call(_JNI_CALL_STATIC_LONG_METHOD_A, found, method, None, result=ctypes.c_int64) if method else None
     thrown = jni.thrown()
     if thrown is not None or not address:
-        raise BootError(
-            f"{entry_class}.boot failed ({thrown or 'no table'}): install the kv-connector wheel again, and report"
-            " this line"
-        )
+        raise BootError(f"{entry_class}.boot failed ({thrown or 'no table'}): {boot_remedy(thrown or '')}")
     return address
+
+
+def boot_remedy(thrown: str) -> str:
+    """What to do about what Java has thrown at a start."""
+    return MORE_THREADS if NO_THREADS in thrown else "install the kv-connector wheel again, and report this line"

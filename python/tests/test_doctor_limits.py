@@ -1,4 +1,4 @@
-"""What the doctor reads of a container's CPU limit."""
+"""What the doctor says of a container's limits of processor time and of threads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kv_connector.cli import machine
+from kv_connector.cli import doctor, machine
 from kv_connector.cli.cpu_limit import cpu_limit
+from kv_connector.runtime.jvm import boot_remedy
 
 VERSION_2, VERSION_1 = "0::/pod/engine\n", "4:memory:/pod\n2:cpu,cpuacct:/pod/engine\n0::/\n"
 
@@ -53,3 +54,16 @@ def test_should_warn_of_less_than_two_cores_time(
     found = machine.cores()
     assert found.level == level
     assert ("the time of" in found.value) == (limit is not None)
+
+
+@pytest.mark.parametrize(
+    ("thrown", "remedy"),
+    [
+        ("java.lang.OutOfMemoryError: unable to create native thread: possibly out of memory or limits", "pids.max)"),
+        ("java.lang.NoClassDefFoundError: no/such/Boot", "report this line"),
+        ("", "report this line"),
+    ],
+)
+def test_should_say_at_a_start_what_limits_threads(thrown: str, remedy: str) -> None:
+    assert boot_remedy(thrown).endswith(remedy)
+    assert doctor.limit_remedy(thrown).endswith("pids.max)") == (remedy == "pids.max)")
