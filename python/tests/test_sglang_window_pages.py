@@ -43,5 +43,5 @@ def test_should_name_a_page_for_every_position_however_the_prompt_is_cut() -> No
 def test_should_let_pages_leave_up_to_the_window_and_name_the_others_with_the_last_chunk() -> None:
     window = WindowPages(prompt_tokens=30, first_token=4, window_tokens=9, page_tokens=PAGE_TOKENS)
     assert [window.readable_end(end) for end in (1, 4, 5, 6, 8)] == [1, 4, 5, 5, 5]
-    assert window.beside(Pages(1, [7, 8, 9]), ()) == Pages(1, [0, 0, 0])
+    assert window.beside(Pages(1, [7, 8, 9]), None) == Pages(1, [0, 0, 0])
     assert window.beside(Pages(4, [7, 8, 9, 10]), [105, 106, 107]) == Pages(4, [0, 105, 106, 107])

@@ -20,7 +20,7 @@ from kv_connector.memory.device_allocation import DeviceAllocation, allocation_t
 from kv_connector.memory.device_counter import DeviceCounting
 from kv_connector.memory.device_word import DeviceWord
 from kv_connector.memory.layer_counter import GraphLayers
-from kv_connector.sglang import engine_facts, geometry
+from kv_connector.sglang import engine_facts, geometry, pool_kinds
 from kv_connector.sglang.allocations import Allocation
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
@@ -79,7 +79,7 @@ class DeviceSide:
             return None
         counted = self.graph_layers.names
         behind = names[len(counted) :]
-        if tuple(names[: len(counted)]) != counted or any(not name.startswith("draft.") for name in behind):
+        if tuple(names[: len(counted)]) != counted or any(geometry.is_counted(name) for name in behind):
             logger.warning(
                 "chunks leave after their forward pass: graphs count the %d KV buffers that SGLang's pool had when they"
                 " were captured, expected the %d of which it tells now",
@@ -115,11 +115,12 @@ def _layer_names(pool: Any) -> list[str]:
     kv_args = SimpleNamespace(num_draft_entries=0, prefill_start_layer=pool.start_layer)
     kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens = get_kv_transfer_buf_infos(pool)
     setup_state_kv_args(kv_args, pool, None, len(kv_args.kv_data_ptrs))
+    kinds = [pool_kinds.KINDS.get(name) for name in engine_facts.kinds_beside(kv_args)]
+    if any(kind is None or not kind.leaves_early for kind in kinds):
+        return []
     latent = is_mla_backend(pool)
-    match engine_facts.kind_beside(kv_args):
-        case "":
-            return [buffer.name for buffer in geometry.kv_buffers(kv_args, latent)]
-        case engine_facts.INDEXED:
-            buffers = [*geometry.kv_buffers(kv_args, latent), *geometry.index_buffers(kv_args)]
-            return [buffer.name for buffer in geometry.by_layer(buffers)]
-    return []
+    buffers = geometry.kv_buffers(kv_args, latent)
+    layers = geometry.layers_in_order(kv_args, latent)
+    for kind, component in zip(kinds, pool_kinds.Component.all_of(kv_args), strict=True):
+        buffers += pool_kinds.INDEX.buffers(component, layers) if kind is pool_kinds.INDEX else []
+    return [buffer.name for buffer, _ in geometry.by_layer([(buffer, 0) for buffer in buffers])]

@@ -24,20 +24,19 @@ from kv_connector.runtime.facade import Messenger, MessengerPort
 from kv_connector.runtime.sleep import WHY_CLOSED, SleepingMessenger, StandIn, reopened
 from kv_connector.sglang import engine_facts, geometry, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
-from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
+from kv_connector.sglang.beside_pages import PromptParts
 from kv_connector.sglang.client_fields import topology_fault
 from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange, Unsettled
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
+from kv_connector.sglang.model_pools import ModelPools
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.prefillers import Prefillers, RankPlace, register_room
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
-from kv_connector.sglang.state_tensors import STATE_TENSORS
 from kv_connector.sglang.twins import Twins
 from kv_connector.sglang.weight_changes import WEIGHTS
-from kv_connector.sglang.window_pages import WindowPages
 
 FIRST_CONTACT_WAIT_SECONDS = 0.05
 """How long the scheduler's thread waits, once per prefiller, because SGLang repeats the call only after a second."""
@@ -76,15 +75,11 @@ class TransferEndpoint(CommonEndpoint):
         """A decoder's, of the KV that it receives."""
         self.next_prompt_digest = NO_DIGEST
         self.next_prompt_tokens = 0
-        self._kind_beside = ""
-        """SGLang's name of the pool besides that of full attention; "" = there is none."""
-        self._window_tokens = 0
+        self._pools: ModelPools
         self._server_args = server_args
         self._exit_when_lost = True
         self._last_token_check: Check = "off"
         self._latent = bool(is_mla_backend or getattr(args, "is_hybrid_mla_backend", False))
-        self._kv_head_counts: tuple[int, ...] = ()
-        """The KV heads of each pool over all ranks; 1 for latent KV."""
         self._mode = mode.value
         self._first_contacts: dict[str, concurrent.futures.Future[bool]] = {}
         self._waited_for: set[str] = set()
@@ -131,14 +126,14 @@ class TransferEndpoint(CommonEndpoint):
         pairs = PairStates(self._last_token_check, weights=weight_changes.name, logger=logger)
         self.exchange.on_connected = pairs.connected
         self.pair_check = PairCheck(
-            pairs, self.exchange, self._server_args, window_tokens=self._window_tokens, logger=logger
+            pairs, self.exchange, self._server_args, window_tokens=self._pools.model.window_tokens, logger=logger
         )
 
     def _watch_layers(self, messenger: MessengerPort, layer_names: Sequence[str]) -> None:
-        if self._kind_beside in (engine_facts.WINDOWED, engine_facts.STATE):
+        if self._pools.leave_late:
             logger.info(
                 "chunks leave after their forward pass: SGLang reports only then which pages the model's %s needs",
-                self._kind_beside,
+                " and ".join(self._pools.leave_late),
             )
             return
         missing = HOOKS.missing(layer_names)
@@ -170,8 +165,9 @@ class TransferEndpoint(CommonEndpoint):
         facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
         metadata = geometry.metadata_buffers(self.kv_args)
         place = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
+        self._pools = ModelPools.of(self.kv_args, facts, place, latent=self._latent, window_tokens=HOOKS.window_tokens)
         described = geometry.describe(
-            self._pools(facts),
+            self._pools.pools,
             model=facts.model,
             place=place,
             allocations=ALLOCATIONS if self._device is None else DEVICE.allocations(self._device),
@@ -213,48 +209,13 @@ class TransferEndpoint(CommonEndpoint):
         )
         return messenger, names
 
-    def _pools(self, facts: engine_facts.EngineFacts) -> list[geometry.Pool]:
-        kv_head_count = 1 if self._latent else facts.kv_head_count
-        self._kv_head_counts = (kv_head_count,)
-        full = geometry.full_pool(
-            geometry.kv_buffers(self.kv_args, self._latent),
-            dtype=facts.dtype,
-            element_bytes=facts.element_bytes,
-            page_tokens=self.kv_args.page_size,
-            latent=self._latent,
-            kv_head_count=kv_head_count,
-        )
-        self._kind_beside = engine_facts.kind_beside(self.kv_args)
-        match self._kind_beside:
-            case engine_facts.WINDOWED:
-                self._window_tokens = HOOKS.window_tokens
-                self._kv_head_counts += (facts.windowed_kv_head_count,)
-                windowed = geometry.windowed_buffers(self.kv_args)
-                heads = facts.windowed_kv_head_count
-                return [full, geometry.window_pool(full, windowed, self._window_tokens, heads)]
-            case engine_facts.STATE:
-                buffers = geometry.state_buffers(self.kv_args)
-                formats = STATE_TENSORS.formats([buffer.address for buffer in buffers])
-                return [full, geometry.state_pool(buffers, formats, self.attn_tp_size)]
-            case engine_facts.INDEXED:
-                return [geometry.indexed_pool(full, geometry.index_buffers(self.kv_args))]
-        return [full]
-
-    def beside_pages(self, page_count: int, prompt_tokens: int, first_token: int) -> BesidePages | None:
-        """What a second pool holds of a prompt of ``page_count`` pages; None if there is none.
+    def prompt_parts(self, page_count: int, prompt_tokens: int, first_token: int) -> PromptParts:
+        """What the model's pools hold of a prompt of ``page_count`` pages.
 
         The decoder already has the tokens before ``first_token``. ``prompt_tokens`` is the prompt's length, which only
         a model with sliding windows needs.
         """
-        page_tokens = int(self.kv_args.page_size)
-        match self._kind_beside:
-            case engine_facts.WINDOWED:
-                return WindowPages(prompt_tokens, first_token, self._window_tokens, page_tokens)
-            case engine_facts.STATE:
-                return StateSlot(page_count * page_tokens)
-            case engine_facts.INDEXED:
-                return IndexPages(page_count * page_tokens)
-        return None
+        return self._pools.prompt(page_count, prompt_tokens, first_token)
 
     # ---- prefiller
 
@@ -375,16 +336,10 @@ class TransferEndpoint(CommonEndpoint):
                 f"the prefiller at {bootstrap_addr} has attention CP {info.attn_cp_size}, expected 1:"
                 " start it without --attn-cp-size"
             )
-        if info.attn_tp_size != self.attn_tp_size and geometry.draft_has_heads(self.kv_args, self._latent):
-            return (
-                f"the prefiller at {bootstrap_addr} has attention TP {info.attn_tp_size}, expected {self.attn_tp_size}"
-                " as here: latent KV comes from any rank, and the draft's KV has heads; start both with the same"
-                " --tp-size, or serve without --speculative-algorithm"
-            )
         here = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
-        tp_ranks = geometry.ranks_with_heads_of(here, self._kv_head_counts, info.attn_tp_size)
+        tp_ranks = geometry.ranks_with_heads_of(here, self._pools.kv_head_counts, info.attn_tp_size)
         if not tp_ranks:
-            heads = " and ".join(str(count) for count in sorted(set(self._kv_head_counts)))
+            heads = " and ".join(str(count) for count in sorted(set(self._pools.kv_head_counts)))
             return (
                 f"the prefiller at {bootstrap_addr} has attention TP {info.attn_tp_size}, expected a divisor or a"
                 f" multiple of the model's {heads} KV heads: choose another --tp-size"

@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -19,19 +19,12 @@ from kv_connector.exceptions import OptionError
 from kv_connector.naming.model_fingerprint import fingerprint
 from kv_connector.naming.pair_rules import Check
 from kv_connector.naming.weights_digest import digest_of_weights
-from kv_connector.sglang import kv_settings
+from kv_connector.sglang import kv_settings, pool_kinds
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
 OPTIONS_VARIABLE = SGLANG_OPTIONS_VARIABLE
 """The environment variable with the options as JSON: SGLang has no argument for a backend's own options."""
-
-WINDOWED = "swa"
-"""SGLang's name of the pages of layers with a sliding window."""
-STATE = "mamba"
-"""SGLang's name of a state that layers keep for all tokens, of whatever kind."""
-INDEXED = "dsa"
-"""SGLang's name of the keys by which sparse attention selects tokens."""
 
 _LEFT_TO_SGLANG: Mapping[str, tuple[str | None, str]] = {
     "messenger_per": ("rank", "each of SGLang's ranks has a messenger of its own"),
@@ -54,6 +47,15 @@ _ROLES: Mapping[str, Role] = {"prefill": "prefiller", "decode": "decoder"}
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """The layers of a draft model, which have KV of their own."""
+
+    latent: bool
+    kv_head_count: int
+    """Over all ranks; 1 if it is latent."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """The engine's configuration as the backend uses it."""
 
@@ -69,6 +71,12 @@ class EngineFacts:
     kv_head_count: int
     windowed_kv_head_count: int
     """The KV heads, over all ranks, of layers with a sliding window, which have a pool of their own."""
+    full_layers: Sequence[int] = ()
+    """Of a model with windows, the numbers of this pipeline stage's layers without one; () = not known."""
+    windowed_layers: Sequence[int] = ()
+    """The numbers of its layers with one."""
+    draft: Draft | None = None
+    """None: the engine has no draft model."""
 
 
 def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
@@ -94,7 +102,36 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
         element_bytes=_element_bytes(dtype),
         kv_head_count=model.get_total_num_kv_heads(),
         windowed_kv_head_count=model.get_swa_num_kv_heads(1),
+        full_layers=_of_stage(model.full_attention_layer_ids, model.num_hidden_layers),
+        windowed_layers=_of_stage(model.swa_attention_layer_ids, model.num_hidden_layers),
+        draft=draft_of(server_args),
     )
+
+
+def _of_stage(layers: Sequence[int] | None, count: int) -> list[int]:
+    """Those of these layers that this pipeline stage has, of a model with ``count`` layers."""
+    from sglang.srt.distributed.utils import get_pp_indices
+    from sglang.srt.runtime_context import get_parallel
+
+    first, end = get_pp_indices(count, get_parallel().pp_rank, get_parallel().pp_size)
+    return [layer for layer in layers or () if first <= layer < end]
+
+
+def draft_of(server_args: Any) -> Draft | None:
+    """The draft model, which every rank knows, although of several pipeline stages only the last one has its layers."""
+    from sglang.srt.configs.model_config import AttentionArch, ModelConfig
+    from sglang.srt.runtime_context import get_spec
+
+    if not get_spec().speculative_draft_model_path:
+        return None
+    model = ModelConfig.from_server_args(
+        server_args,
+        model_path=get_spec().speculative_draft_model_path,
+        model_revision=get_spec().speculative_draft_model_revision,
+        is_draft_model=True,
+    )
+    latent = model.attention_arch == AttentionArch.MLA
+    return Draft(latent, 1 if latent else model.get_total_num_kv_heads())
 
 
 def _weights_digest(server_args: Any) -> str:
@@ -240,52 +277,48 @@ def _refuse_on_device() -> None:
 
 
 def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
-    """Raises OptionError for pools besides that of full attention, or their options, that are not supported."""
+    """Raises OptionError for pools besides that of full attention that are not served, or not with these options."""
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
-    served = (WINDOWED, STATE, INDEXED)
-    if len(kinds) > 1 or not set(kinds) <= set(served):
+    for kind in kinds:
+        if kind not in pool_kinds.KINDS:
+            why = pool_kinds.REFUSED.get(kind, "this kind is not known")
+            raise OptionError(
+                f"the model keeps {kind!r} beside its KV pages, expected kinds among {', '.join(pool_kinds.KINDS)}:"
+                f" {why}; serve another model, or choose another --disaggregation-transfer-backend"
+            )
+    if getattr(kv_args, "mla_compression_ratios", None):
         raise OptionError(
-            f"the model keeps state of the kinds {', '.join(kinds)} beside its KV pages, expected none, or one of"
-            f" {', '.join(served)} alone: serve a model whose layers have full attention, a sliding window, a state or"
-            " an indexer, or choose another --disaggregation-transfer-backend"
+            "the model has a pool of DeepSeek-V4, whose layers compress their KV, expected a pool of other models:"
+            " serve another model, or choose another --disaggregation-transfer-backend"
         )
-    if not kinds:
-        return
-    why = f"a model that keeps {kinds[0]} beside its KV pages is not served with it"
-    _require("--pp-size", get_parallel().pp_size, 1, why)
-    if kinds == [WINDOWED]:
-        return
-    _require("the number of a draft's KV buffers", kv_args.num_draft_entries, 0, why)
-    if kinds == [STATE] and mode == "decode":
-        option = "--disaggregation-decode-enable-radix-cache"
-        _require(option, bool(get_disagg().disaggregation_decode_enable_radix_cache), False, why)
+    for kind in kinds:
+        why = f"a model that keeps {kind} beside its KV pages is not served with it"
+        if kind in pool_kinds.WITHOUT_STAGES:
+            _require("--pp-size", get_parallel().pp_size, 1, why)
+        if kind in pool_kinds.OF_REQUESTS and mode == "decode":
+            option = "--disaggregation-decode-enable-radix-cache"
+            _require(option, bool(get_disagg().disaggregation_decode_enable_radix_cache), False, why)
 
 
 def refuse_unnamed_state(model: Any, kinds: list[str]) -> None:
     """Raises OptionError for a model with states that SGLang does not pass to its backends.
 
-    For a model with windows and states (Inkling), 0.5.23 passes the windows only: without its states the decoder's
-    answers would be wrong.
+    Without its states the decoder's answers would be wrong.
     """
     from sglang.srt.configs.hybrid_arch import mambaish_config
 
-    if mambaish_config(model) is not None and STATE not in kinds:
+    if mambaish_config(model) is not None and pool_kinds.STATE not in kinds:
         raise OptionError(
             f"the model's layers keep a state, and SGLang names {', '.join(kinds) or 'nothing'} to a backend beside the"
-            f" KV pages, expected {STATE!r} among it: what is not named is not sent; serve this model without"
-            " --disaggregation-mode"
+            f" KV pages, expected {pool_kinds.STATE!r} among it: what is not named is not sent; serve this model"
+            " without --disaggregation-mode"
         )
 
 
 def kinds_beside(kv_args: Any) -> list[str]:
     """SGLang's names of the model's pools besides that of full attention."""
     return [str(getattr(kind, "value", kind)) for kind in kv_args.state_types]
-
-
-def kind_beside(kv_args: Any) -> str:
-    """The one such pool that is supported; "" = there is none."""
-    return next(iter(kinds_beside(kv_args)), "")
 
 
 def _require(option: str, seen: object, expected: object, why: str) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from kv_connector.exceptions import OptionError
 from kv_connector.memory.geometry import ContextRow, DeviceMemory, Geometry, Group, Layer, Memory, Rank
@@ -13,6 +12,10 @@ from kv_connector.sglang.allocations import Allocation
 
 STATE_PAGE_TOKENS = 1 << 30
 """The number of tokens that a slot of state is declared to hold: more than any prompt has."""
+Layout = Literal["HND", "NHD", "LATENT"]
+
+COUNTED_KINDS = ("layer", "index")
+"""The kinds of buffers that are complete when their layer's attention is: an indexer writes its keys before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +26,15 @@ class Buffer:
     address: int
     length_bytes: int
     item_bytes: int
+    first_byte: int = 0
+    """Of each item's part that this buffer stands for."""
+    part_bytes: int = 0
+    """The length of that part; 0 = whole items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Buffers whose pages have the same shape and are allocated together."""
+    """Buffers whose pages have the same shape and are allocated together; a pipeline stage may have none of them."""
 
     buffers: Sequence[Buffer]
     group: Group
@@ -65,77 +72,63 @@ def _heads(tp_rank: int, tp_size: int, kv_head_count: int) -> set[int]:
     return {tp_rank * kv_head_count // tp_size} if tp_size % kv_head_count == 0 else set()
 
 
-def kv_buffers(kv_args: Any, latent: bool) -> list[Buffer]:
-    """The buffers of the KV pool in the order in which a forward pass fills them: K before V, layer by layer."""
-    count = len(kv_args.kv_data_ptrs)
-    draft_count = kv_args.num_draft_entries
-    first_layer = getattr(kv_args, "prefill_start_layer", 0) or 0
-    names = [
-        *_names("layer", count - draft_count, latent, first_layer),
-        *_names("draft", draft_count, latent or bool(draft_count % 2), 0),
-    ]
-    described = zip(names, kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens, strict=True)
-    buffers = [
-        Buffer(name, int(address), int(length), int(item)) for (_, name), address, length, item in described if length
-    ]
-    order = {name: place for place, name in names}
-    return sorted(buffers, key=lambda buffer: order[buffer.name])
+def kv_buffers(kv_args: Any, latent: bool, layers: Sequence[int] = ()) -> list[Buffer]:
+    """The model's own KV buffers in the order in which a forward pass fills them: K before V, layer by layer.
 
-
-def draft_has_heads(kv_args: Any, latent: bool) -> bool:
-    """Whether a draft with heads lies beside latent KV. A latent draft has pages as long as the model's.
-
-    Latent KV is whole on each rank, so any may send it. With as many ranks on both sides each receives from its
-    counterpart, and the draft's heads with it; otherwise a rank would get the draft's heads of another one.
+    ``layers`` are their numbers in the whole model; () = they follow each other from this stage's first on.
     """
-    count = len(kv_args.kv_item_lens) - kv_args.num_draft_entries
-    return latent and not set(kv_args.kv_item_lens[count:]) <= set(kv_args.kv_item_lens[:count])
+    count = len(kv_args.kv_data_ptrs) - kv_args.num_draft_entries
+    layers = layers or layers_in_order(kv_args, latent)
+    return named_buffers("layer", layers, latent, *(of[:count] for of in _kv_infos(kv_args)))
 
 
-def _names(kind: str, count: int, latent: bool, first: int) -> Iterable[tuple[tuple[bool, int, int], str]]:
-    """((whether draft, layer, part), name) of each entry: first all K, then all V."""
-    draft = kind == "draft"
-    if latent:
-        return [((draft, layer, 0), f"{kind}.{first + layer}") for layer in range(count)]
-    half = count // 2
+def draft_buffers(kv_args: Any, latent: bool) -> list[Buffer]:
+    """The KV buffers of a draft's layers, which SGLang lists behind the model's; a draft counts its layers from 0."""
+    count = kv_args.num_draft_entries
+    if not count:
+        return []
+    layers = range(count if latent else count // 2)
+    return named_buffers("draft", layers, latent, *(of[-count:] for of in _kv_infos(kv_args)))
+
+
+def layers_in_order(kv_args: Any, latent: bool) -> range:
+    """The numbers of this stage's layers in a model whose layers all have their KV in the one pool."""
+    count = len(kv_args.kv_data_ptrs) - kv_args.num_draft_entries
+    first = getattr(kv_args, "prefill_start_layer", 0) or 0
+    return range(first, first + (count if latent else count // 2))
+
+
+def _kv_infos(kv_args: Any) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    return kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens
+
+
+def named_buffers(
+    kind: str,
+    layers: Sequence[int],
+    latent: bool,
+    addresses: Sequence[int],
+    lengths: Sequence[int],
+    items: Sequence[int],
+) -> list[Buffer]:
+    """The buffers of one kind, layer by layer: one of each layer if they are latent, else all K are before all V.
+
+    What SGLang lists with no bytes is left out: a layer that has none of this kind.
+    """
+    parts = [""] if latent else [".k", ".v"]
+    if len(addresses) != len(layers) * len(parts):
+        raise OptionError(
+            f"SGLang registered {len(addresses)} buffers of the kind {kind!r} for {len(layers)} layers, expected"
+            f" {len(parts)} for each layer: this kind of KV pool is not supported"
+        )
+    names = [f"{kind}.{layer}{part}" for part in parts for layer in layers]
+    by_name = {
+        name: Buffer(name, int(address), int(length), int(item))
+        for name, address, length, item in zip(names, addresses, lengths, items, strict=True)
+        if length
+    }
     return [
-        ((draft, index % half, index // half), f"{kind}.{first + index % half}.{'kv'[index // half]}")
-        for index in range(count)
+        by_name[name] for layer in layers for name in (f"{kind}.{layer}{part}" for part in parts) if name in by_name
     ]
-
-
-def windowed_buffers(kv_args: Any) -> list[Buffer]:
-    """The buffers of the separate pool of layers with a sliding window."""
-    count = len(kv_args.state_data_ptrs[0])
-    names = _names("window", count, count % 2 == 1, 0)
-    order = {name: place for place, name in names}
-    return sorted(_buffers_beside(kv_args, [name for _, name in names]), key=lambda buffer: order[buffer.name])
-
-
-def state_buffers(kv_args: Any) -> list[Buffer]:
-    """The tensors with the states of layers: one or more per layer, each with one slot per request."""
-    layers = kv_args.state_layer_ids[0] or range(len(kv_args.state_data_ptrs[0]))
-    seen: Counter[int] = Counter()
-    names = []
-    for layer in layers:
-        names.append(f"state.{layer}.{seen[layer]}")
-        seen[layer] += 1
-    return _buffers_beside(kv_args, names)
-
-
-def index_buffers(kv_args: Any) -> list[Buffer]:
-    """The keys of layers with an indexer of their own; a layer that reuses another's selection has none."""
-    first_layer = getattr(kv_args, "prefill_start_layer", 0) or 0
-    names = [f"index.{first_layer + layer}" for layer in range(len(kv_args.state_data_ptrs[0]))]
-    return [buffer for buffer in _buffers_beside(kv_args, names) if buffer.length_bytes]
-
-
-def _buffers_beside(kv_args: Any, names: Sequence[str]) -> list[Buffer]:
-    """The buffers of the one supported pool besides the KV pages."""
-    described = zip(
-        names, kv_args.state_data_ptrs[0], kv_args.state_data_lens[0], kv_args.state_item_lens[0], strict=True
-    )
-    return [Buffer(name, int(address), int(length), int(item)) for name, address, length, item in described]
 
 
 def metadata_buffers(kv_args: Any) -> list[Buffer]:
@@ -148,7 +141,7 @@ def metadata_buffers(kv_args: Any) -> list[Buffer]:
 
 
 def full_pool(
-    buffers: Sequence[Buffer], *, dtype: str, element_bytes: int, page_tokens: int, latent: bool, kv_head_count: int
+    buffers: Sequence[Buffer], *, dtype: str, element_bytes: int, page_tokens: int, layout: Layout, kv_head_count: int
 ) -> Pool:
     """The pool of layers that attend to all tokens."""
     if not buffers:
@@ -159,62 +152,61 @@ def full_pool(
         dtype=dtype,
         elementBytes=element_bytes,
         pageTokens=page_tokens,
-        layout="LATENT" if latent else "NHD",
+        layout=layout,
         kvHeadCount=kv_head_count,
         pageCount=_page_count(buffers),
     )
     return Pool(buffers, group)
 
 
-def window_pool(full: Pool, buffers: Sequence[Buffer], window_tokens: int, kv_head_count: int) -> Pool:
-    """The pool of layers that attend to a prompt's last tokens; its pages hold as many tokens as those of ``full``."""
+def pool_beside(full: Pool, buffers: Sequence[Buffer], **differing: Any) -> Pool:
+    """A pool whose pages hold as many tokens as those of ``full``; ``differing`` are the fields of its group."""
+    group = full.group.copy()
+    group["pageCount"] = _page_count(buffers) if buffers else full.group["pageCount"]
+    group.update(differing)  # type: ignore[typeddict-item]
+    return Pool(buffers, group)
+
+
+def window_pool(full: Pool, buffers: Sequence[Buffer], window_tokens: int, **differing: Any) -> Pool:
+    """The pool of layers that attend to a prompt's last tokens."""
     if not window_tokens:
         raise OptionError(
             "SGLang has a pool for layers with a sliding window and says no window's length, expected one:"
             " start with --disable-hybrid-swa-memory"
         )
-    group = full.group.copy()
-    group["kind"], group["windowTokens"], group["pageCount"] = "window", window_tokens, _page_count(buffers)
-    group["kvHeadCount"] = kv_head_count
-    return Pool(buffers, group)
+    return pool_beside(full, buffers, kind="window", windowTokens=window_tokens, **differing)
 
 
-def state_pool(buffers: Sequence[Buffer], formats: Sequence[str], tp_size: int) -> Pool:
-    """The pool of layers that keep one state for all tokens: opaque bytes, sent to the same rank among as many ranks.
+def state_pool(full: Pool, buffers: Sequence[Buffer], dtype: str, head_count: int) -> Pool:
+    """The pool of what a request has one slot of, for all its tokens; ``dtype`` says what a slot holds.
 
-    ``formats`` describes the contents of each buffer; sides with different formats refuse each other.
+    ``head_count`` is the number of equal parts into which the slots of all ranks together can be divided, each of them
+    whole on one rank; 0 = every rank has the whole slot.
     """
-    of_layers: defaultdict[str, list[str]] = defaultdict(list)
-    for buffer, held in zip(buffers, formats, strict=True):
-        of_layers[buffer.name.rpartition(".")[0]].append(held)
-    group = Group(
+    return pool_beside(
+        full,
+        buffers,
         kind="state",
-        windowTokens=0,
-        dtype="; ".join(dict.fromkeys(" ".join(of_layer) for of_layer in of_layers.values())),
+        dtype=dtype,
         elementBytes=1,
         pageTokens=STATE_PAGE_TOKENS,
-        layout="HND",
-        kvHeadCount=tp_size,
-        pageCount=_page_count(buffers),
+        layout="HND" if head_count else "LATENT",
+        kvHeadCount=head_count or 1,
     )
-    return Pool(buffers, group)
 
 
-def indexed_pool(full: Pool, keys: Sequence[Buffer]) -> Pool:
-    """The pool of latent KV and an indexer's keys, whose pages SGLang allocates together.
-
-    A page of keys has all keys before all of their scales, so it cannot be split, in particular not by tokens.
-    """
-    buffers = [*full.buffers, *keys]
-    group = full.group.copy()
-    group["layout"], group["pageCount"] = "HND", _page_count(buffers)
-    group["dtype"] = f"{group['dtype']} beside index keys"
-    return Pool(by_layer(buffers), group)
+def by_layer(buffers: Sequence[tuple[Buffer, int]]) -> list[tuple[Buffer, int]]:
+    """Sorts buffers, each with its group, as a forward pass completes them; the counted kinds come first."""
+    return sorted(buffers, key=lambda each: _place_in_pass(each[0].name))
 
 
-def by_layer(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """Sorts buffers by layer; those of one layer keep their order."""
-    return sorted(buffers, key=lambda buffer: int(buffer.name.split(".")[1]))
+def _place_in_pass(name: str) -> tuple[bool, int]:
+    return (False, int(name.split(".")[1])) if is_counted(name) else (True, 0)
+
+
+def is_counted(name: str) -> bool:
+    """Whether a buffer of that name is complete when its layer's attention is."""
+    return name.split(".")[0] in COUNTED_KINDS
 
 
 def describe(
@@ -230,7 +222,7 @@ def describe(
     Buffers inside one of ``allocations`` share its memory; each other buffer is a memory of its own, which ``shm``
     does not reach. ``device`` is the index of the GPU that has the buffers; None = they are in host memory.
     """
-    buffers = [(buffer, index) for index, pool in enumerate(pools) for buffer in pool.buffers]
+    buffers = by_layer([(buffer, index) for index, pool in enumerate(pools) for buffer in pool.buffers])
     held = [_holder(buffer, allocations, device) for buffer, _ in buffers]
     index_of = {holder: index for index, holder in enumerate(dict.fromkeys(held))}
     layers = [
@@ -238,9 +230,9 @@ def describe(
             name=buffer.name,
             groupIndex=group,
             memoryIndex=index_of[holder],
-            offsetBytes=buffer.address - holder.address,
+            offsetBytes=buffer.address - holder.address + buffer.first_byte,
             pageStrideBytes=buffer.item_bytes,
-            pageBytes=buffer.item_bytes,
+            pageBytes=buffer.part_bytes or buffer.item_bytes,
         )
         for (buffer, group), holder in zip(buffers, held, strict=True)
     ]

@@ -22,10 +22,8 @@ from kv_connector.memory.cuda_driver import CudaError
 from kv_connector.memory.first_pass import FirstPass
 from kv_connector.memory.layer_counter import GraphLayers, LayerCounter
 from kv_connector.sglang.exchange import Exchange, PlannedChunk
+from kv_connector.sglang.geometry import is_counted
 from kv_connector.sglang.twins import Twins
-
-_COUNTED = ("layer", "index")
-"""The kinds of buffers that are complete when their layer's attention is: an indexer writes its keys before it."""
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -79,7 +77,7 @@ class AttentionHooks:
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """The layers of the geometry that no hook counts."""
-        return [name for name in names if name.split(".")[0] in _COUNTED and int(name.split(".")[1]) not in self.layers]
+        return [name for name in names if is_counted(name) and int(name.split(".")[1]) not in self.layers]
 
     def _hook(self, layer_ids: Sequence[int]) -> Callable[..., None]:
         from torch.compiler import is_compiling
@@ -128,9 +126,8 @@ def counted(names: Iterable[str]) -> int:
 def _by_layer(names: Iterable[str]) -> dict[int, Sequence[str]]:
     by_layer: dict[int, list[str]] = {}
     for name in names:
-        kind, layer, *_part = name.split(".")
-        if kind in _COUNTED:
-            by_layer.setdefault(int(layer), []).append(name)
+        if is_counted(name):
+            by_layer.setdefault(int(name.split(".")[1]), []).append(name)
     return dict(by_layer)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from kv_connector.naming.prompt_digest import NO_DIGEST
 from kv_connector.runtime.commands import PrefillerAddress
+from kv_connector.sglang.beside_pages import as_lists
 from kv_connector.sglang.client_fields import NO_ROOM, address_fault, dp_rank_fault, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Incoming
@@ -112,22 +113,16 @@ class Receiver(BaseKVReceiver):
                 " start it without --disaggregation-decode-enable-radix-cache"
             )
             return
-        pages = [[int(page) for page in kv_indices]]
-        full = Pages(prefix // page_tokens, pages[0])
-        prompt_tokens = full.end_page * page_tokens
-        beside = self.kv_mgr.beside_pages(full.end_page, self.prompt_tokens, prefix)
-        if beside is not None:
-            prompt_tokens = beside.prompt_tokens
-            given = [int(page) for of in state_indices or () for page in of]
-            pages += [given] if beside.has_group else []
-            misfit = beside.misfit(full, given)
-            if misfit:
-                self._fail(misfit)
-                return
+        full = Pages(prefix // page_tokens, [int(page) for page in kv_indices])
+        parts = self.kv_mgr.prompt_parts(full.end_page, self.prompt_tokens, prefix)
+        given = as_lists(state_indices)
+        if misfit := parts.misfit(full, given):
+            self._fail(misfit)
+            return
         self._ask = {
-            "prompt_tokens": prompt_tokens,
+            "prompt_tokens": parts.prompt_tokens,
             "first_token": prefix,
-            "pages": pages,
+            "pages": parts.granted(full, given),
             "context_slot": -1 if aux_index is None else int(aux_index),
             "prompt_digest": self.prompt_digest,
             "limit_seconds": self.kv_mgr.waiting_timeout,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.runtime.commands import Chunk
-from kv_connector.sglang.beside_pages import BesidePages
+from kv_connector.sglang.beside_pages import PromptParts, as_lists
 from kv_connector.sglang.client_fields import NO_ROOM, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Outgoing, PlannedChunk
@@ -22,9 +22,8 @@ class _Chunk:
     """A chunk: pages before ``end_page`` may be read once the event has completed."""
 
     end_page: int
-    last: bool
-    beside: Sequence[int]
-    """Pages of the second pool; they come with the last chunk."""
+    beside: Sequence[Sequence[int]] | None
+    """The indices of each pool beside that of full attention, which come with the last chunk; None = it is not that."""
     wait_event: Any
     """The device's event; None if the pages are complete."""
 
@@ -60,8 +59,8 @@ class Sender(BaseKVSender):
         self._with_stages = True
         """Whether the stages have not agreed yet on whether the request is computed."""
         self._given_tokens = mgr.take_prompt_tokens()
-        self._beside: BesidePages | None = None
-        """The part of the prompt in a second pool, if the model has one."""
+        self._parts = PromptParts(0)
+        """What the model's pools hold of the prompt."""
         digest = mgr.take_prompt_digest()
         if refusal:
             self._outgoing = Outgoing.refused(refusal)
@@ -92,7 +91,7 @@ class Sender(BaseKVSender):
             return
         decoders_count = decoders_tokens // self.kv_mgr.kv_args.page_size
         self._pages = PageList(decoders_count, num_kv_indices)
-        self._beside = self.kv_mgr.beside_pages(self._pages.total, self._given_tokens, decoders_tokens)
+        self._parts = self.kv_mgr.prompt_parts(self._pages.total, self._given_tokens, decoders_tokens)
         self._begun = True
         self._context_slot = -1 if aux_index is None else int(aux_index)
 
@@ -124,13 +123,13 @@ class Sender(BaseKVSender):
         except PagesMovedError as moved:
             self._fail(f"SGLang moved a page while it was sent ({moved}): please report this with SGLang's arguments")
             return
-        last, beside = self._pages.complete, [int(page) for of in state_indices or () for page in of]
-        misfit = self._beside.misfit(self._pages.known_pages, beside) if self._beside and last else ""
+        beside = as_lists(state_indices) if self._pages.complete else None
+        misfit = self._parts.misfit(self._pages.known_pages, beside) if beside is not None else ""
         if misfit:
             self._fail(misfit)
             return
         self._sent = True
-        self._chunks.append(_Chunk(self._pages.given, last, beside, wait_event))
+        self._chunks.append(_Chunk(self._pages.given, beside, wait_event))
         self._flush()
 
     def _flush(self) -> None:
@@ -138,22 +137,18 @@ class Sender(BaseKVSender):
         while self._chunks and _is_over(self._chunks[0].wait_event):
             chunk = self._chunks.popleft()
             self._report(chunk)
-            if chunk.last:
+            if chunk.beside is not None:
                 self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
 
     def _report(self, chunk: _Chunk) -> None:
-        """Reports a chunk; pages of a second pool are named with the last chunk."""
-        beside, end_page = self._beside, chunk.end_page
-        if beside is not None and not chunk.last:
-            end_page = max(self._pages.reported_end, beside.readable_end(end_page))
+        """Reports a chunk; pages that need what other pools tell with the last chunk only wait for that."""
+        end_page = chunk.end_page
+        if chunk.beside is None:
+            end_page = max(self._pages.reported_end, self._parts.readable_end(end_page))
         unreported = self._pages.unreported(end_page)
-        groups = (
-            [unreported, beside.beside(unreported, chunk.beside)]
-            if beside is not None and beside.has_group
-            else [unreported]
-        )
-        end_token = min(self._tokens(end_page), self._prompt_tokens())
-        self.kv_mgr.exchange.computed(self._outgoing, self._prompt_tokens(), end_token, groups)
+        groups = self._parts.groups(unreported, chunk.beside)
+        end_token = min(self._tokens(end_page), self._parts.prompt_tokens)
+        self.kv_mgr.exchange.computed(self._outgoing, self._parts.prompt_tokens, end_token, groups)
         self._pages.on_reported(unreported)
 
     def leave_to_send(self) -> None:
@@ -175,8 +170,8 @@ class Sender(BaseKVSender):
         out = self._outgoing
         if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
             return None
-        if self._beside is not None and self._beside.has_group:
-            return None  # SGLang gives the pages of the second pool after the pass
+        if not self._parts.leaves_early:
+            return None  # SGLang gives the pages of another pool after the pass
         page_tokens = self.kv_mgr.kv_args.page_size
         end_page = self._pages.total if end_token >= prompt_tokens else end_token // page_tokens
         planned = self._pages.plan(end_page, pages_of)
@@ -186,17 +181,13 @@ class Sender(BaseKVSender):
             request=out.request,
             transfer=out.transfer,
             prompt_digest=out.prompt_digest,
-            prompt_tokens=self._prompt_tokens(),
+            prompt_tokens=self._parts.prompt_tokens,
             cached_tokens=0,
             first_token=self._tokens(planned.first_page),
             end_token=self._tokens(end_page),
-            groups=[planned],
+            groups=self._parts.groups(planned),
         )
         return PlannedChunk(chunk, lambda: self._pages.on_reported(planned))
-
-    def _prompt_tokens(self) -> int:
-        """Whole pages, as on the decoder; exact tokens with a window, whose first page depends on the last token."""
-        return self._tokens(self._pages.total) if self._beside is None else self._beside.prompt_tokens
 
     def _tokens(self, page_count: int) -> int:
         return page_count * int(self.kv_mgr.kv_args.page_size)

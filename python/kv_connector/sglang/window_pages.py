@@ -25,7 +25,7 @@ class WindowPages:
     """The decoder has the tokens before this one."""
     window_tokens: int
     page_tokens: int
-    has_group: ClassVar[bool] = True
+    leaves_early: ClassVar[bool] = False
 
     @property
     def first_page(self) -> int:
@@ -57,6 +57,10 @@ class WindowPages:
         """Pages from the window's first position on wait for the last chunk, which names the windowed pages."""
         return min(end_page, self.first_page)
 
-    def beside(self, of_full: Pages, given: Sequence[int]) -> Pages:
-        """A page for each position of ``of_full``; ``given`` is empty before the last chunk."""
-        return Pages(of_full.first_page, self.named(of_full.first_page, of_full.end_page, given))
+    def beside(self, of_full: Pages, given: Sequence[int] | None) -> Pages:
+        """A page for each position of ``of_full``; ``given`` is None before the last chunk."""
+        return Pages(of_full.first_page, self.named(of_full.first_page, of_full.end_page, given or ()))
+
+    def granted(self, full: Pages, given: Sequence[int]) -> list[int]:  # noqa: ARG002 - pages of the window alone
+        """The pages from the window's first position on."""
+        return list(given)

@@ -21,7 +21,9 @@ from sglang.srt.disaggregation.utils import (
     KVClassType,
     MetadataBuffers,
     TransferBackend,
+    build_kv_layer_ids,
     get_kv_class,
+    get_kv_transfer_buf_infos,
     setup_state_kv_args,
 )
 from sglang.srt.distributed.utils import get_pp_indices
@@ -106,12 +108,21 @@ def kv_args(mode: str, pool: Any, metadata: Any, rank: RankInEngine, page_tokens
         args.prefill_start_layer = pool.start_layer
     args.rust_http_port = args.kv_layout = args.ib_device = None
     args.kv_cache_dtype_str = "bfloat16"
-    args.kv_layer_ids = []
-    args.num_draft_entries = 0
     args.page_size = page_tokens
-    args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens = pool.get_contiguous_buf_infos()
+    draft = getattr(pool, "draft", None)
+    described = [get_kv_transfer_buf_infos(pool), draft.get_contiguous_buf_infos() if draft else ([], [], [])]
+    args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens = (
+        [*own, *more] for own, more in zip(*described, strict=True)
+    )
+    args.num_draft_entries = len(described[1][0])
+    args.kv_layer_ids = build_kv_layer_ids(
+        token_to_kv_pool=pool,
+        draft_token_to_kv_pool=draft,
+        num_draft_entries=args.num_draft_entries,
+        num_hidden_layers=LAYER_COUNT,
+    )
     args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens = metadata.get_buf_infos()
-    setup_state_kv_args(args, pool, None, LAYER_COUNT)
+    setup_state_kv_args(args, pool, draft, LAYER_COUNT, req_to_token_pool=getattr(pool, "requests", None))
     return args
 
 

@@ -85,6 +85,7 @@ def test_should_fetch_from_a_prefiller_that_was_started_again_while_the_request_
     from types import SimpleNamespace
 
     from kv_connector.runtime.commands import PrefillerAddress
+    from kv_connector.sglang.beside_pages import PromptParts
     from kv_connector.sglang.prefillers import RankPlace
     from kv_connector.sglang.receiver import Receiver
     from kv_connector.sglang.sglang_api import KVPoll
@@ -94,7 +95,7 @@ def test_should_fetch_from_a_prefiller_that_was_started_again_while_the_request_
     fetched: list[Any] = []
     monkeypatch.setattr(decoder, "places", lambda *_: [place])
     monkeypatch.setattr(decoder.exchange, "fetch", lambda _room, prefillers, **_: fetched.append(prefillers))
-    monkeypatch.setattr(decoder, "beside_pages", lambda *_: None)
+    monkeypatch.setattr(decoder, "prompt_parts", lambda page_count, *_: PromptParts(page_count))
     decoder.kv_args = SimpleNamespace(page_size=1)
     decoder.prefillers._known[ADDRESS, place] = before
     waiting = Receiver(decoder, ADDRESS, ROOM)

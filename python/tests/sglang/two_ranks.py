@@ -25,6 +25,7 @@ from kv_connector.runtime.commands import (
     PrefillEnded,
     PrefillerAddress,
 )
+from kv_connector.sglang.beside_pages import PromptParts
 from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange
 from kv_connector.sglang.prefillers import Prefillers, RankPlace
 from kv_connector.sglang.receiver import Receiver
@@ -212,7 +213,7 @@ class PrefillerRank:
             place_room=lambda *_: "",
             report_stages=lambda *_: None,
             forget_room=lambda *_: None,
-            beside_pages=lambda *_: None,
+            prompt_parts=lambda page_count, *_: PromptParts(page_count * PAGE_TOKENS),
         )
         self.sender: Sender | None = None
         self.end: int | None = None
@@ -283,7 +284,7 @@ class DecoderRank:
             ask_again=lambda _: known,
             learn=lambda *_: None,
             forget_prefiller=lambda _: None,
-            beside_pages=lambda *_: None,
+            prompt_parts=lambda page_count, *_: PromptParts(page_count * PAGE_TOKENS),
             on_scheduler_thread=lambda: True,
         )
         self.receiver: Receiver | None = None

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kv_connector import LayerCounter
+from kv_connector.sglang.beside_pages import PromptParts
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import LayerwiseSteps
@@ -86,7 +87,12 @@ class SimulatedEndpoint(TransferEndpoint):
         self.attn_dp_rank, self.dcp_size, self.pp_size, self.pp_rank = 0, 1, 1, 0
         self.prefill_info_table, self.failure_records = {}, {}
         self.bootstrap_timeout, self.waiting_timeout = network.limits.bootstrap, network.limits.fetch
-        self._kind_beside, self._kv_head_counts = "", (HEADS,)
+        self._pools = cast(
+            Any,
+            SimpleNamespace(
+                kv_head_counts=(HEADS,), prompt=lambda page_count, *_: PromptParts(page_count * plan.page_tokens)
+            ),
+        )
         self._first_contacts, self._waited_for, self._asked_again, self._unfit = {}, set(), {}, {}
         self._scheduler_thread = threading.get_ident()
         self.misplaced: set[int] = set()

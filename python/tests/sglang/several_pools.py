@@ -1,0 +1,322 @@
+"""SGLang's own pools in any combination, and what SGLang's two queues list of a prompt in each of them.
+
+What must arrive is read from SGLang's description of the pools alone: addresses, lengths of items, and the indices.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hybrid import HybridShape
+from one_process import HEAD_SIZE, LATENT_SIZE, LAYER_COUNT, ROPE_SIZE, Shape, Side
+from sglang.srt.disaggregation.utils import get_dsa_tail_state_indices
+from sglang.srt.mem_cache.memory_pool import (
+    DSATokenToKVPool,
+    HybridLinearKVPool,
+    MHATokenToKVPool,
+    MHATokenToKVPoolMXFP8,
+    MiniMaxSparseKVPool,
+    MLATokenToKVPool,
+)
+from sglang.srt.mem_cache.qsa_kv_pool import QSATokenToKVPool
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+
+PAGE_COUNT = 40
+WINDOWED_PAGES = 30
+REQUEST_ROWS = 7
+WINDOW_TOKENS = 39
+DRAFT_HEADS = 2
+ATTENTION_LAYERS = [1, 3]
+SCALED_HEAD_SIZE = 32
+INDEX_TOKENS = 64
+POOLED = 4
+"""Tokens that an indexer pools into one key."""
+
+
+@dataclass(frozen=True)
+class SeveralPools(HybridShape):
+    """A model's pool by its name in ``MODELS``, beside that of a draft by its name in ``DRAFTS``."""
+
+    model: str = "heads"
+    draft: str = "none"
+    page_count: int = PAGE_COUNT
+
+    def pool_of(self, mode: str, pp_rank: int) -> Any:
+        assert pp_rank == 0
+        pool = MODELS[self.model](self, mode)
+        draft = DRAFTS[self.draft](self)
+        if draft is not None:
+            pool.draft = draft
+        return pool
+
+    @property
+    def size(self) -> int:
+        return self.page_count * self.page_tokens
+
+    def requests(self, mode: str) -> Any:
+        return self._requests(mode)
+
+
+def heads(shape: SeveralPools, layer_count: int = LAYER_COUNT, head_count: int = 4) -> Any:
+    size = shape.size
+    return MHATokenToKVPool(size, shape.page_tokens, torch.bfloat16, head_count, HEAD_SIZE, layer_count, "cpu", False)
+
+
+def latent(shape: SeveralPools, layer_count: int = LAYER_COUNT) -> Any:
+    tokens = shape.page_tokens
+    return MLATokenToKVPool(
+        shape.size, tokens, torch.bfloat16, LATENT_SIZE, ROPE_SIZE, layer_count, "cpu", enable_memory_saver=False
+    )
+
+
+def windows(shape: SeveralPools, mode: str, **of_pool: Any) -> Any:
+    given = {"dtype": torch.bfloat16, "head_dim": HEAD_SIZE, **of_pool}
+    return SWAKVPool(
+        size=shape.size,
+        size_swa=WINDOWED_PAGES * shape.page_tokens,
+        page_size=shape.page_tokens,
+        head_num=4,
+        swa_attention_layer_ids=[0, 2],
+        full_attention_layer_ids=ATTENTION_LAYERS,
+        device="cpu",
+        **given,
+    )
+
+
+def scaled(shape: SeveralPools, mode: str) -> Any:
+    numbers = torch.float8_e4m3fn
+    return MHATokenToKVPoolMXFP8(
+        shape.size, shape.page_tokens, numbers, 4, SCALED_HEAD_SIZE, LAYER_COUNT, "cpu", enable_memory_saver=False
+    )
+
+
+def scaled_windows(shape: SeveralPools, mode: str) -> Any:
+    numbers = {"dtype": torch.float8_e4m3fn, "head_dim": SCALED_HEAD_SIZE}
+    return windows(shape, mode, token_to_kv_pool_class=MHATokenToKVPoolMXFP8, **numbers)
+
+
+def with_states(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The scheduler's table of requests has the states: SGLang describes them beside whatever pool there is."""
+
+    def made(shape: SeveralPools, mode: str) -> Any:
+        pool = make(shape, mode)
+        pool.requests = shape.requests(mode)
+        return pool
+
+    return made
+
+
+def states(shape: SeveralPools, mode: str, **of_pool: Any) -> Any:
+    requests = shape.requests(mode)
+    pool = HybridLinearKVPool(
+        size=shape.size,
+        dtype=torch.bfloat16,
+        page_size=shape.page_tokens,
+        head_num=4,
+        head_dim=HEAD_SIZE,
+        full_attention_layer_ids=ATTENTION_LAYERS,
+        device="cpu",
+        mamba_pool=requests.mamba_pool,
+        kv_lora_rank=LATENT_SIZE,
+        qk_rope_head_dim=ROPE_SIZE,
+        **of_pool,
+    )
+    pool.requests = requests
+    return pool
+
+
+def indexed(shape: SeveralPools, mode: str, layer_count: int = LAYER_COUNT, **of_pool: Any) -> Any:  # noqa: ARG001
+    return DSATokenToKVPool(
+        shape.size,
+        shape.page_tokens,
+        LATENT_SIZE,
+        torch.bfloat16,
+        ROPE_SIZE,
+        layer_count,
+        "cpu",
+        index_head_dim=128,
+        enable_memory_saver=False,
+        kv_cache_dim=LATENT_SIZE + ROPE_SIZE,
+        start_layer=0,
+        end_layer=layer_count,
+        skip_topk_layers=[layer == 1 for layer in range(layer_count)],
+        **of_pool,
+    )
+
+
+def pooled(shape: SeveralPools, mode: str) -> Any:
+    waiting = {"index_kpool": POOLED, "index_kpool_compress": True, "max_running_requests": REQUEST_ROWS - 1}
+    return indexed(shape, mode, **waiting)
+
+
+def indexed_states(shape: SeveralPools, mode: str) -> Any:
+    """As SGLang's hybrid pool has it, whose inner pool is one with an indexer."""
+    pool = states(shape, mode, use_mla=True)
+    pool.full_kv_pool = indexed(shape, mode, len(ATTENTION_LAYERS))
+    pool.use_dsa = True
+    return pool
+
+
+def selected(shape: SeveralPools, mode: str) -> Any:
+    requests = shape.requests(mode)
+    pool = QSATokenToKVPool(
+        size=shape.size,
+        dtype=torch.bfloat16,
+        page_size=shape.page_tokens,
+        head_num=4,
+        head_dim=HEAD_SIZE,
+        full_attention_layer_ids=ATTENTION_LAYERS,
+        device="cpu",
+        mamba_pool=requests.mamba_pool,
+        qsa_index_kv_heads=1,
+        qsa_index_head_dim=16,
+        qsa_compress_ratio=POOLED,
+        qsa_token_topk=2 * POOLED,
+        num_request_slots=REQUEST_ROWS,
+    )
+    pool.requests = requests
+    return pool
+
+
+def sparse(shape: SeveralPools, mode: str) -> Any:  # noqa: ARG001
+    return MiniMaxSparseKVPool(
+        shape.size,
+        shape.page_tokens,
+        torch.bfloat16,
+        4,
+        HEAD_SIZE,
+        16,
+        [0],
+        [1, 2, 3],
+        "cpu",
+        disable_value_sparse_layer_ids=[1, 2, 3],
+        start_layer=0,
+        end_layer=LAYER_COUNT,
+    )
+
+
+MODELS: Mapping[str, Callable[..., Any]] = {
+    "heads": lambda shape, mode: heads(shape),
+    "latent": lambda shape, mode: latent(shape),
+    "windows": windows,
+    "windows, states": with_states(windows),
+    "states": states,
+    "latent, states": lambda shape, mode: states(shape, mode, use_mla=True),
+    "index": indexed,
+    "index, waiting": pooled,
+    "index, states": indexed_states,
+    "selection, states": selected,
+    "scales": scaled,
+    "scales, windows": scaled_windows,
+    "scales, windows, states": with_states(scaled_windows),
+    "sparse": sparse,
+}
+LATENT = ("latent", "latent, states", "index", "index, waiting", "index, states")
+PAGE_TOKENS_OF: Mapping[str, tuple[int, ...]] = {
+    "index": (INDEX_TOKENS,),
+    "index, states": (INDEX_TOKENS,),
+    "index, waiting": (INDEX_TOKENS * POOLED,),
+    "selection, states": (16, 64),
+}
+"""Where SGLang's pool does not have any."""
+DRAFTS: Mapping[str, Callable[..., Any]] = {
+    "none": lambda shape: None,
+    "heads": lambda shape: heads(shape, 1, DRAFT_HEADS),
+    "latent": lambda shape: latent(shape, 1),
+    "index": lambda shape: indexed(shape, "", 1),
+}
+
+
+def bytes_of(address: int, length: int) -> Any:
+    return torch.frombuffer((ctypes.c_uint8 * length).from_address(address), dtype=torch.uint8)
+
+
+def items_of(side: Side) -> dict[str, list[Any]]:
+    """The buffers of each pool that SGLang describes, as rows of items."""
+    args = side.endpoint.kv_args
+    own = len(args.kv_data_ptrs) - args.num_draft_entries
+    of_kv = list(zip(args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens, strict=True))
+    described = {"kv": of_kv[:own], "draft": of_kv[own:]}
+    beside = zip(args.state_types, args.state_data_ptrs, args.state_data_lens, args.state_item_lens, strict=True)
+    for kind, *of_kind in beside:
+        described[kind.value] = list(zip(*of_kind, strict=True))
+    return {
+        kind: [bytes_of(address, length).view(-1, item) for address, length, item in buffers if length]
+        for kind, buffers in described.items()
+    }
+
+
+class Request:
+    """What SGLang's queue of one side lists of a prompt, with pages drawn at random."""
+
+    def __init__(self, side: Side, tokens: int, seed: int) -> None:
+        draw, self._side = random.Random(seed), side
+        page = side.shape.page_tokens
+        count = -(-tokens // page)
+        first_in_window = max(0, tokens - WINDOW_TOKENS) // page
+        self.pages = draw.sample(range(1, PAGE_COUNT), count)
+        self._row = draw.randrange(1, REQUEST_ROWS)
+        self._slot = draw.randrange(1, 6)
+        in_window = draw.sample(range(1, WINDOWED_PAGES), count - first_in_window)
+        tail = (
+            get_dsa_tail_state_indices(side.pool, self._row, tokens) if hasattr(side.pool, "kpool_use_compress") else []
+        )
+        of_kinds: Mapping[str, list[int]] = {
+            "swa": in_window,
+            "block_scale_swa": in_window,
+            "mamba": [self._slot],
+            "dsa_tail": tail,
+            "qsa_pending": [self._row],
+        }
+        kinds = [kind.value for kind in side.endpoint.kv_args.state_types]
+        self.beside = {kind: of_kinds.get(kind, self.pages) for kind in kinds}
+
+    @property
+    def indices(self) -> list[list[int]]:
+        """As the backend is given them."""
+        return list(self.beside.values())
+
+    def items(self) -> dict[str, list[int]]:
+        """Which items of each pool are the prompt's."""
+        rows = {kind: given[:1] if kind == "dsa_tail" else given for kind, given in self.beside.items()}
+        return {"kv": self.pages, "draft": self.pages, **rows}
+
+
+def scribble(side: Side, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for buffers in items_of(side).values():
+        for buffer in buffers:
+            buffer.random_(generator=generator)
+
+
+def shapes(models: Mapping[str, Any] = MODELS) -> list[SeveralPools]:
+    """Every model beside every draft; the page sizes take turns."""
+    made = []
+    for model in models:
+        drafts = ["none", "heads", "latent", *(["index"] if model.startswith("index") else [])]
+        for turn, draft in enumerate(drafts):
+            sizes = PAGE_TOKENS_OF.get(model, (1, 16, 64))
+            page_tokens = sizes[(len(made) + turn) % len(sizes)]
+            is_latent = model in LATENT
+            made.append(SeveralPools(model=model, draft=draft, latent=is_latent, page_tokens=page_tokens))
+    return made
+
+
+def assert_moved(before: dict[str, list[Any]], pair: Any, here: Request, there: Request) -> None:
+    """Every item of the prompt is as on the prefiller, and every other one as it was."""
+    sent, arrived = items_of(pair.prefiller), items_of(pair.decoder)
+    sources, targets = here.items(), there.items()
+    for kind, buffers in arrived.items():
+        for number, (own, got, was) in enumerate(zip(sent[kind], buffers, before[kind], strict=True)):
+            where = f"{kind}, buffer {number} of {len(buffers)}"
+            assert torch.equal(own[sources[kind]], got[targets[kind]]), where
+            others = [item for item in range(len(got)) if item not in (*targets[kind], 0)]
+            assert torch.equal(was[others], got[others]), f"{where}: items of others"
+
+
+__all__ = ["Shape", "assert_moved", "items_of", "scribble", "shapes"]
