@@ -260,6 +260,13 @@ def test_should_leave_layers_without_an_indexer_out() -> None:
     assert [name for name, _, _ in layers_of(found)] == ["layer.0", "layer.1", "index.1"]
 
 
+def test_should_name_a_stages_keys_by_the_layers_numbers_in_the_model() -> None:
+    kv_args = registered(("dsa", [10, 10], [32, 32]))
+    kv_args.prefill_start_layer = 2
+    found = described(kv_args, Place(1, 0, 2, 1), latent=True)
+    assert [name for name, _, _ in layers_of(found)] == ["layer.2", "index.2", "layer.3", "index.3"]
+
+
 def test_should_tell_a_drafts_keys_from_the_models() -> None:
     kv_args = registered(("dsa", [10] * 3, [32] * 3), items=(64, 64, 64), drafts=1)
     found = described(kv_args, latent=True, draft=Draft(True, 1))

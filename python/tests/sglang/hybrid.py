@@ -4,6 +4,7 @@ that hold both, on each side as its scheduler makes them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -47,14 +48,14 @@ class HybridShape(Shape):
         pool.requests = requests  # a scheduler holds both
         return pool
 
-    def _requests(self, mode: str) -> Any:
+    def _requests(self, mode: str, layers: Sequence[int] = tuple(STATE_LAYERS)) -> Any:
         """The decoder's pool is a class of its own, and has another number of slots."""
         alike = {
             "max_context_len": PROMPT_TOKENS_MAX,
             "device": "cpu",
             "enable_memory_saver": False,
             "cache_params": self._cache_params(),
-            "mamba_layer_ids": STATE_LAYERS,
+            "mamba_layer_ids": list(layers),
             "enable_mamba_extra_buffer": False,
             "speculative_num_draft_tokens": None,
             "enable_overlap_schedule": True,

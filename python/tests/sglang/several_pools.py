@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from hybrid import HybridShape
-from one_process import HEAD_SIZE, LATENT_SIZE, LAYER_COUNT, ROPE_SIZE, Shape, Side
+from one_process import HEAD_SIZE, LATENT_SIZE, LAYER_COUNT, ROPE_SIZE, Side
 from sglang.srt.disaggregation.utils import get_dsa_tail_state_indices
 from sglang.srt.mem_cache.memory_pool import (
     DSATokenToKVPool,
@@ -74,7 +74,7 @@ def latent(shape: SeveralPools, layer_count: int = LAYER_COUNT) -> Any:
     )
 
 
-def windows(shape: SeveralPools, mode: str, **of_pool: Any) -> Any:
+def windows(shape: SeveralPools, _mode: str, **of_pool: Any) -> Any:
     given = {"dtype": torch.bfloat16, "head_dim": HEAD_SIZE, **of_pool}
     return SWAKVPool(
         size=shape.size,
@@ -88,7 +88,7 @@ def windows(shape: SeveralPools, mode: str, **of_pool: Any) -> Any:
     )
 
 
-def scaled(shape: SeveralPools, mode: str) -> Any:
+def scaled(shape: SeveralPools, _mode: str) -> Any:
     numbers = torch.float8_e4m3fn
     return MHATokenToKVPoolMXFP8(
         shape.size, shape.page_tokens, numbers, 4, SCALED_HEAD_SIZE, LAYER_COUNT, "cpu", enable_memory_saver=False
@@ -130,7 +130,7 @@ def states(shape: SeveralPools, mode: str, **of_pool: Any) -> Any:
     return pool
 
 
-def indexed(shape: SeveralPools, mode: str, layer_count: int = LAYER_COUNT, **of_pool: Any) -> Any:  # noqa: ARG001
+def indexed(shape: SeveralPools, _mode: str, layer_count: int = LAYER_COUNT, **of_pool: Any) -> Any:
     return DSATokenToKVPool(
         shape.size,
         shape.page_tokens,
@@ -149,9 +149,9 @@ def indexed(shape: SeveralPools, mode: str, layer_count: int = LAYER_COUNT, **of
     )
 
 
-def pooled(shape: SeveralPools, mode: str) -> Any:
+def pooled(shape: SeveralPools, mode: str, layer_count: int = LAYER_COUNT) -> Any:
     waiting = {"index_kpool": POOLED, "index_kpool_compress": True, "max_running_requests": REQUEST_ROWS - 1}
-    return indexed(shape, mode, **waiting)
+    return indexed(shape, mode, layer_count, **waiting)
 
 
 def indexed_states(shape: SeveralPools, mode: str) -> Any:
@@ -183,7 +183,7 @@ def selected(shape: SeveralPools, mode: str) -> Any:
     return pool
 
 
-def sparse(shape: SeveralPools, mode: str) -> Any:  # noqa: ARG001
+def sparse(shape: SeveralPools, _mode: str) -> Any:
     return MiniMaxSparseKVPool(
         shape.size,
         shape.page_tokens,
@@ -201,8 +201,8 @@ def sparse(shape: SeveralPools, mode: str) -> Any:  # noqa: ARG001
 
 
 MODELS: Mapping[str, Callable[..., Any]] = {
-    "heads": lambda shape, mode: heads(shape),
-    "latent": lambda shape, mode: latent(shape),
+    "heads": lambda shape, _: heads(shape),
+    "latent": lambda shape, _: latent(shape),
     "windows": windows,
     "windows, states": with_states(windows),
     "states": states,
@@ -225,10 +225,10 @@ PAGE_TOKENS_OF: Mapping[str, tuple[int, ...]] = {
 }
 """Where SGLang's pool does not have any."""
 DRAFTS: Mapping[str, Callable[..., Any]] = {
-    "none": lambda shape: None,
+    "none": lambda _: None,
     "heads": lambda shape: heads(shape, 1, DRAFT_HEADS),
     "latent": lambda shape: latent(shape, 1),
-    "index": lambda shape: indexed(shape, "", 1),
+    "index": lambda shape: MODELS["index" if shape.model == "index, states" else shape.model](shape, "", 1),
 }
 
 
@@ -317,6 +317,3 @@ def assert_moved(before: dict[str, list[Any]], pair: Any, here: Request, there: 
             assert torch.equal(own[sources[kind]], got[targets[kind]]), where
             others = [item for item in range(len(got)) if item not in (*targets[kind], 0)]
             assert torch.equal(was[others], got[others]), f"{where}: items of others"
-
-
-__all__ = ["Shape", "assert_moved", "items_of", "scribble", "shapes"]

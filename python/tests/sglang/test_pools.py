@@ -79,3 +79,60 @@ def test_should_move_what_each_pool_has_of_a_prompt(tmp_path: Path, shape: Any) 
         for tokens in (1, 7 * shape.page_tokens, 19 * shape.page_tokens - shape.page_tokens // 2):
             moved(pair, tokens)()
         pair.assert_nothing_held()
+
+
+GROUPS = ("draft", "swa", "block_scale", "block_scale_swa", "mamba")
+"""Those of a model with all of these pools, behind its KV."""
+
+
+def everything() -> Any:
+    from several_pools import SeveralPools
+
+    return SeveralPools(model="scales, windows, states", draft="heads", page_tokens=16)
+
+
+def test_should_notice_pages_of_any_pool_that_are_mistaken_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What these tests would see, held against a sender that names the wrong pages in one group."""
+    from kv_connector.sglang.beside_pages import PromptParts
+    from kv_connector.sglang.page_list import Pages
+
+    right = PromptParts.groups
+    with opened(tmp_path, everything()) as pair:
+        for place, kind in enumerate(GROUPS, start=1):
+
+            def wrong(parts: Any, of_full: Any, given: Any = None, place: int = place) -> list[Any]:
+                groups = right(parts, of_full, given)
+                named = groups[place]
+                mistaken = [1 + named.pages[0] % 5] if len(named.pages) == 1 else named.pages[::-1]
+                groups[place] = Pages(named.first_page, mistaken)
+                return groups
+
+            monkeypatch.setattr(PromptParts, "groups", wrong)
+            compared = moved(pair, 100, chunk_pages=64)
+            with pytest.raises(AssertionError, match=f"{kind}, buffer 0"):
+                compared()
+        monkeypatch.setattr(PromptParts, "groups", right)
+        moved(pair, 100, chunk_pages=64)()
+
+
+@pytest.mark.parametrize("place", range(1, 1 + len(GROUPS)), ids=GROUPS)
+def test_should_notice_a_pool_that_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    import dataclasses
+
+    from kv_connector.sglang.model_pools import ModelPools
+
+    read = ModelPools.of
+
+    def without_one(*args: Any, **named: Any) -> ModelPools:
+        pools = read(*args, **named)
+        kept = [k for k in range(len(pools.pools)) if k != place]
+        of_groups = [pools.groups_of[k - 1] for k in kept if k]
+        return dataclasses.replace(pools, pools=[pools.pools[k] for k in kept], groups_of=of_groups)
+
+    monkeypatch.setattr(ModelPools, "of", without_one)
+    with opened(tmp_path, everything()) as pair:
+        compared = moved(pair, 100)
+        with pytest.raises(AssertionError, match=f"{GROUPS[place - 1]}, buffer 0"):
+            compared()

@@ -56,7 +56,31 @@ def test_should_say_which_hook_was_not_put_in_place(pair: Pair, monkeypatch: pyt
         hook_scheduler()
 
 
-def test_should_refuse_what_was_not_shown_of_pools_beside_the_pages(pair: Pair) -> None:
+def test_should_serve_or_refuse_each_kind_of_pool_that_sglang_has_by_its_name(pair: Pair) -> None:
+    from one_process import RankInEngine, kv_args
+    from sglang.srt.disaggregation.base.conn import StateType
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.engine_facts import refuse_unsupported
+    from kv_connector.sglang.pool_kinds import KINDS, REFUSED
+
+    assert {kind.value for kind in StateType} == KINDS.keys() | REFUSED.keys()
+    assert not KINDS.keys() & REFUSED.keys()
+    args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
+    args.num_draft_entries = 2
+    args.state_types = [StateType(kind) for kind in KINDS]
+    for mode in ("prefill", "decode"):
+        refuse_unsupported(args, mode)
+    for kind, why in {**REFUSED, "of tomorrow": "this kind is not known"}.items():
+        args.state_types = ["swa", kind]
+        with pytest.raises(OptionError, match=rf"the model keeps '{kind}' beside its KV pages, .*: {why}; serve"):
+            refuse_unsupported(args, "decode")
+    args.state_types, args.mla_compression_ratios = ["swa"], [4, 128]
+    with pytest.raises(OptionError, match=r"the model has a pool of DeepSeek-V4, .*, expected a pool of other models"):
+        refuse_unsupported(args, "decode")
+
+
+def test_should_refuse_options_that_a_pool_beside_the_pages_does_not_allow(pair: Pair) -> None:
     from one_process import RankInEngine, kv_args
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
@@ -64,27 +88,18 @@ def test_should_refuse_what_was_not_shown_of_pools_beside_the_pages(pair: Pair) 
     from kv_connector.sglang.engine_facts import refuse_unsupported
 
     args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
-    for kinds in ([], ["swa"], ["dsa"], ["mamba"]):
-        args.state_types = kinds
-        refuse_unsupported(args, "decode")
-    with (
-        get_parallel().override(pp_size=2),
-        pytest.raises(OptionError, match=r"--pp-size is 2, expected 1: a model that keeps mamba beside its KV pages"),
-    ):
+    with get_parallel().override(pp_size=2):
+        args.state_types = ["swa", "mamba", "dsa", "dsa_tail", "block_scale", "block_scale_swa"]
         refuse_unsupported(args, "prefill")
-    with (
-        get_disagg().override(disaggregation_decode_enable_radix_cache=True),
-        pytest.raises(
-            OptionError, match=r"decode-enable-radix-cache is True, expected False: a model that keeps mamba"
-        ),
-    ):
+        for kind in ("qsa_pending", "minimax_index_k"):
+            args.state_types = ["mamba", kind]
+            with pytest.raises(OptionError, match=rf"--pp-size is 2, expected 1: a model that keeps {kind} beside"):
+                refuse_unsupported(args, "prefill")
+    with get_disagg().override(disaggregation_decode_enable_radix_cache=True):
+        args.state_types = ["swa", "dsa", "block_scale"]
         refuse_unsupported(args, "decode")
-    args.num_draft_entries = 2
-    with pytest.raises(OptionError, match=r"the number of a draft's KV buffers is 2, expected 0: a model that keeps"):
-        refuse_unsupported(args, "decode")
-    for kinds in (["swa", "mamba"], ["dsa", "dsa_tail"], ["minimax_index_k"]):
-        args.state_types = kinds
-        with pytest.raises(
-            OptionError, match=rf"state of the kinds {', '.join(kinds)} .*, or one of swa, mamba, dsa alone"
-        ):
-            refuse_unsupported(args, "decode")
+        for kind in ("mamba", "dsa_tail", "qsa_pending"):
+            args.state_types = ["dsa", kind]
+            with pytest.raises(OptionError, match=rf"enable-radix-cache is True, expected False: .* keeps {kind}"):
+                refuse_unsupported(args, "decode")
+            refuse_unsupported(args, "prefill")
