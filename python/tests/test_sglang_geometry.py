@@ -21,12 +21,12 @@ def model_pools(
 ) -> ModelPools:
     known = {"options": None, "model": "tiny@0", "weights_digest": "", "loaded_digest": "", "settings": {}}
     kinds = {"dtype": "bfloat16", "element_bytes": 2, "kv_head_count": 2, "windowed_kv_head_count": 4}
-    told = EngineFacts(**{**known, **kinds, **facts})
-    return ModelPools.of(kv_args, told, place, latent=latent, window_tokens=window_tokens)
+    facts_given = EngineFacts(**{**known, **kinds, **facts})
+    return ModelPools.of(kv_args, facts_given, place, latent=latent, window_tokens=window_tokens)
 
 
-def described(kv_args: Any, place: Place = HERE, **told: Any) -> Any:
-    return describe(model_pools(kv_args, place, **told).pools, model="tiny@0", place=place)
+def described(kv_args: Any, place: Place = HERE, **facts_given: Any) -> Any:
+    return describe(model_pools(kv_args, place, **facts_given).pools, model="tiny@0", place=place)
 
 
 def layers_of(found: Any) -> list[tuple[str, int, int]]:
@@ -190,8 +190,8 @@ def test_should_name_every_way_in_which_layers_hold_their_state() -> None:
 def test_should_cut_states_into_parts_that_ranks_of_other_numbers_have_too() -> None:
     """Queries, keys and values of 8, 8 and 16 channels over both ranks, then the heads of a recurrence."""
     tensors = [(16 * 3 * 2, convolution(5, 16, 3)), (4 * 64 * 4, recurrence(5, 4, 8, 8))]
-    told = {"state_dim_per_tensor": [16, 4], "state_slice_outer_counts": [1, 1]}
-    kv_args = states_beside(tensors, **told, state_conv_shard_groups=[[8, 8, 16], None])
+    facts_given = {"state_dim_per_tensor": [16, 4], "state_slice_outer_counts": [1, 1]}
+    kv_args = states_beside(tensors, **facts_given, state_conv_shard_groups=[[8, 8, 16], None])
     found = described(kv_args, Place(2, 1, 1, 0))
     group = found["groups"][1]
     assert (group["kvHeadCount"], group["dtype"]) == (8, "bfloat16[32, 3] of 8 + 8 + 16 float32[8, 8, 8]")
@@ -206,8 +206,8 @@ def test_should_cut_states_into_parts_that_ranks_of_other_numbers_have_too() -> 
 
 
 def test_should_cut_each_row_of_a_state_whose_channels_are_last() -> None:
-    told = {"state_dim_per_tensor": [4], "state_slice_outer_counts": [3]}
-    kv_args = states_beside([(24, convolution(0, 3, 4))], **told, state_conv_shard_groups=[[4, 4]])
+    facts_given = {"state_dim_per_tensor": [4], "state_slice_outer_counts": [3]}
+    kv_args = states_beside([(24, convolution(0, 3, 4))], **facts_given, state_conv_shard_groups=[[4, 4]])
     found = described(kv_args, Place(2, 0, 1, 0))
     assert (found["groups"][1]["kvHeadCount"], found["groups"][1]["dtype"]) == (4, "bfloat16[3, 8] of 4 + 4")
     parts = [(layer["offsetBytes"], layer["pageBytes"]) for layer in found["ranks"][0]["layers"][2:]]
@@ -226,8 +226,8 @@ def test_should_cut_each_row_of_a_state_whose_channels_are_last() -> None:
 def test_should_send_states_to_the_same_rank_alone_where_it_is_not_known_how_ranks_divide_them(
     inputs: list[int] | None, dimensions: int, held: SlotFormat
 ) -> None:
-    told = {"state_dim_per_tensor": [dimensions], "state_slice_outer_counts": [1]}
-    kv_args = states_beside([(96, held)], **told, state_conv_shard_groups=[inputs])
+    facts_given = {"state_dim_per_tensor": [dimensions], "state_slice_outer_counts": [1]}
+    kv_args = states_beside([(96, held)], **facts_given, state_conv_shard_groups=[inputs])
     found = described(kv_args, Place(2, 0, 1, 0))
     assert (found["groups"][1]["kvHeadCount"], found["groups"][1]["dtype"]) == (2, str(held))
     assert layers_of(found)[2:] == [("state.0.0", 1, 96)]
@@ -235,8 +235,8 @@ def test_should_send_states_to_the_same_rank_alone_where_it_is_not_known_how_ran
 
 def test_should_have_what_every_rank_has_whole_in_another_group() -> None:
     tensors = [(1024, recurrence(0, 4, 8, 8)), (32, recurrence(0, 8))]
-    told = {"state_dim_per_tensor": [4, 0], "state_slice_outer_counts": [1, 1]}
-    found = described(states_beside(tensors, **told, state_conv_shard_groups=[None, None]), Place(2, 0, 1, 0))
+    facts_given = {"state_dim_per_tensor": [4, 0], "state_slice_outer_counts": [1, 1]}
+    found = described(states_beside(tensors, **facts_given, state_conv_shard_groups=[None, None]), Place(2, 0, 1, 0))
     groups = [(group["layout"], group["kvHeadCount"], group["dtype"]) for group in found["groups"][1:]]
     assert groups == [("HND", 8, "float32[8, 8, 8]"), ("LATENT", 1, "float32[8]")]
 
@@ -267,7 +267,7 @@ def test_should_name_a_stages_keys_by_the_layers_numbers_in_the_model() -> None:
     assert [name for name, _, _ in layers_of(found)] == ["layer.2", "index.2", "layer.3", "index.3"]
 
 
-def test_should_tell_a_drafts_keys_from_the_models() -> None:
+def test_should_name_a_drafts_keys_otherwise_than_the_models() -> None:
     kv_args = registered(("dsa", [10] * 3, [32] * 3), items=(64, 64, 64), drafts=1)
     found = described(kv_args, latent=True, draft=Draft(True, 1))
     names = ["layer.0", "index.0", "layer.1", "index.1", "draft.0", "draftindex.0"]

@@ -166,7 +166,7 @@ class ShardedPools(ShardedPair):
         self.finish(senders, receivers)
 
     def _begin_prompt(self, tokens: int) -> tuple[int, list[Any], list[Any]]:
-        """As ``begin``, with the indices of the second pool; ranks of the prefiller are told the prompt's length."""
+        """As ``begin``, with the indices of the second pool; ranks of the prefiller know the prompt's length."""
         for side in self.prefillers:
             side.endpoint.take_prompt_tokens = lambda: tokens
         room, senders, receivers = self.begin(None)
