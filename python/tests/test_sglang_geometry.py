@@ -255,6 +255,15 @@ def test_should_describe_an_indexers_keys_beside_the_layer_that_they_are_of() ->
     assert layers_of(found) == [("layer.0", 0, 64), ("index.0", 1, 32), ("layer.1", 0, 64), ("index.1", 1, 32)]
 
 
+def test_should_refuse_buffers_that_are_not_one_kind_for_each_layer() -> None:
+    kv_args = registered(items=(64, 64, 8, 8))
+    kv_args.kv_layer_ids = [3, 3, 3, 3]
+    with pytest.raises(
+        OptionError, match=r"registered 4 buffers of the kind 'layer' for the layers \[3, 3\], expected 2"
+    ):
+        described(kv_args)
+
+
 def test_should_leave_layers_without_an_indexer_out() -> None:
     found = described(registered(("dsa", [10, 10], [0, 32])), latent=True)
     assert [name for name, _, _ in layers_of(found)] == ["layer.0", "layer.1", "index.1"]

@@ -115,9 +115,9 @@ def named_buffers(
     What SGLang lists with no bytes is left out: a layer that has none of this kind.
     """
     parts = [""] if latent else [".k", ".v"]
-    if len(addresses) != len(layers) * len(parts):
+    if len(addresses) != len(set(layers)) * len(parts):
         raise OptionError(
-            f"SGLang registered {len(addresses)} buffers of the kind {kind!r} for {len(layers)} layers, expected"
+            f"SGLang registered {len(addresses)} buffers of the kind {kind!r} for the layers {list(layers)}, expected"
             f" {len(parts)} for each layer: this kind of KV pool is not supported"
         )
     names = [f"{kind}.{layer}{part}" for part in parts for layer in layers]

@@ -21,7 +21,7 @@ EXCEEDING_PART = 0.25
 
 _PLAIN = ("MHATokenToKVPool", "MLATokenToKVPool", "DSATokenToKVPool")
 _WINDOWED = "SWAKVPool"
-_WITH_STATE = "HybridLinearKVPool"
+_BESIDE_STATE = ("HybridLinearKVPool", "QSATokenToKVPool")
 
 
 class IncomparableError(Exception):
@@ -70,7 +70,7 @@ class ReceivedRows:
         self._requests = scheduler.req_to_token_pool
         pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
         self._windowed_pool = pool if type(pool).__name__ == _WINDOWED else None
-        self._has_state = type(pool).__name__ == _WITH_STATE
+        self._has_state = hasattr(self._requests, "mamba_pool")
         self._buffers = list(_buffers(pool))
         self._limits = _limits(pool)
 
@@ -150,11 +150,13 @@ def _buffers(pool: Any) -> Iterator[_Buffer]:
         for windowed, inner in ((False, pool.full_kv_pool), (True, pool.swa_kv_pool)):
             layers = [of_pools[windowed][index] for index in range(len(of_pools[windowed]))]
             yield from _of_plain(inner, layers, windowed=windowed)
-    elif kind == _WITH_STATE:
+    elif kind in _BESIDE_STATE:
         layers_by_index = {index: layer for layer, index in pool.full_attention_layer_id_mapping.items()}
         yield from _of_plain(pool.full_kv_pool, [layers_by_index[index] for index in range(len(layers_by_index))])
     else:
-        raise IncomparableError(f"its pool is a {kind}, expected one of {', '.join((*_PLAIN, _WINDOWED, _WITH_STATE))}")
+        raise IncomparableError(
+            f"its pool is a {kind}, expected one of {', '.join((*_PLAIN, _WINDOWED, *_BESIDE_STATE))}"
+        )
 
 
 def _of_plain(pool: Any, layers: Sequence[int], *, windowed: bool = False) -> Iterator[_Buffer]:

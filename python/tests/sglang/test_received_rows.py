@@ -124,14 +124,17 @@ def test_of_a_window_only_what_was_received_is_compared(sglang_plugins: None) ->
     assert "K of layer 3 differs" in rank.verdict(window_tokens=32).finding
 
 
-def test_a_state_is_compared_if_it_is_of_the_same_tokens(sglang_plugins: None) -> None:
+@pytest.mark.parametrize("model", ["states", "windows, states", "selection, states"])
+def test_a_state_is_compared_if_it_is_of_the_same_tokens(sglang_plugins: None, model: str) -> None:
     import torch
 
     assert sglang_plugins is None
     with warnings.catch_warnings(action="ignore"):
-        from hybrid import HybridShape
+        from several_pools import SeveralPools
 
-        pool = HybridShape().pool_of("decode", 0)
+        pool = SeveralPools(model=model, page_count=64).pool_of("decode", 0)
+    if model.startswith("windows"):
+        pool.register_mapping(torch.zeros(pool.size + pool.page_size + 1, dtype=torch.int64))
     rank = Rank(pool, pool.requests)
     pool.requests.req_index_to_mamba_index_mapping[torch.tensor([RECEIVED, OWN])] = torch.tensor(
         [3, 4], dtype=torch.int32
