@@ -149,17 +149,19 @@ def indexed(shape: SeveralPools, _mode: str, layer_count: int = LAYER_COUNT, **o
     )
 
 
-def pooled(shape: SeveralPools, mode: str, layer_count: int = LAYER_COUNT) -> Any:
-    waiting = {"index_kpool": POOLED, "index_kpool_compress": True, "max_running_requests": REQUEST_ROWS - 1}
-    return indexed(shape, mode, layer_count, **waiting)
-
-
-def indexed_states(shape: SeveralPools, mode: str) -> Any:
+def indexed_states(shape: SeveralPools, mode: str, **of_index: Any) -> Any:
     """As SGLang's hybrid pool has it, whose inner pool is one with an indexer."""
     pool = states(shape, mode, use_mla=True)
-    pool.full_kv_pool = indexed(shape, mode, len(ATTENTION_LAYERS))
+    pool.full_kv_pool = indexed(shape, mode, len(ATTENTION_LAYERS), **of_index)
     pool.use_dsa = True
     return pool
+
+
+def waiting(shape: SeveralPools, mode: str) -> Any:
+    """Only such a hybrid pool: for others SGLang 0.5.23 cannot list the tokens that wait."""
+    return indexed_states(
+        shape, mode, index_kpool=POOLED, index_kpool_compress=True, max_running_requests=REQUEST_ROWS - 1
+    )
 
 
 def selected(shape: SeveralPools, mode: str) -> Any:
@@ -208,19 +210,19 @@ MODELS: Mapping[str, Callable[..., Any]] = {
     "states": states,
     "latent, states": lambda shape, mode: states(shape, mode, use_mla=True),
     "index": indexed,
-    "index, waiting": pooled,
     "index, states": indexed_states,
+    "index, waiting, states": waiting,
     "selection, states": selected,
     "scales": scaled,
     "scales, windows": scaled_windows,
     "scales, windows, states": with_states(scaled_windows),
     "sparse": sparse,
 }
-LATENT = ("latent", "latent, states", "index", "index, waiting", "index, states")
+LATENT = ("latent", "latent, states", "index", "index, states", "index, waiting, states")
 PAGE_TOKENS_OF: Mapping[str, tuple[int, ...]] = {
     "index": (INDEX_TOKENS,),
     "index, states": (INDEX_TOKENS,),
-    "index, waiting": (INDEX_TOKENS * POOLED,),
+    "index, waiting, states": (INDEX_TOKENS * POOLED,),
     "selection, states": (16, 64),
 }
 """Where SGLang's pool does not have any."""
@@ -228,7 +230,7 @@ DRAFTS: Mapping[str, Callable[..., Any]] = {
     "none": lambda _: None,
     "heads": lambda shape: heads(shape, 1, DRAFT_HEADS),
     "latent": lambda shape: latent(shape, 1),
-    "index": lambda shape: MODELS["index" if shape.model == "index, states" else shape.model](shape, "", 1),
+    "index": lambda shape: indexed(shape, "", 1),
 }
 
 
@@ -263,9 +265,8 @@ class Request:
         self._row = draw.randrange(1, REQUEST_ROWS)
         self._slot = draw.randrange(1, 6)
         in_window = draw.sample(range(1, WINDOWED_PAGES), count - first_in_window)
-        tail = (
-            get_dsa_tail_state_indices(side.pool, self._row, tokens) if hasattr(side.pool, "kpool_use_compress") else []
-        )
+        kinds = [kind.value for kind in side.endpoint.kv_args.state_types]
+        tail = get_dsa_tail_state_indices(side.pool, self._row, tokens) if "dsa_tail" in kinds else []
         of_kinds: Mapping[str, list[int]] = {
             "swa": in_window,
             "block_scale_swa": in_window,
@@ -273,7 +274,6 @@ class Request:
             "dsa_tail": tail,
             "qsa_pending": [self._row],
         }
-        kinds = [kind.value for kind in side.endpoint.kv_args.state_types]
         self.beside = {kind: of_kinds.get(kind, self.pages) for kind in kinds}
 
     @property
@@ -298,7 +298,7 @@ def shapes(models: Mapping[str, Any] = MODELS) -> list[SeveralPools]:
     """Every model beside every draft; the page sizes take turns."""
     made = []
     for model in models:
-        drafts = ["none", "heads", "latent", *(["index"] if model.startswith("index") else [])]
+        drafts = ["none", "heads", "latent", *(["index"] if model == "index" else [])]
         for turn, draft in enumerate(drafts):
             sizes = PAGE_TOKENS_OF.get(model, (1, 16, 64))
             page_tokens = sizes[(len(made) + turn) % len(sizes)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hybrid import HybridShape
-from one_process import HEAD_COUNT, HEAD_SIZE, PAGE_TOKENS, Side, pages
+from one_process import HEAD_COUNT, HEAD_SIZE, PAGE_TOKENS, Side, pages, until
 from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateDType, Mamba2StateShape
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.disaggregation.base.conn import KVPoll
@@ -19,6 +19,7 @@ from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sharded import ShardedPair
 
 from kv_connector.sglang.layerwise import HOOKS
+from kv_connector.sglang.sglang_api import KVTransferError
 
 WINDOW_TOKENS = 39
 WINDOWED_PAGES = 30
@@ -145,47 +146,55 @@ class ShardedPools(ShardedPair):
 
     def move_prompt(self, tokens: int) -> None:
         """Moves a prompt's pages, in two chunks where it has several, and what the second pool has of it."""
+        self._draw(tokens)
+        room, senders, receivers = self._begin_prompt(tokens)
+        self.wait_until_stages_agree(senders)
+        for side, sender in zip(self.prefillers, senders, strict=True):
+            sender.init(len(self.pages[0]), 3)
+            if len(self.pages[0]) > 1:
+                sender.send(pages(*self.pages[0][:-1]))
+            side.metadata.output_ids[3, 0], side.metadata.bootstrap_room[3, 0] = 9, room
+            sender.send(pages(*self.pages[0][-1:]), [pages(*self.beside[0])])
+        self.finish(senders, receivers)
+
+    def _draw(self, tokens: int) -> None:
         draw, count = random.Random(tokens), -(-tokens // PAGE_TOKENS)
         in_window = count - max(0, tokens - WINDOW_TOKENS) // PAGE_TOKENS
+        self._last_tokens = tokens - (count - 1) * PAGE_TOKENS
         self.pages = [draw.sample(range(1, 60), count) for _ in range(2)]
         is_windowed = isinstance(self.prefillers[0].pool, SWAKVPool)
         self.beside = [
             draw.sample(range(1, WINDOWED_PAGES), in_window) if is_windowed else [draw.randrange(1, SLOTS)]
             for _ in range(2)
         ]
-        for side in self.prefillers:
-            side.endpoint.next_prompt_tokens = 0
-        room, senders, receivers = self._begin_prompt(tokens)
-        self.wait_until_stages_agree(senders)
-        for side, sender in zip(self.prefillers, senders, strict=True):
-            sender.init(count, 3)
-            if count > 1:
-                sender.send(pages(*self.pages[0][:-1]))
-            side.metadata.output_ids[3, 0], side.metadata.bootstrap_room[3, 0] = 9, room
-            sender.send(pages(*self.pages[0][-1:]), [pages(*self.beside[0])])
-        self.finish(senders, receivers)
 
     def _begin_prompt(self, tokens: int) -> tuple[int, list[Any], list[Any]]:
         """As ``begin``, with the indices of the second pool; ranks of the prefiller know the prompt's length."""
         for side in self.prefillers:
             side.endpoint.take_prompt_tokens = lambda: tokens
         room, senders, receivers = self.begin(None)
-        self.ends = [*senders, *receivers]
         for receiver in receivers:
             receiver.prompt_tokens = tokens
             receiver.send_metadata(pages(*self.pages[1]), 6, [pages(*self.beside[1])])
-        for receiver in receivers:
-            if receiver.poll() == KVPoll.Failed:
-                receiver.failure_exception()
         return room, senders, receivers
 
-    def end_failed(self) -> None:
-        for end in self.ends:
+    def refusal(self, tokens: int) -> str:
+        """Why a decoder's rank does not receive a prompt from this prefiller."""
+        self._draw(tokens)
+        _room, senders, receivers = self._begin_prompt(tokens)
+        until(lambda: receivers[0].poll() == KVPoll.Failed, "the fetch has failed")
+        with pytest.raises(KVTransferError) as refused:
+            receivers[0].failure_exception()
+        for end in (*senders, *receivers):
             end.abort()
             end.clear()
+        return str(refused.value)
 
     def assert_moved(self) -> None:
         for side in self.decoders:
             for name, (tensor, along) in parts_of(side).items():
                 sources, targets = self.pages if name.startswith("kv") else self.beside
-                assert torch.equal(own_part(self.whole[name], along, side)[sources], tensor[targets]), (side.rank, name)
+                sent, arrived = own_part(self.whole[name], along, side)[sources], tensor[targets]
+                if not name.startswith("state"):  # heads that ranks divide go token by token, those of the prompt alone
+                    sent[-1, :, self._last_tokens :] = arrived[-1, :, self._last_tokens :]
+                assert torch.equal(sent, arrived), (side.rank, name)
