@@ -197,6 +197,45 @@ def test_prefiller_of_two_stages_fills_a_decoder_of_one(
     staged.wait_at_rest()
 
 
+def test_decoder_of_two_stages_is_filled_by_prefillers_of_one_and_of_two(
+    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
+) -> None:
+    """Requests end on both stages alike, also those that are given up: one that a stage kept would keep its pages."""
+    decoder = ground.side("decode", TWO_STAGES, name="decode-pp2")
+    start(stack, [decoder.server])
+    unequal = replace(pair, decoder=decoder)
+    assert_right_one_by_one(unequal, PREFILLER_STAGED, by_sglang)
+    for _ in range(2):  # together more pages than a stage has
+        assert_all_given_up(unequal, ABORTED.prompts()[:6])
+    port = free_port()
+    prefiller = ground.side("prefill", TWO_STAGES, port, name="prefill-pp2-equal")
+    start(stack, [prefiller.server])
+    equal = replace(unequal, prefiller=prefiller, bootstrap_port=port)
+    prompts = STAGED_AT_ONCE.prompts()
+    for staged in (unequal, equal):
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            legs = sent(pool, staged, prompts)
+            assert [leg.result().words for leg in legs.values()] == [by_sglang.to(prompt) for prompt in prompts]
+        staged.wait_at_rest()
+
+
+def assert_all_given_up(pair: Pair, prompts: list[str]) -> None:
+    """Halfway, by a decoder that has pages for all; with stages, it says nothing of its queues while it waits."""
+    with ThreadPoolExecutor(len(prompts)) as pool, pair.halfway() as wait_begun:
+        legs = sent(pool, pair, prompts)
+        wait_begun()
+        wait_until(
+            lambda: pair.prefiller.queued("prefill_inflight_queue_reqs") == len(prompts),
+            NOTICED_LIMIT_SECONDS,
+            "all are granted pages and computed",
+        )
+        for name in legs:
+            give_up(name, (pair.decoder,))
+        pair.gate.open()
+        assert all(leg.result(NOTICED_LIMIT_SECONDS).failed for leg in legs.values())
+    pair.wait_at_rest()
+
+
 def assert_right_one_by_one(pair: Pair, series: Series, reference: Reference) -> None:
     for prompt in series.prompts():
         outcome = pair.attempt_both_sides(prompt, ANSWER_TOKENS, f"sharded-{uuid.uuid4()}")

@@ -95,6 +95,8 @@ class TransferEndpoint(CommonEndpoint):
         for each in engine_facts.modes(self._mode, server_args):
             engine_facts.refuse_unsupported(args, each)
         self._device = engine_facts.device_of(args)
+        if self._mode == "decode":
+            args.prefill_start_layer = HOOKS.first_layer  # SGLang sets it on prefillers only
         super().__init__(args, mode, server_args, is_mla_backend)
         self.server_socket.close(linger=0)  # unused: peers connect to the messenger
         if self._mode == "decode":
@@ -298,10 +300,12 @@ class TransferEndpoint(CommonEndpoint):
         return True
 
     def _resolve_rank_mapping(self, info: Any) -> None:
-        """Called by SGLang with each topology that it has requested, before it keeps it; an exception refuses it."""
+        """Called by SGLang with each topology that it has requested, before it keeps it; an exception refuses it.
+
+        The ranks that SGLang itself would add are those of its own backends; ``places`` chooses those of this one.
+        """
         if fault := topology_fault(info.dp_size, info.attn_tp_size, info.attn_cp_size, info.pp_size):
             raise KvConnectorError(fault)
-        super()._resolve_rank_mapping(info)
 
     def ask_again(self, bootstrap_addr: str) -> concurrent.futures.Future[Any]:
         """Requests a prefiller's topology again, since it may have restarted with another one; None if it has none."""

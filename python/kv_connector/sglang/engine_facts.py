@@ -239,10 +239,6 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
     refuse_device(get_device().device, read_options(mode, kv_args).gpu)
     if get_device().device != "cpu":
         _refuse_on_device()
-    if mode == "decode":
-        _require(
-            "--pp-size", parallel.pp_size, 1, "only a prefiller may have several pipeline stages with this backend"
-        )
     _require("--attn-cp-size", parallel.attn_cp_size, 1, "context parallelism is not served by this backend")
     _require("--dcp-size", parallel.attn_dcp_size, 1, "decode context parallelism is not served by this backend")
     _require(

@@ -40,6 +40,8 @@ class AttentionHooks:
         """The layers whose attention has a hook."""
         self.window_tokens = 0
         """The number of tokens that the model's sliding windows keep before a token; 0 = no windows."""
+        self.first_layer = 0
+        """The number, in the whole model, of this pipeline stage's first layer."""
 
     def install(self, model: Any) -> None:
         """Hooks every attention layer of a model."""
@@ -215,7 +217,7 @@ class LayerwiseSteps:
 def install_hooks(_result: None, runner: Any) -> None:
     """Runs after ``ModelRunner.load_model``, before any graph is captured.
 
-    In an engine that is always a decoder it only reads the size of the windows.
+    In an engine that is always a decoder it only reads the size of the windows and which layers the stage has.
     """
     from sglang.srt.runtime_context import get_device, get_disagg
 
@@ -227,6 +229,7 @@ def install_hooks(_result: None, runner: Any) -> None:
     if runner.is_draft_worker:  # its layers have the same numbers as the target's
         return
     HOOKS.window_tokens = runner.sliding_window_size or 0
+    HOOKS.first_layer = getattr(runner.model, "start_layer", 0)  # as SGLang's ``layer_setup`` has it
     if not _prefills(disaggregation):
         return
     if get_device().device == "cpu":

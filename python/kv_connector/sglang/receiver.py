@@ -239,6 +239,10 @@ class Receiver(BaseKVReceiver):
         self.conclude_state = KVPoll.Failed
         return KVPoll.Failed
 
+    def fail_with_others(self) -> None:
+        """Another pipeline stage has failed; SGLang keeps the pages of this one until nothing can write to them."""
+        self.conclude_state = KVPoll.Failed
+
     def failure_exception(self) -> None:
         """Raises KVTransferError with the reason of the failure."""
         if self.bootstrap_room != NO_ROOM:

@@ -64,7 +64,7 @@ def hook_scheduler() -> None:
     """Installs the hooks of a scheduler that uses this backend; others run without them."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from kv_connector.sglang import hooks, sglang_api
+    from kv_connector.sglang import decoder_stages, hooks, sglang_api
 
     by_target = {
         "sglang.srt.managers.scheduler.Scheduler.run_batch": (hooks.run_batch, HookType.AROUND),
@@ -75,6 +75,8 @@ def hook_scheduler() -> None:
         f"{_DECODE_QUEUE}._create_receiver_and_enqueue": (hooks.name_new_receiver, HookType.AFTER),
         f"{_DECODE_QUEUE}._send_kv_metadata": (hooks.name_receiver, HookType.BEFORE),
         _RECEIVED: (pair_check.compare_received, HookType.AROUND),
+        decoder_stages.ENDED: (decoder_stages.lowest_states, HookType.AROUND),
+        decoder_stages.RELEASE: (decoder_stages.end_alike, HookType.AROUND),
         **dict.fromkeys(weight_changes.SOURCES, (weight_changes.note_update, HookType.AROUND)),
         weight_changes.RELEASE: (weight_changes.note_release, HookType.AFTER),
         weight_changes.END_OF_UPDATE: (weight_changes.note_end, HookType.AROUND),

@@ -103,6 +103,8 @@ __all__ = [
 ]
 
 _DISAGGREGATION = "sglang.srt.disaggregation"
+_LAYERS = "sglang.srt.model_executor.model_runner_components.layer_setup"
+_STAGES = "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin"
 _SIGNATURES = (
     (
         f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__",
@@ -159,6 +161,9 @@ _SIGNATURES = (
         f"{_DISAGGREGATION}.utils.setup_state_kv_args",
         "kv_args, token_to_kv_pool, draft_token_to_kv_pool, total_kv_layers, req_to_token_pool",
     ),
+    (f"{_STAGES}._pp_pd_get_decode_transferred_ids", "self"),
+    (f"{_STAGES}.process_decode_transfer_queue", "self, release_rids"),
+    (f"{_STAGES}.get_rids", "self, req_queue, is_send, poll_statuses_group"),
     ("sglang.srt.configs.hybrid_arch.mambaish_config", "model_config"),
     (
         "sglang.srt.model_executor.model_runner.ModelRunner.alloc_memory_pool",
@@ -194,6 +199,9 @@ _ATTRIBUTES = (
     ("sglang.srt.lora.lora_manager.LoRAManager.load_lora_adapter", "self._load_lora_adapter("),
     ("sglang.srt.model_executor.model_runner.ModelRunner.__init__", "self.is_draft_worker"),
     ("sglang.srt.model_executor.model_runner.ModelRunner.load_model", "self.sliding_window_size"),
+    (f"{_LAYERS}._resolve_pp_layer_range", 'getattr(model, "start_layer", 0)'),
+    (f"{_STAGES}._pp_pd_get_decode_transferred_ids", "self._pp_recv_pyobj_from_prev_stage()"),
+    (f"{_STAGES}.event_loop_pp_disagg_decode", "self.process_decode_transfer_queue("),
     (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "self.sliding_window_size"),
 )
 """Functions of SGLang and the text that their source must contain, mostly attributes that the backend reads or sets:

@@ -32,6 +32,8 @@ from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 from sglang.srt.server_args import ServerArgs
 
+from kv_connector.sglang.layerwise import HOOKS
+
 PAGE_TOKENS = 16
 PAGE_COUNT = 64
 LAYER_COUNT = 4
@@ -232,6 +234,7 @@ class Side:
     def over(cls, pool: Any, mode: str, arguments: Any, shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Side:
         """With the pages that an engine has already; metadata is made anew for each role."""
         metadata = MetadataBuffers(SLOT_COUNT, 64, torch.float32, 1)
+        HOOKS.first_layer = pool.start_layer  # as when the rank has loaded its stage of the model
         with as_rank(shape, rank, pp_group):
             endpoint = backend_class("manager")(
                 kv_args(mode, pool, metadata, rank, shape.page_tokens),

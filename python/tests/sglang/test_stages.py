@@ -209,15 +209,3 @@ def test_should_send_the_layers_of_each_stage_while_its_forward_pass_runs(
     pair.assert_equal_pages([31, 32], [20, 21])
     pair.assert_metadata(room)
     pair.assert_nothing_held()
-
-
-def test_should_refuse_a_decoder_of_several_stages(pair: ShardedPair) -> None:
-    from one_process import RankInEngine, Shape, as_rank
-
-    from kv_connector import OptionError
-    from kv_connector.sglang.engine_facts import refuse_unsupported
-
-    with as_rank(Shape(pp_size=2), RankInEngine()):
-        refuse_unsupported(pair.prefillers[0].endpoint.kv_args, "prefill")
-        with pytest.raises(OptionError, match=r"--pp-size is 2, expected 1: only a prefiller"):
-            refuse_unsupported(pair.decoders[0].endpoint.kv_args, "decode")
