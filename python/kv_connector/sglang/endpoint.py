@@ -33,7 +33,7 @@ from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.model_pools import ModelPools
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
-from kv_connector.sglang.prefillers import Prefillers, RankPlace, register_room
+from kv_connector.sglang.prefillers import Prefillers, RankPlace, cp_rank_of, register_room
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
 from kv_connector.sglang.twins import Twins
 from kv_connector.sglang.weight_changes import WEIGHTS
@@ -325,8 +325,8 @@ class TransferEndpoint(CommonEndpoint):
         """Stores the result of ``ask_again``."""
         self.prefill_info_table[bootstrap_addr] = topology
 
-    def places(self, bootstrap_addr: str, dp_rank: int) -> list[RankPlace] | str:
-        """The prefiller's ranks that hold this rank's KV, or an error message."""
+    def places(self, bootstrap_addr: str, dp_rank: int, room: int) -> list[RankPlace] | str:
+        """The prefiller's ranks that send this rank's KV of a room, or an error message."""
         if bootstrap_addr in self._unfit:
             sentence, since = self._unfit[bootstrap_addr]
             if time.monotonic() - since > UNFIT_MEMORY_SECONDS:
@@ -335,11 +335,6 @@ class TransferEndpoint(CommonEndpoint):
         info = self.prefill_info_table.get(bootstrap_addr)
         if info is None:
             return f"the prefiller at {bootstrap_addr} is not known any more: send the request again"
-        if info.attn_cp_size != 1:
-            return (
-                f"the prefiller at {bootstrap_addr} has attention CP {info.attn_cp_size}, expected 1:"
-                " start it without --attn-cp-size"
-            )
         here = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
         tp_ranks = geometry.ranks_with_heads_of(here, self._pools.kv_head_counts, info.attn_tp_size)
         if not tp_ranks:
@@ -348,7 +343,8 @@ class TransferEndpoint(CommonEndpoint):
                 f"the prefiller at {bootstrap_addr} has attention TP {info.attn_tp_size}, expected a divisor or a"
                 f" multiple of the model's {heads} KV heads: choose another --tp-size"
             )
-        return [RankPlace(dp_rank, 0, tp_rank, stage) for tp_rank in tp_ranks for stage in range(info.pp_size)]
+        cp_rank = cp_rank_of(room, info.dp_size, info.attn_cp_size)
+        return [RankPlace(dp_rank, cp_rank, tp_rank, stage) for tp_rank in tp_ranks for stage in range(info.pp_size)]
 
     def forget_prefiller(self, bootstrap_addr: str) -> None:
         """Drops what is known about a prefiller, so that the next request looks it up again."""

@@ -239,7 +239,10 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
     refuse_device(get_device().device, read_options(mode, kv_args).gpu)
     if get_device().device != "cpu":
         _refuse_on_device()
-    _require("--attn-cp-size", parallel.attn_cp_size, 1, "context parallelism is not served by this backend")
+    if mode == "decode":
+        _require("--attn-cp-size", parallel.attn_cp_size, 1, "only a prefiller may have context parallelism")
+    if parallel.attn_cp_size > 1:
+        _refuse_divided_context(kv_args)
     _require("--dcp-size", parallel.attn_dcp_size, 1, "decode context parallelism is not served by this backend")
     _require(
         "--disaggregation-decode-allocation-policy",
@@ -261,6 +264,18 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
             "pages of an aborted request must not be reused while a prefiller may write to them",
         )
     _refuse_beside(kinds_beside(kv_args), kv_args, mode)
+
+
+def _refuse_divided_context(kv_args: Any) -> None:
+    """Raises OptionError if a context-parallel rank does not hold all KV of its layers and heads: one of them sends."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    why = "with --attn-cp-size above 1, each rank must hold the KV of the whole context"
+    _require("--enable-dsa-cache-layer-split", bool(parallel.enable_dsa_cache_layer_split), False, why)
+    _require("the model's sharing of the CP and TP groups", bool(parallel.enable_cp_tp_group_sharing), False, why)
+    if getattr(kv_args, "is_hybrid_mla_backend", False):
+        _require("--attn-cp-size", parallel.attn_cp_size, 1, "more are not served with latent KV beside states")
 
 
 def _refuse_on_device() -> None:

@@ -88,6 +88,11 @@ class Outgoing:
     """The time from the end of the last forward pass until everything was sent, to the slowest rank of the decoder."""
 
     @classmethod
+    def of_another_rank(cls) -> Outgoing:
+        """A request that another rank sends and was never submitted to this messenger."""
+        return cls(request="", transfer="", ended=True, released=True)
+
+    @classmethod
     def refused(cls, reason: str) -> Outgoing:
         """A request that is not sent and was never submitted to the messenger."""
         return cls(request="", transfer="", failure=reason, ended=True, released=True)

@@ -38,6 +38,14 @@ class RankPlace:
     pp_rank: int
 
 
+def cp_rank_of(room: int, dp_size: int, cp_size: int) -> int:
+    """Which context-parallel rank of a prefiller sends a room: each holds all KV, and over many rooms sends its share.
+
+    SGLang chooses the data-parallel rank by ``room % dp_size``, so that the rest of the division is free.
+    """
+    return room // dp_size % cp_size
+
+
 @dataclass(slots=True, eq=False)
 class Lookup:
     """A result that may be pending. Check ``done``, then read ``failure`` or ``addresses``."""

@@ -69,7 +69,7 @@ class Receiver(BaseKVReceiver):
             self._fail(refusal)
             return
         self._dp_rank = prefill_dp_rank
-        found = self.kv_mgr.places(self.bootstrap_addr, prefill_dp_rank)
+        found = self.kv_mgr.places(self.bootstrap_addr, prefill_dp_rank, self.bootstrap_room)
         if isinstance(found, str):
             self._fail(found)
         else:
@@ -201,7 +201,7 @@ class Receiver(BaseKVReceiver):
             self.kv_mgr.forget_prefiller(self.bootstrap_addr)
             return str(fault or "no answer")
         self.kv_mgr.learn(self.bootstrap_addr, topology)
-        return self.kv_mgr.places(self.bootstrap_addr, self._dp_rank)
+        return self.kv_mgr.places(self.bootstrap_addr, self._dp_rank, self.bootstrap_room)
 
     # ---- its end
 

@@ -14,7 +14,10 @@ from kv_connector.sglang.client_fields import NO_ROOM, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Outgoing, PlannedChunk
 from kv_connector.sglang.page_list import PageList, PagesMovedError
+from kv_connector.sglang.prefillers import cp_rank_of
 from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
+
+_FAILED_ELSEWHERE = "the transfer failed on another rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,11 @@ class Sender(BaseKVSender):
         self._parts = PromptParts(0)
         """What the model's pools hold of the prompt."""
         digest = mgr.take_prompt_digest()
+        self.stands_by = not refusal and _is_sent_by_another(mgr, bootstrap_room)
+        """Whether another context-parallel rank sends the request, and this one only computes it."""
+        if self.stands_by:
+            self._outgoing = Outgoing.of_another_rank()
+            return
         if refusal:
             self._outgoing = Outgoing.refused(refusal)
             self._fail(refusal)
@@ -137,7 +145,10 @@ class Sender(BaseKVSender):
         while self._chunks and _is_over(self._chunks[0].wait_event):
             chunk = self._chunks.popleft()
             self._report(chunk)
-            if chunk.beside is not None:
+            is_last = chunk.beside is not None
+            if is_last and self.stands_by:
+                self.conclude_state = KVPoll.Success
+            elif is_last:
                 self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
 
     def _report(self, chunk: _Chunk) -> None:
@@ -205,6 +216,9 @@ class Sender(BaseKVSender):
             return self.conclude_state
         self.kv_mgr.exchange.drain()
         self._flush()
+        if self.stands_by:
+            under_way = KVPoll.Transferring if self._sent else KVPoll.WaitingForInput
+            return under_way if self.conclude_state is None else self.conclude_state
         out = self._outgoing
         waits_for_release = (
             out.ended and not out.released
@@ -282,15 +296,23 @@ class Sender(BaseKVSender):
         self._leave_stages()
         if not out.released:
             given_away = out.ended
-            self.kv_mgr.exchange.abort(out, "the transfer failed on another rank")
+            self.kv_mgr.exchange.abort(out, _FAILED_ELSEWHERE)
             if given_away:
                 self.kv_mgr.exchange.fence(out)
         self.conclude_state = KVPoll.Failed
-        raise KVTransferError(self.bootstrap_room, out.failure, is_from_another_rank=not own)
+        raise KVTransferError(self.bootstrap_room, out.failure or _FAILED_ELSEWHERE, is_from_another_rank=not own)
 
     def clear(self) -> None:
         """Called when the scheduler drops the request."""
         self.kv_mgr.exchange.abort(self._outgoing, "the scheduler dropped the request")
+
+
+def _is_sent_by_another(endpoint: TransferEndpoint, room: int) -> bool:
+    from sglang.srt.runtime_context import get_parallel
+
+    if endpoint.attn_cp_size == 1:
+        return False
+    return cp_rank_of(room, get_parallel().num_dp_ranks, endpoint.attn_cp_size) != endpoint.attn_cp_rank
 
 
 def _is_over(event: Any) -> bool:

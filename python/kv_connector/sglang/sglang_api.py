@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         attn_tp_size: int
         attn_tp_rank: int
         attn_cp_size: int
+        attn_cp_rank: int
         attn_dp_rank: int
         dcp_size: int
         pp_size: int

@@ -137,6 +137,8 @@ class RankInEngine:
     pp_rank: int = 0
     dp_rank: int = 0
     """Of the attention, where it is data-parallel."""
+    cp_rank: int = 0
+    """Of the attention, where prompts are split among ranks that then hold all KV."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ class Shape:
     latent: bool = False
     pp_size: int = 1
     dp_size: int = 1
+    cp_size: int = 1
     page_tokens: int = PAGE_TOKENS
     page_count: int = PAGE_COUNT
     windowed_page_count: int = 0
@@ -155,8 +158,8 @@ class Shape:
     windowed_head_count: int = HEAD_COUNT
 
     def ranks(self, dp_rank: int = 0) -> list[RankInEngine]:
-        stages, ranks = range(self.pp_size), range(self.tp_size)
-        return [RankInEngine(tp_rank, pp_rank, dp_rank) for pp_rank in stages for tp_rank in ranks]
+        places = itertools.product(range(self.pp_size), range(self.cp_size), range(self.tp_size))
+        return [RankInEngine(tp_rank, pp_rank, dp_rank, cp_rank) for pp_rank, cp_rank, tp_rank in places]
 
     def layers_of(self, pp_rank: int) -> range:
         """The stage's part of the model's layers, as SGLang cuts them."""
@@ -291,13 +294,14 @@ class OneProcessPipeline:
 
 def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:
     """What the run-time context of that rank's scheduler says."""
-    world = rank.dp_rank * shape.tp_size + rank.tp_rank
-    sizes = dict.fromkeys(("tp_size", "moe_tp_size"), shape.dp_size * shape.tp_size)
+    world = (rank.dp_rank * shape.cp_size + rank.cp_rank) * shape.tp_size + rank.tp_rank
+    sizes = dict.fromkeys(("tp_size", "moe_tp_size"), shape.dp_size * shape.cp_size * shape.tp_size)
     ranks = dict.fromkeys(("tp_rank", "moe_tp_rank"), world)
     attention = {"attn_tp_size": shape.tp_size, "attn_tp_rank": rank.tp_rank}
+    context = {"attn_cp_size": shape.cp_size, "attn_cp_rank": rank.cp_rank}
     groups = {"attn_dp_size": shape.dp_size, "attn_dp_rank": rank.dp_rank, "num_dp_ranks": shape.dp_size}
     stage = {"pp_size": shape.pp_size, "pp_rank": rank.pp_rank, "pp_group": pp_group}
-    return get_parallel().override(**sizes, **ranks, **attention, **groups, **stage)
+    return get_parallel().override(**sizes, **ranks, **attention, **context, **groups, **stage)
 
 
 class Pair:

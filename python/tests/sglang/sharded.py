@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,8 +61,9 @@ class ShardedPair:
 
     @staticmethod
     def _opened(mode: str, arguments: Any, shape: Shape, dp_rank: int) -> list[Side]:
-        pipelines = [OneProcessPipeline() for _ in range(shape.tp_size)]
-        return [Side.open(mode, arguments, shape, rank, pipelines[rank.tp_rank]) for rank in shape.ranks(dp_rank)]
+        pipelines: defaultdict[Any, OneProcessPipeline] = defaultdict(OneProcessPipeline)
+        ranks = shape.ranks(dp_rank)
+        return [Side.open(mode, arguments, shape, rank, pipelines[rank.cp_rank, rank.tp_rank]) for rank in ranks]
 
     def choose(self, prefill_dp_rank: int, decode_dp_rank: int) -> None:
         """Which of the data-parallel ranks the next requests go to: those that share one attention, on each side."""
@@ -85,7 +87,7 @@ class ShardedPair:
         room, senders, receivers = self.begin(targets, prefix_pages * PAGE_TOKENS, room)
         self.wait_until_stages_agree(senders)
         for sender in senders:
-            assert sender.pop_decode_prefix_len() == prefix_pages * PAGE_TOKENS
+            assert sender.pop_decode_prefix_len() == (0 if sender.stands_by else prefix_pages * PAGE_TOKENS)
             sender.init(len(sources), 3)
         for sender in senders:
             sender.send(pages(*sources[:1]))

@@ -83,12 +83,16 @@ def test_should_not_count_a_draft_models_layers_for_the_targets(
     from kv_connector.sglang.layerwise import install_hooks
 
     draft = torch.nn.ModuleList([RadixAttention(8, 8, 1.0, 4, 0)])
+    draft.start_layer = 7
     install_hooks(None, model_runner(draft, is_draft_worker=True, window=7))
     assert hooks.missing(NAMES) == list(NAMES)
     assert hooks.window_tokens == 0
+    assert hooks.first_layer == 0
+    attention.start_layer = 3  # of a later pipeline stage
     install_hooks(None, model_runner(attention, is_draft_worker=False, window=39))
     assert hooks.missing(NAMES) == []
     assert hooks.window_tokens == 39
+    assert hooks.first_layer == 3
 
     counter.begin_step()
     draft[0]()

@@ -92,7 +92,7 @@ def test_should_fail_the_requests_alone_whose_prefiller_has_impossible_sizes(
     endpoint = pair.decoder.endpoint
     until(lambda: endpoint.try_ensure_parallel_info(SILENT), "the answer is there")
     assert 7 % endpoint.prefill_info_table[SILENT].dp_size == 0, "as SGLang finds the rank of a room"
-    found = endpoint.places(SILENT, 0)
+    found = endpoint.places(SILENT, 0, 1)
     assert isinstance(found, str)
     assert "expected sizes of at least 1" in found
     receiver = pair.new_receiver(pair.next_room())

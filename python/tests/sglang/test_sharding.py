@@ -42,6 +42,9 @@ SHAPES = {
     "latent, TP 2 PP 2 to PP 2": ((2, LATENT, 2), (1, LATENT, 2)),
     "latent, PP 2 to 1": ((1, LATENT, 2), (1, LATENT)),
     "latent, TP 2 PP 2 to TP 2": ((2, LATENT, 2), (2, LATENT)),
+    "heads, CP 2 to TP 2": ((1, HEADS, 1, 1, 2), (2, HEADS)),
+    "latent, TP 2 CP 2 to TP 2": ((2, LATENT, 1, 1, 2), (2, LATENT)),
+    "heads, PP 2 CP 2 to PP 2": ((1, HEADS, 2, 1, 2), (1, HEADS, 2)),
 }
 
 

@@ -205,6 +205,7 @@ class PrefillerRank:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self.endpoint: Any = SimpleNamespace(
+            attn_cp_size=1,
             exchange=exchange(wire.source),
             kv_args=SimpleNamespace(page_size=PAGE_TOKENS),
             bootstrap_timeout=float("inf"),
