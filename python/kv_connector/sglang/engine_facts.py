@@ -19,7 +19,7 @@ from kv_connector.exceptions import OptionError
 from kv_connector.naming.model_fingerprint import fingerprint
 from kv_connector.naming.pair_rules import Check
 from kv_connector.naming.weights_digest import digest_of_weights
-from kv_connector.sglang import kv_settings, pool_kinds
+from kv_connector.sglang import kv_settings, own_rdma_devices, pool_kinds
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -87,6 +87,7 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
     parallel = get_parallel()
     stage = (kv_args.system_dp_rank or 0) * parallel.pp_size + kv_args.pp_rank
     options = read_options(mode, kv_args).of_rank(stage * parallel.tp_size + parallel.tp_rank)
+    options = own_rdma_devices.with_own_devices(options, kv_args, logger)
     model = ModelConfig.from_server_args(server_args)
     refuse_unnamed_state(model, kinds_beside(kv_args))
     loaded_digest = _weights_digest(server_args)
