@@ -234,7 +234,7 @@ def modes(mode: str, server_args: Any) -> tuple[str, ...]:
 def refuse_unsupported(kv_args: Any, mode: str) -> None:
     """Raises OptionError if the configuration cannot work."""
     from sglang.srt.environ import envs
-    from sglang.srt.runtime_context import get_device, get_disagg, get_parallel
+    from sglang.srt.runtime_context import get_device, get_disagg, get_memory, get_parallel
 
     parallel = get_parallel()
     refuse_device(get_device().device, read_options(mode, kv_args).gpu)
@@ -250,6 +250,12 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
         get_disagg().disaggregation_decode_allocation_policy,
         "early",
         "a prefiller computes what a decoder has pages for",
+    )
+    _require(
+        "--enable-hisparse",
+        bool(get_memory().enable_hisparse),
+        False,
+        "with it SGLang keeps KV in host pages that are numbered apart from those of the GPU, and names both",
     )
     _require(
         "SGLANG_DISAGG_STAGING_BUFFER",

@@ -103,7 +103,10 @@ class Receiver(BaseKVReceiver):
         if self.conclude_state is not None:
             return
         if device_kv_indices is not None or getattr(destination, "value", "device") != "device":
-            self._fail("KV Messenger writes to the KV cache only: start without HiSparse and without host receive")
+            self._fail(
+                "KV Messenger writes to the KV cache only: start without --enable-hisparse and without"
+                " --disaggregation-decode-host-receive-threshold"
+            )
             return
         page_tokens = self.kv_mgr.kv_args.page_size
         prefix = decode_prefix_len or 0

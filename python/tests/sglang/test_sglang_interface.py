@@ -103,3 +103,21 @@ def test_should_refuse_options_that_a_pool_beside_the_pages_does_not_allow(pair:
             with pytest.raises(OptionError, match=rf"enable-radix-cache is True, expected False: .* keeps {kind}"):
                 refuse_unsupported(args, "decode")
             refuse_unsupported(args, "prefill")
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_should_refuse_kv_that_is_kept_on_the_host(pair: Pair, mode: str) -> None:
+    from one_process import RankInEngine, kv_args
+    from sglang.srt.runtime_context import get_memory
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.engine_facts import refuse_unsupported
+
+    args = kv_args(mode, pair.decoder.pool, pair.decoder.metadata, RankInEngine())
+    with (
+        get_memory().override(enable_hisparse=True),
+        pytest.raises(
+            OptionError, match=r"^--enable-hisparse is True, expected False: with it SGLang keeps KV in host"
+        ),
+    ):
+        refuse_unsupported(args, mode)
