@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kv_connector import OptionError
+from kv_connector.sglang import own_host
 from kv_connector.sglang.engine_facts import OPTIONS_VARIABLE, check_of, modes, read_options
 
 RANK = SimpleNamespace(system_dp_rank=None, pp_rank=0, engine_rank=1)
@@ -94,3 +95,60 @@ def test_should_compare_received_kv_unless_told_otherwise(
     asked: str, latent: bool, on_cpu: bool, expected: str
 ) -> None:
     assert check_of(asked, latent=latent, on_cpu=on_cpu) == expected
+
+
+SECRET = {"KV_MESSENGER_SECRET": "a secret of sixteen bytes"}
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What is logged of the address, anew: in a process it is logged once."""
+    own_host._log.cache_clear()
+    caplog.set_level("INFO")
+    monkeypatch.setattr(own_host, "outward_address", lambda: "10.0.0.7")
+    return caplog
+
+
+@pytest.mark.parametrize(
+    ("environment", "host", "sentence"),
+    [
+        ({"SGLANG_HOST_IP": "10.0.0.5", "HOST_IP": "10.0.0.6"}, "10.0.0.5", "10.0.0.5, which SGLANG_HOST_IP names"),
+        ({"HOST_IP": "10.0.0.6"}, "10.0.0.6", "10.0.0.6, which HOST_IP names"),
+        ({"SGLANG_LOCAL_IP_NIC": "eth1"}, "127.0.0.1", "loopback, because SGLANG_LOCAL_IP_NIC names eth1"),
+        ({}, "10.0.0.7", "10.0.0.7, by which the default route leaves"),
+    ],
+)
+def test_should_listen_with_a_secret_where_sglang_finds_this_host(
+    environment: dict[str, str], host: str, sentence: str, log: pytest.LogCaptureFixture
+) -> None:
+    assert read_options("decode", RANK, environment | SECRET).listen_host == host
+    assert f"option listen_host is not set: the messenger listens on {sentence}" in log.text
+    assert read_options("prefill", RANK, environment | SECRET).listen_host == host
+    assert len(log.records) == 1
+
+
+def test_should_stay_on_loopback_without_a_secret_or_a_route(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_options("decode", RANK, {"SGLANG_HOST_IP": "10.0.0.5"}).listen_host == "127.0.0.1"
+    assert not log.records
+
+    def no_route() -> str:
+        raise OptionError("no default route")
+
+    monkeypatch.setattr(own_host, "outward_address", no_route)
+    assert read_options("decode", RANK, SECRET).listen_host == "127.0.0.1"
+    assert "no default route leads out: the messenger listens on loopback" in log.text
+
+
+@pytest.mark.parametrize(
+    "named", [{"listen_host": "127.0.0.1"}, {"advertise_host": "127.0.0.1"}, {"data_hosts": ["127.0.0.1"]}]
+)
+def test_should_leave_addresses_to_the_user_who_names_one(
+    named: dict[str, object], log: pytest.LogCaptureFixture
+) -> None:
+    environment = SECRET | {"SGLANG_HOST_IP": "10.0.0.5"}
+    assert read_options("decode", RANK, environment | {OPTIONS_VARIABLE: json.dumps(named)}).listen_host == "127.0.0.1"
+    environment |= {"KV_MESSENGER_LISTEN_HOST": "127.0.0.1"}
+    assert read_options("decode", RANK, environment).listen_host == "127.0.0.1"
+    assert not log.records

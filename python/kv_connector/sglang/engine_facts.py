@@ -19,7 +19,7 @@ from kv_connector.exceptions import OptionError
 from kv_connector.naming.model_fingerprint import fingerprint
 from kv_connector.naming.pair_rules import Check
 from kv_connector.naming.weights_digest import digest_of_weights
-from kv_connector.sglang import kv_settings, own_rdma_devices, pool_kinds
+from kv_connector.sglang import kv_settings, own_host, own_rdma_devices, pool_kinds
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -168,7 +168,10 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
         if environment.get(variable) not in (None, "", only):
             raise OptionError(f"{variable} is {shown(environment[variable])}, expected {expected}, because {why}")
     place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
-    options = _parse(given, mode, f"sglang-{mode}-{os.getpid()}-{place}", environment)
+    engine_id = f"sglang-{mode}-{os.getpid()}-{place}"
+    options = _parse(given, mode, engine_id, environment)
+    if options.shared_secret and (host := own_host.own_host(given, environment)):
+        options = _parse({**given, "listen_host": host}, mode, engine_id, environment)
     if options.unheard_limit_seconds:
         return options
     return dataclasses.replace(options, unheard_limit_seconds=_other_leg_seconds(mode, environment))
