@@ -16,6 +16,7 @@ from kv_connector.sglang.exchange import Outgoing, PlannedChunk
 from kv_connector.sglang.page_list import PageList, PagesMovedError
 from kv_connector.sglang.prefillers import cp_rank_of
 from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
+from kv_connector.sglang.transfer_spans import TransferSpans
 
 _FAILED_ELSEWHERE = "the transfer failed on another rank"
 
@@ -45,6 +46,7 @@ class Sender(BaseKVSender):
         refusal = room_fault(bootstrap_room)
         self.bootstrap_room = NO_ROOM if refusal else bootstrap_room
         """The client's, once it is checked: it is a key from here on."""
+        self._spans = TransferSpans.of(self.bootstrap_room)
         self.conclude_state: int | None = None
         self._early_send_wait_event: Any = None
         self._since = time.monotonic()
@@ -209,7 +211,18 @@ class Sender(BaseKVSender):
         """The state of the transfer, a KVPoll; Success and Failed mean that nothing reads the pages any more."""
         state = self._own_state()
         self._report_stages(state)
+        if self._spans is not None:
+            self._show(self._spans, state)
         return state
+
+    def _show(self, spans: TransferSpans, state: int) -> None:
+        if self._sent:
+            spans.at(KVPoll.Transferring)  # also where it has ended since
+        if state in (KVPoll.Success, KVPoll.Failed):
+            failure = "" if state == KVPoll.Success else self._outgoing.failure or "the transfer failed"
+            spans.end(failure, self._outgoing.bytes_sent)
+        elif not self._sent:
+            spans.at(state)
 
     def _own_state(self) -> int:
         if self.conclude_state is not None:
@@ -305,6 +318,8 @@ class Sender(BaseKVSender):
     def clear(self) -> None:
         """Called when the scheduler drops the request."""
         self.kv_mgr.exchange.abort(self._outgoing, "the scheduler dropped the request")
+        if self._spans is not None:
+            self._spans.end(self._outgoing.failure or "the scheduler dropped the request", 0)
 
 
 def _is_sent_by_another(endpoint: TransferEndpoint, room: int) -> bool:
