@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 VLLM = ("0.32", "0.33")
-SGLANG = ("0.5.23",)
+SGLANG = ("0.5.22", "0.5.23")

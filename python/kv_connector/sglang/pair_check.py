@@ -229,10 +229,21 @@ class PairCheck:
     def _agreed(scheduler: Any, values: Sequence[int], *, lowest: bool = False) -> list[int]:
         """The highest (or lowest) value of all tensor-parallel ranks, place by place. Waits for all of them."""
         import torch.distributed as dist
-        from sglang.srt.disaggregation.utils import all_reduce_flags
 
         operation = dist.ReduceOp.MIN if lowest else dist.ReduceOp.MAX
-        return list(all_reduce_flags([int(value) for value in values], scheduler.attn_tp_cpu_group, operation))
+        return reduced([int(value) for value in values], scheduler.attn_tp_cpu_group, operation)
+
+
+def reduced(values: list[int], group: Any, operation: Any) -> list[int]:
+    """The values of all ranks of a group, reduced place by place."""
+    import torch
+    import torch.distributed as dist
+
+    if not values or dist.get_world_size(group) == 1:
+        return values
+    gathered = torch.tensor(values, dtype=torch.int32)
+    dist.all_reduce(gathered, op=operation, group=group)
+    return list(gathered.tolist())
 
 
 def compare_received(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:

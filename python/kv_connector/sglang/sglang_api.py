@@ -174,6 +174,14 @@ _SIGNATURES = (
     ("sglang.srt.mem_cache.memory_pool.MambaPool._iter_transfer_state_entries", "self"),
 )
 
+_EARLIER_SIGNATURES = {
+    f"{_DISAGGREGATION}.common.conn.CommonKVSender.send": "self, kv_indices, state_indices, num_kv_tokens",
+    f"{_DISAGGREGATION}.common.conn.CommonKVReceiver.send_metadata": (
+        "self, kv_indices, aux_index, state_indices, decode_prefix_len, destination"
+    ),
+    "sglang.srt.model_executor.model_runner.ModelRunner.alloc_memory_pool": "self, memory_pool_config",
+}
+"""Those of 0.5.22 where they differ: what SGLang does not pass there has a default in this backend."""
 
 _ATTRIBUTES = (
     (f"{_DISAGGREGATION}.decode.DecodeTransferQueue.__init__", "self.deferred_kv_release_timeout"),
@@ -208,6 +216,34 @@ _ATTRIBUTES = (
 """Functions of SGLang and the text that their source must contain, mostly attributes that the backend reads or sets:
 setting an attribute that SGLang no longer uses would raise nothing and corrupt KV."""
 
+_NAMES = (
+    f"{_DISAGGREGATION}.utils.get_kv_transfer_buf_infos",
+    f"{_DISAGGREGATION}.utils.is_mla_backend",
+    f"{_DISAGGREGATION}.utils.prepare_abort",
+    f"{_DISAGGREGATION}.utils.setup_state_kv_args",
+    "sglang.srt.configs.hybrid_arch.mambaish_config",
+    "sglang.srt.configs.model_config.ModelConfig",
+    "sglang.srt.constants.GPU_MEMORY_TYPE_WEIGHTS",
+    "sglang.srt.environ.envs",
+    "sglang.srt.layers.radix_attention.RadixAttention",
+    "sglang.srt.managers.overlap_utils.resolve_forward_inputs",
+    "sglang.srt.managers.schedule_batch.Req",
+    "sglang.srt.managers.schedule_batch.ScheduleBatch",
+    "sglang.srt.mem_cache.common.release_kv_cache",
+    "sglang.srt.observability.trace.TraceReqContext",
+    "sglang.srt.plugins.hook_registry.HookRegistry",
+    "sglang.srt.plugins.hook_registry.HookType",
+    "sglang.srt.runtime_context.get_device",
+    "sglang.srt.runtime_context.get_disagg",
+    "sglang.srt.runtime_context.get_exec",
+    "sglang.srt.runtime_context.get_memory",
+    "sglang.srt.runtime_context.get_observability",
+    "sglang.srt.runtime_context.get_parallel",
+    "sglang.srt.runtime_context.get_serving",
+    "sglang.srt.sampling.sampling_params.SamplingParams",
+)
+"""What is imported where it is used, which may be in the middle of a request: a test compares this with the sources."""
+
 
 def check() -> None:
     """Raises if SGLang's private interfaces are not those for which this backend was made."""
@@ -216,8 +252,11 @@ def check() -> None:
         logger.warning("SGLang %s was not tested with KV Messenger; %s was", installed, ", ".join(KNOWN_VERSIONS))
     for path, expected in _SIGNATURES:
         seen = _parameters(path)
-        if seen != expected:
+        if seen not in (expected, _EARLIER_SIGNATURES.get(path)):
             raise _unknown(f"has {path}({seen}), expected ({expected})")
+    for path in _NAMES:
+        if _resolve(path) is None:
+            raise _unknown(f"has no {path}")
     for path, attribute in _ATTRIBUTES:
         function = _resolve(path)
         if function is None or attribute not in inspect.getsource(inspect.unwrap(function)):

@@ -86,7 +86,7 @@ class World:
         put(pair_check, "OwnPass", Pass)
         put(pair_check, "unsafe", unsafe)
         put(pair_check, "ReceivedRows", lambda _: SimpleNamespace(verdict=verdict))
-        put(utils, "all_reduce_flags", self.neighbour.reduce)
+        put(pair_check, "reduced", self.neighbour.reduce)
         put(utils, "prepare_abort", lambda request, text, **_: self.ended.append((request.rid, text)))
         put(common, "release_kv_cache", self._release)
         self.scheduler = SimpleNamespace(

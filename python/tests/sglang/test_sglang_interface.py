@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +22,9 @@ def test_should_say_which_private_interface_of_sglang_has_changed(monkeypatch: p
 
     sglang_api.check()
     monkeypatch.setattr(CommonKVSender, "send", lambda self, pages: None)  # noqa: ARG005
-    with pytest.raises(OptionError, match=r"CommonKVSender\.send\(self, pages\), expected .* made for SGLang 0\.5\.23"):
+    with pytest.raises(
+        OptionError, match=r"CommonKVSender\.send\(self, pages\), expected .* made for SGLang 0\.5\.22, 0\.5\.23"
+    ):
         sglang_api.check()
 
 
@@ -36,6 +40,30 @@ def test_should_say_which_private_attribute_of_sglang_has_gone(monkeypatch: pyte
     monkeypatch.setattr(DecodeTransferQueue, "__init__", without)
     with pytest.raises(OptionError, match=r"DecodeTransferQueue.__init__ without self.deferred_kv_release_timeout"):
         sglang_api.check()
+
+
+def test_should_say_which_name_of_sglang_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.disaggregation import utils
+
+    from kv_connector import OptionError
+    from kv_connector.sglang import sglang_api
+
+    monkeypatch.delattr(utils, "prepare_abort")
+    with pytest.raises(OptionError, match=r"has no sglang\.srt\.disaggregation\.utils\.prepare_abort: the backend"):
+        sglang_api.check()
+
+
+def test_should_check_at_the_start_all_names_that_it_imports_later() -> None:
+    from kv_connector.sglang import sglang_api
+
+    imported: set[str] = set()
+    for source in Path(sglang_api.__file__).parent.glob("*.py"):
+        functions = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.FunctionDef)]
+        for statement in (node for function in functions for node in ast.walk(function)):
+            if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("sglang."):
+                imported |= {f"{statement.module}.{name.name}" for name in statement.names}
+    modules = {"sglang.srt.arg_groups.choices", "sglang.srt.disaggregation.utils"}
+    assert imported - modules == set(sglang_api._NAMES)
 
 
 def test_should_say_which_hook_was_not_put_in_place(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,5 +147,21 @@ def test_should_refuse_kv_that_is_kept_on_the_host(pair: Pair, mode: str) -> Non
         pytest.raises(
             OptionError, match=r"^--enable-hisparse is True, expected False: with it SGLang keeps KV in host"
         ),
+    ):
+        refuse_unsupported(args, mode)
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_should_refuse_pages_that_come_after_the_prefill(pair: Pair, mode: str) -> None:
+    from one_process import RankInEngine, kv_args
+    from sglang.srt.runtime_context import get_disagg
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.engine_facts import refuse_unsupported
+
+    args = kv_args(mode, pair.decoder.pool, pair.decoder.metadata, RankInEngine())
+    with (
+        get_disagg().override(disaggregation_decode_allocation_policy="prefill_complete"),
+        pytest.raises(OptionError, match=r"allocation-policy is 'prefill_complete', expected 'early': a prefiller"),
     ):
         refuse_unsupported(args, mode)
