@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang java wheel dashboards dashboard pictures kvperf beside-nixl stores role-switches race race-engines plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl stores role-switches race race-engines plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,12 @@ uncomputed-captures: wheel ## captures of torch's beside peers that connect, cop
 uncomputed-sglang: wheel ## the same with SGLang
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/uncomputed/test_sglang.py -q -p no:cacheprovider \
 		--all-pairs $(ARGS)
+
+sglang-release: wheel ## SGLang's tests and a pair of its servers, with another release than the pinned one: make sglang-release [RELEASE=newest]
+	@in_release() { $(ENVIRONMENT) --release $(or $(RELEASE),newest) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest \
+	    -q -p no:cacheprovider "$$@"; }; failed=0; \
+	    in_release python/tests/sglang -o "pythonpath=. tests $(CURDIR)/examples/sglang-1p1d/cpu_kernels" || failed=1; \
+	    in_release e2e-tests/sglang_pair/test_sglang.py -k "single_sglang or 8_at_a_time or aborted" || failed=1; exit $$failed
 
 java: $(JAR) ## the jar, into python/kv_connector/_jar
 

@@ -49,6 +49,9 @@ NEED_TORCH = [
 LOOP_APART = "0.32.0"
 """The release of vLLM whose loop has a suite of its own; the other suite has whatever is not of it."""
 
+SGLANG_EARLIER = "0.5.22"
+"""The release of SGLang before the pinned one, which is installed above the same packages."""
+
 LIMIT_SECONDS = 45 * 60.0
 """Five times what the longest of them needs on two quiet cores: one that is still at it then will not end."""
 ENGINES_LIMIT_SECONDS = 60 * 60.0
@@ -197,13 +200,7 @@ def without_servers() -> list[Suite]:
     """Some at a time, the longest first, so that their ends come at about the same moment."""
     return [
         *in_the_loop(),
-        Suite(
-            "python, with SGLang",
-            in_sglang(*pytest("python/tests/sglang", "python-sglang"), *CPU_KERNELS),
-            "build/reports/python-sglang.xml",
-            quick=False,
-            beside=True,
-        ),
+        *with_sglang(),
         Suite(
             "python",
             in_tools(
@@ -244,6 +241,30 @@ def without_servers() -> list[Suite]:
             "python, with vLLM",
             in_engine(*pytest(NEED_TORCH[0], "vllm"), *NEED_TORCH[1:]),
             "build/reports/vllm.xml",
+            quick=False,
+            beside=True,
+        ),
+    ]
+
+
+def with_sglang() -> list[Suite]:
+    """SGLang's own classes in one process: all tests with the pinned release, and some with the one before."""
+    return [
+        Suite(
+            "python, with SGLang",
+            in_sglang(*pytest("python/tests/sglang", "python-sglang"), *CPU_KERNELS),
+            "build/reports/python-sglang.xml",
+            quick=False,
+            beside=True,
+        ),
+        Suite(
+            f"python, with SGLang {SGLANG_EARLIER}",
+            with_wheel(
+                f"sglang --release {SGLANG_EARLIER}",
+                *pytest("python/tests/sglang/test_sglang_interface.py", "python-sglang-earlier"),
+                *("python/tests/sglang/test_pair_check.py", "python/tests/sglang/test_transfers.py", *CPU_KERNELS),
+            ),
+            "build/reports/python-sglang-earlier.xml",
             quick=False,
             beside=True,
         ),

@@ -43,4 +43,27 @@ def test_should_give_each_process_its_venv_while_others_are_removed(environment:
         for made in [processes.submit(makes_venvs) for _ in range(AT_ONCE)]:
             made.result()
     left = list((tmp_path / "cache" / "wheels").glob("*/.complete"))
-    assert len(left) == environment.WHEEL_VENVS_KEPT
+    assert len(left) == environment.VENVS_KEPT
+
+
+def test_should_put_another_release_above_the_pinned_packages(
+    environment: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = environment.python_of(tmp_path / "cache" / "sglang-0")
+    steps: list[list[str]] = []
+    monkeypatch.setattr(environment, "run_step", lambda _what, command, _log: steps.append(command))
+    monkeypatch.setattr(environment, "newest", lambda _base, _distribution: "9.9.9")
+    earlier = environment.with_release("sglang", base, "0.5.22")
+    assert environment.with_release("sglang", base, "0.5.22") == earlier
+    latest = environment.with_release("sglang", base, environment.NEWEST)
+    assert [(step[-1], step[step.index("--python") + 1]) for step in steps] == [
+        ("sglang==0.5.22", str(earlier)),
+        ("sglang==9.9.9", str(latest)),
+    ]
+    beneath = environment.site_packages_of(earlier.parent.parent) / "beneath.pth"
+    assert str(environment.site_packages_of(base.parent.parent)) in beneath.read_text(encoding="utf-8")
+
+
+def test_should_refuse_another_release_where_there_is_one(environment: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^--release is 0\.31, and 'engine' has one release only: run one of sglang$"):
+        environment.with_release("engine", environment.python_of(tmp_path), "0.31")

@@ -5,9 +5,10 @@ hash of its pins: a changed pin creates a new one, otherwise it is reused. KV Me
 it: each wheel gets a small venv on top, so that two checkouts do not affect each other. Uses the standard library only.
 
     environment make NAME                     prints the interpreter's path
-    environment run  NAME [--wheel W] -- ARGS…   runs the interpreter with ARGS
+    environment run  NAME [--release R] [--wheel W] -- ARGS…   runs the interpreter with ARGS
 
-NAME is tools, engine, sglang, simulation, stores or race.
+NAME is tools, engine, sglang, simulation, stores or race. R is another release of SGLang than the pinned one, or
+"newest": it is installed above the same pinned packages.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import ctypes.util
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -49,8 +51,11 @@ ENVIRONMENTS = {
     "race": None,
     "stores": None,
 }
+OF_OTHER_RELEASES = {"sglang": "sglang"}
+"""Environment → the distribution of which another release may be installed above it."""
+NEWEST = "newest"
 BUILT_FROM_SOURCE = "# built from source"
-WHEEL_VENVS_KEPT = 8
+VENVS_KEPT = 8
 TICK_SECONDS = 10.0
 STARTED = time.monotonic()
 
@@ -219,37 +224,65 @@ def install(name: str, sources: list[str], python: Path, log: Path) -> None:
 
 
 def with_wheel(base: Path, wheel: Path) -> Path:
-    """A venv in which pip has installed ``wheel``, and in which the packages of the base environment are visible.
+    """A venv in which pip has installed ``wheel`` above the packages of the base environment."""
+    return above(base, cache_home() / "wheels", key_of(wheel.read_bytes()), str(wheel))
+
+
+def with_release(name: str, base: Path, release: str) -> Path:
+    """A venv with another release of the environment's engine above its packages, whose pins stay those of its own."""
+    if name not in OF_OTHER_RELEASES:
+        raise SystemExit(
+            f"--release is {release}, and '{name}' has one release only: run one of {', '.join(OF_OTHER_RELEASES)}"
+        )
+    distribution = OF_OTHER_RELEASES[name]
+    version = newest(base, distribution) if release == NEWEST else release
+    say(f"{distribution} {version} is used, above the packages of '{name}'")
+    pin = f"{distribution}=={version}"
+    return above(base, cache_home() / "releases", key_of(pin.encode()), pin)
+
+
+def newest(base: Path, distribution: str) -> str:
+    """The release that pip would install now."""
+    pip = [str(base), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--dry-run"]
+    asked = [*pip, "--ignore-installed", "--only-binary=:all:", "--report", "-", distribution]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise SystemExit(f"the newest release of {distribution} cannot be asked for: {found.stderr.strip()[-300:]}")
+    return str(json.loads(found.stdout)["install"][0]["metadata"]["version"])
+
+
+def above(base: Path, folder: Path, key: str, package: str) -> Path:
+    """A venv in which pip has installed one package, and in which the packages of the base environment are visible.
 
     One lock for all of them: a process that removes old venvs runs beside others that create, list and remove them.
     """
     base_home = base.parent.parent
-    home = cache_home() / "wheels" / f"{base_home.name}-{key_of(wheel.read_bytes())}"
+    home = folder / f"{base_home.name}-{key}"
     done = home / ".complete"
-    with locked(home.parent / "venvs.lock"):
+    with locked(folder / "venvs.lock"):
         if not done.exists():
             log = home.with_suffix(".log")
             new_venv(home, log, "--without-pip")
+            pip = [str(base), "-m", "pip", "--disable-pip-version-check", "--python", str(python_of(home))]
+            run_step(f"pip installs {Path(package).name}", [*pip, "install", "--no-deps", package], log)
             beneath = f"import site; site.addsitedir({str(site_packages_of(base_home))!r})\n"
             (site_packages_of(home) / "beneath.pth").write_text(beneath, encoding="utf-8")
-            pip = [str(base), "-m", "pip", "--disable-pip-version-check", "--python", str(python_of(home))]
-            run_step("pip installs the wheel", [*pip, "install", "--no-deps", str(wheel)], log)
             done.touch()
         os.utime(done)
-        forget_old_wheels(home.parent)
+        forget_unused(folder)
     return python_of(home)
 
 
-def forget_old_wheels(folder: Path) -> None:
+def forget_unused(folder: Path) -> None:
     """Removes all but the venvs used last; the caller holds the folder's lock."""
     marks = sorted(folder.glob("*/.complete"), key=lambda mark: mark.stat().st_mtime, reverse=True)
-    for mark in marks[WHEEL_VENVS_KEPT:]:
+    for mark in marks[VENVS_KEPT:]:
         shutil.rmtree(mark.parent, ignore_errors=True)
         mark.parent.with_suffix(".log").unlink(missing_ok=True)
 
 
-def run(name: str, wheel: Path | None, arguments: list[str]) -> None:
-    base = make(name)
+def run(name: str, release: str, wheel: Path | None, arguments: list[str]) -> None:
+    base = with_release(name, make(name), release) if release else make(name)
     python = with_wheel(base, wheel) if wheel else base
     environment = dict(os.environ, KV_MESSENGER_BASE_PYTHON=str(base))
     environment["PATH"] = f"{python.parent}{os.pathsep}{base.parent}{os.pathsep}{environment.get('PATH', '')}"
@@ -263,12 +296,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="environment", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", choices=("make", "run"))
     parser.add_argument("name", choices=ENVIRONMENTS)
+    parser.add_argument("--release", default="")
     parser.add_argument("--wheel", type=Path)
     given = parser.parse_args(arguments[:split])
     if given.what == "make":
         print(make(given.name))
     else:
-        run(given.name, given.wheel, arguments[split + 1 :])
+        run(given.name, given.release, given.wheel, arguments[split + 1 :])
 
 
 if __name__ == "__main__":
