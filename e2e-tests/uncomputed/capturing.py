@@ -39,6 +39,7 @@ OPTIONS = {
     "metrics_port": -1,
     "aot_cache": False,
     "timelines": "off",
+    "connect_limit_seconds": 600,
     "grant_wait_seconds": 600,
     "unheard_limit_seconds": 600,
 }
@@ -79,7 +80,8 @@ class Side:
         self._geometry = geometry(address, handle)
         found = ctypes.CDLL(LIBRARY).standInBytes
         found.argtypes, found.restype = [ctypes.c_uint64, ctypes.c_size_t], ctypes.c_void_p
-        self._bytes = (ctypes.c_char * LENGTH_BYTES).from_address(found(address, LENGTH_BYTES))
+        whole = (ctypes.c_ubyte * LENGTH_BYTES).from_address(found(address, LENGTH_BYTES))
+        self._bytes = memoryview(whole).cast("B")
         self._messenger: Messenger | None = None
         self._numbers = itertools.count()
 
@@ -104,7 +106,7 @@ class Side:
         self._bytes[:] = content(number)
 
     def holds(self, number: int) -> bool:
-        return bool(self._bytes[:] == content(number))
+        return self._bytes == content(number)
 
     def send(self, name: str) -> None:
         """All pages are computed already."""

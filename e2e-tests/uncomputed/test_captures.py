@@ -106,17 +106,15 @@ def visit(host: Remote, address: Any, guests: Guests, number: int) -> None:
     kind, guest = KINDS[number % len(KINDS)], guests.next()
     name = begun(host, address, guest, kind, number)
     sender, receiver = (guest, host) if kind.role == "prefiller" else (host, guest)
-    killed = number % KILLED_EVERY == KILLED_EVERY - 1
-    if killed:
+    assert receiver.ask("ended", name) == "Arrived"
+    assert sender.ask("ended", name) == "Released"
+    assert receiver.ask("holds", number), (kind, number)
+    if number % KILLED_EVERY == KILLED_EVERY - 1:
         guests.kill()
-        host.ask("ended", name)
     else:
-        assert receiver.ask("ended", name) == "Arrived"
-        assert sender.ask("ended", name) == "Released"
         guest.ask("close")
     host.ask("await_solitude")
     assert host.ask("end_capture") == "", (kind, number)
-    assert killed or receiver.ask("holds", number), (kind, number)
 
 
 def begun(host: Remote, address: Any, guest: Remote, kind: Kind, number: int) -> str:
