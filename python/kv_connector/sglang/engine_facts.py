@@ -247,7 +247,9 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
         _require("--attn-cp-size", parallel.attn_cp_size, 1, "only a prefiller may have context parallelism")
     if parallel.attn_cp_size > 1:
         _refuse_divided_context(kv_args)
-    _require("--dcp-size", parallel.attn_dcp_size, 1, "decode context parallelism is not served by this backend")
+    divided = "tokens or pages that are divided among ranks are not served by this backend"
+    _require("--enable-kv-cache-sharding", bool(parallel.enable_kv_cache_sharding), False, divided)
+    _require("--dcp-size", parallel.attn_dcp_size, 1, divided)
     _require(
         "--disaggregation-decode-allocation-policy",
         get_disagg().disaggregation_decode_allocation_policy,

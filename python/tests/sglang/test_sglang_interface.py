@@ -165,3 +165,22 @@ def test_should_refuse_pages_that_come_after_the_prefill(pair: Pair, mode: str) 
         pytest.raises(OptionError, match=r"allocation-policy is 'prefill_complete', expected 'early': a prefiller"),
     ):
         refuse_unsupported(args, mode)
+
+
+@pytest.mark.parametrize(
+    ("divided", "named"),
+    [
+        ({"enable_kv_cache_sharding": True}, "--enable-kv-cache-sharding is True, expected False"),
+        ({"attn_dcp_size": 2}, "--dcp-size is 2, expected 1"),
+    ],
+)
+def test_should_refuse_tokens_or_pages_that_are_divided_among_ranks(
+    pair: Pair, divided: dict[str, Any], named: str
+) -> None:
+    from sglang.srt.runtime_context import get_parallel
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.engine_facts import refuse_unsupported
+
+    with get_parallel().override(**divided), pytest.raises(OptionError, match=named):
+        refuse_unsupported(pair.prefiller.endpoint.kv_args, "prefill")
