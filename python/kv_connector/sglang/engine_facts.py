@@ -279,11 +279,11 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
 
 
 def _refuse_divided_context(kv_args: Any) -> None:
-    """Raises OptionError if a context-parallel rank does not hold all KV of its layers and heads: one of them sends."""
+    """Raises OptionError if a context-parallel rank may not hold all that is sent, since only one of them sends."""
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()
-    why = "with --attn-cp-size above 1, each rank must hold the KV of the whole context"
+    why = "with --attn-cp-size above 1, each rank must hold all that is sent"
     _require("--enable-dsa-cache-layer-split", bool(parallel.enable_dsa_cache_layer_split), False, why)
     _require("the model's sharing of the CP and TP groups", bool(parallel.enable_cp_tp_group_sharing), False, why)
     if getattr(kv_args, "is_hybrid_mla_backend", False):
