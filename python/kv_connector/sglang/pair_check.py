@@ -29,7 +29,14 @@ _ARRIVAL = "kv_messenger_arrival"
 
 
 def bind(request: Any, arrival: Arrival) -> None:
-    """Remembers with SGLang's request how its KV arrives; for the batch that it will be in."""
+    """Remembers with SGLang's request how its KV arrives; for the batch that it will be in.
+
+    SGLang caches the KV of a request whose client leaves before that batch. Nothing has compared it yet, so it is not
+    cached.
+    """
+    _taken(request)
+    arrival.kept_from_cache = not request.skip_radix_cache_insert
+    request.skip_radix_cache_insert = True
     setattr(request, _ARRIVAL, arrival)
 
 
@@ -277,6 +284,8 @@ def _taken(request: Any) -> Arrival | None:
     arrival: Arrival | None = getattr(request, _ARRIVAL, None)
     if arrival is not None:
         delattr(request, _ARRIVAL)
+        if arrival.kept_from_cache:
+            request.skip_radix_cache_insert = False
     return arrival
 
 

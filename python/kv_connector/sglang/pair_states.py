@@ -57,6 +57,8 @@ class Arrival:
     """Set when the fetch begins."""
     sessions: int = -1
     """How many sessions with messengers had been opened when the KV was complete; -1 = it is not."""
+    kept_from_cache: bool = False
+    """Whether SGLang caches nothing of the request until its batch is checked."""
 
 
 @dataclass(frozen=True, slots=True)

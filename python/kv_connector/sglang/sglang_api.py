@@ -201,6 +201,7 @@ _ATTRIBUTES = (
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.prefix_len"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.cache_salt"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.positional_embed_overrides"),
+    ("sglang.srt.mem_cache.common.release_kv_cache", "req.skip_radix_cache_insert"),
     (f"{weight_changes.UPDATER}.flush_cache_after_weight_update", weight_changes.NOT_FLUSHED),
     *((source, "recv_req.weight_version") for source in weight_changes.SOURCES),
     (weight_changes.END_OF_UPDATE, "self._session.loaded_weights"),

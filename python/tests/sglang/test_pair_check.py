@@ -128,6 +128,7 @@ class World:
             token_type_ids=None,
             session=None,
             return_logprob=False,
+            skip_radix_cache_insert=False,
             origin_input_ids=array("q", range(tokens)),
             output_ids=array("q", [7]),
             kv=SimpleNamespace(cache_protected_len=0, req_pool_idx=1),
@@ -336,3 +337,17 @@ def test_a_pass_runs_alone_on_the_stream_of_passes(sglang_plugins: None) -> None
     with on_stream(scheduler):
         seen.append("pass")
     assert seen == ["wait", "enter", "behind schedule", "pass", "wait", "leave"]
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_should_let_nothing_be_cached_before_its_batch_is_checked(monkeypatch: pytest.MonkeyPatch, skips: bool) -> None:
+    """SGLang caches the KV of a request whose client leaves before; a request may be retracted, and arrive twice."""
+    from kv_connector.sglang.pair_check import bind
+    from kv_connector.sglang.pair_states import Arrival
+
+    world = World(monkeypatch)
+    request = world.request("a", skip_radix_cache_insert=skips)
+    bind(request, Arrival())
+    assert request.skip_radix_cache_insert
+    world.batch(request)
+    assert request.skip_radix_cache_insert == skips
