@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kv_connector.sglang import pair_check
 from kv_connector.sglang.receiver import Receiver
 from kv_connector.sglang.sglang_api import KVPoll
+from sglang_loop.beside_pool import BesidePool
 from sglang_loop.network import Network
+from sglang_loop.pair_probe import PairProbe
 from sglang_loop.pools import Pool, PrefixCache, Table, page_keys
 from sglang_loop.ranks import AllRanks, EnginePlan, Slots, Stream, open_ranks
 
@@ -34,6 +37,12 @@ class DecodeRequest:
     """Whether its prefiller is known."""
     failed: bool = False
     rounds_left: int = 0
+    beside: dict[int, int] = field(default_factory=dict)
+    """Its pages in the second pool."""
+    refused: list[str] = field(default_factory=list)
+    """What each rank answers its client, where its prefiller was found to compute another KV."""
+    skip_radix_cache_insert: bool = False
+    """As SGLang's request has it."""
     ended: bool = False
 
     @property
@@ -49,9 +58,10 @@ class DecodeEngine:
     def __init__(self, network: Network, plan: EnginePlan, start: int, port: int) -> None:
         self.network, self.plan, self.page_tokens = network, plan, plan.page_tokens
         self.name = f"{plan.name}.{start}"
-        self.pool = Pool(plan.pages, network.report)
+        self.pool, self.beside = Pool(plan.pages, network.report), BesidePool(plan, network.report)
         self.cache = PrefixCache(self.pool, enabled=plan.caches)
-        self.ranks = open_ranks(network, plan, self.mode, self.name, port, self.pool, Stream())
+        self.ranks = open_ranks(network, plan, self.mode, self.name, port, (self.pool, self.beside), Stream())
+        self._probe = PairProbe(self.ranks, self.page_tokens)
         self.slots = Slots(self.ranks, deque(range(plan.slots)))
         self.arrived: list[Ask] = []
         self.queue: list[DecodeRequest] = []
@@ -67,6 +77,8 @@ class DecodeEngine:
     def round(self) -> None:
         """``event_loop_overlap_disagg_decode``, once."""
         self._ingest()
+        for request in [each for each in self.waiting if each.ask.leaves_with_kv]:
+            self.abort(request.ask)
         self._resolve_deferred()
         self.transfers += self._pop_preallocated()
         self.waiting += self._pop_transferred()
@@ -88,7 +100,7 @@ class DecodeEngine:
             self.queue.append(request)
             for rank, pending, receiver in zip(self.ranks, self._pending, receivers, strict=True):
                 if ask.bootstrap in rank.endpoint.prefill_info_table:
-                    receiver.init(0)
+                    receiver.init(ask.dp_rank)
                 else:
                     pending.append(request)
 
@@ -102,7 +114,8 @@ class DecodeEngine:
                 self._abort(request, on_another_thread)
             elif request in self.waiting:
                 self.waiting.remove(request)
-                self._free(request, "aborted", whole_pages=len(ask.prompt) // self.page_tokens)
+                kept = 0 if request.skip_radix_cache_insert else len(ask.prompt) // self.page_tokens
+                self._free(request, "aborted", whole_pages=kept)
             elif request in self.running:
                 request.rounds_left = 0
 
@@ -126,6 +139,7 @@ class DecodeEngine:
 
     def _free(self, request: DecodeRequest, end: str, whole_pages: int = 0) -> None:
         self.cache.release(request.table, whole_pages)
+        self.beside.release(request)
         if request.slot >= 0:
             self.slots.release(request.slot)
             request.slot = -1
@@ -143,7 +157,7 @@ class DecodeEngine:
         for address, requests in by_address.items():
             if self._ensure_known(at, address, requests):
                 for request in requests:
-                    request.receivers.of_ranks[at].init(0)
+                    request.receivers.of_ranks[at].init(request.ask.dp_rank)
 
     def _ensure_known(self, at: int, address: str, requests: Sequence[DecodeRequest]) -> bool:
         """``_ensure_prefill_info``: asks once a second, and gives up."""
@@ -203,9 +217,12 @@ class DecodeEngine:
         slot = self.slots.alloc(request)
         assert slot is not None
         request.slot = slot
+        self.beside.take(request, self.beside.needed(len(request.tokens)))
+        given = self.beside.given(request)
+        pair_check.bind(request, request.receivers.of_ranks[0].arrival)
         for receiver in request.receivers.of_ranks:
             receiver.send_metadata(
-                np.array(pages, dtype=np.int32), slot, [], decode_prefix_len=prefix * self.page_tokens
+                np.array(pages, dtype=np.int32), slot, given, decode_prefix_len=prefix * self.page_tokens
             )
         return True
 
@@ -252,12 +269,11 @@ class DecodeEngine:
                 request.receivers.clear()
 
     def _commit(self, request: DecodeRequest) -> None:
-        """``_commit_transfer_to_req``; what is used from here on must be right."""
+        """``_commit_transfer_to_req``."""
         for rank in self.ranks:
             row = rank.memory.rows.get(request.slot)
             if row != (request.ask.room, request.ask.first_token):
                 self.network.report("wrong metadata", f"{row} for {request.ask}")
-        self._check_pages(request, "wrong KV")
         request.receivers.clear()
         self.slots.release(request.slot)
         request.slot = -1
@@ -269,9 +285,25 @@ class DecodeEngine:
         if wrong:
             held = self.pool.kv.get((request.table.pages[wrong[0]], 0, 0))
             self.network.report(kind, f"positions {wrong} of {request.ask}, such as {held}")
+        if beside := self.beside.wrong(request):
+            self.network.report(kind, f"positions {beside} of {request.ask} in the second pool")
+
+    def _take_in(self) -> None:
+        """``get_new_prebuilt_batch``: what is used from here on must be right."""
+        room = self.plan.running_max - len(self.running)
+        arrived, self.waiting = self.waiting[:room], self.waiting[room:]
+        refused = self._probe.refused(arrived) if arrived and self.plan.check != "off" else {}
+        for request in arrived:
+            pair_check._taken(request)
+            if request in refused:
+                request.ask.note(self.mode, refused[request])
+                self._free(request, "failed")
+            else:
+                self._check_pages(request, "wrong KV")
+                self.running.append(request)
 
     def _decode(self) -> None:
-        self.running, self.waiting = self.running + self.waiting, []
+        self._take_in()
         for request in list(self.running):
             request.rounds_left -= 1
             if request.rounds_left < 0:
@@ -296,4 +328,5 @@ class DecodeEngine:
             found.append(f"{self.pool.page_count - self.pool.free_count} pages")
         if len(self.slots.free) != self.plan.slots:
             found.append(f"{self.plan.slots - len(self.slots.free)} metadata slots")
+        found += self.beside.held()
         return [f"{self.name} holds {each}" for each in found]

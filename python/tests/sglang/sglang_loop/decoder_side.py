@@ -41,6 +41,9 @@ class Fetching:
     """Which request had each page when the fetch began."""
     row_lease: Any
     limit: float
+    beside: dict[int, int]
+    """In the second pool."""
+    beside_leases: dict[int, Any]
     sources: list[Source] = field(default_factory=list)
     failing: str = ""
     quarantined: bool = False
@@ -62,7 +65,7 @@ class Fetches:
     def fetch(self, command: Fetch) -> None:
         assert command.request not in self._named, "a name is given twice"
         self._named.add(command.request)
-        page_tokens, (group,) = self._messenger.page_tokens, command.groups
+        page_tokens, (group, *others) = self._messenger.page_tokens, command.groups
         assert command.first_token % page_tokens == 0, "a beginning inside a page"
         assert command.first_token < command.prompt_tokens, "a fetch of nothing"
         first = command.first_token // page_tokens
@@ -73,6 +76,11 @@ class Fetches:
         owners = {position: memory.pool.owners[page] for position, page in pages.items()}
         assert all(owner is not None for owner in owners.values()), "a page that no request has"
         assert slot in memory.row_owners, "a metadata slot that no request has"
+        assert len(others) == bool(memory.beside.kind), "not the groups of this model"
+        needed = memory.beside.needed(command.prompt_tokens)
+        beside = {at: page for other in others for at, page in zip(needed, other.pages, strict=True)}
+        beside_owners = {at: memory.beside.pool.owners[page] for at, page in beside.items()}
+        assert all(owner is not None for owner in beside_owners.values()), "a page of the second pool that is free"
         fetching = Fetching(
             request=command.request,
             key=(command.transfer, command.prompt_digest),
@@ -84,6 +92,8 @@ class Fetches:
             leases=owners,
             row_lease=memory.row_owners[slot],
             limit=command.limit_millis / 1000,
+            beside=beside,
+            beside_leases=beside_owners,
         )
         fetching.sources = [
             Source(self._network.session(self._messenger, (each.host, each.port))) for each in command.prefillers

@@ -12,6 +12,7 @@ from kv_connector.runtime.commands import (
     Abandon,
     Announce,
     Command,
+    Compared,
     Computed,
     Decline,
     Fetch,
@@ -22,6 +23,7 @@ from kv_connector.runtime.commands import (
     StepEnded,
     StepFailed,
 )
+from sglang_loop.beside_pool import BesidePool
 from sglang_loop.decoder_side import Fetches
 from sglang_loop.pools import HEADS, Pool
 from sglang_loop.prefiller_side import Prefills
@@ -44,9 +46,15 @@ class Memory:
     """What a messenger reads and writes of its engine; the pool is the engine's, the rest the rank's."""
 
     pool: Pool
+    beside: BesidePool
     rows: dict[int, Any] = field(default_factory=dict)
     """The metadata by slot."""
     row_owners: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def pools(self) -> tuple[Pool, Pool]:
+        """By group."""
+        return self.pool, self.beside.pool
 
 
 @dataclass(eq=False)
@@ -71,8 +79,9 @@ class Delivery:
     prefill: Prefill
     grant: Grant
     source: SimulatedMessenger
-    posted: set[tuple[int, int]] = field(default_factory=set)
-    landed: set[tuple[int, int]] = field(default_factory=set)
+    posted: set[tuple[int, int, int]] = field(default_factory=set)
+    """By group, position and layer."""
+    landed: set[tuple[int, int, int]] = field(default_factory=set)
     in_flight: int = 0
     state: str = "granted"
     """Then sent; or stopped, and answered."""
@@ -86,24 +95,29 @@ class Delivery:
 
     def land(self, write: Write) -> None:
         self.in_flight -= 1
-        self.landed.add((write.position, write.layer))
+        self.landed.add((write.group, write.position, write.layer))
         if write.layer < 0:
             self._land_row()
         else:
-            self._land_page(write.position, write.layer)
+            self._land_page(write)
         self.source.prefills.on_written(self)
 
-    def _land_page(self, position: int, layer: int) -> None:
-        fetch, page = self.grant.fetching, self.prefill.pages[position]
-        target = fetch.pages[position]
-        if self.target.memory.pool.owners[target] is not fetch.leases[position]:
+    def _land_page(self, write: Write) -> None:
+        prefill, fetch = self.prefill, self.grant.fetching
+        pages, targets, leases = (
+            (prefill.pages, fetch.pages, fetch.leases),
+            (prefill.beside, fetch.beside, fetch.beside_leases),
+        )[write.group]
+        source, destination = self.source.memory.pools[write.group], self.target.memory.pools[write.group]
+        page, target = pages[write.position], targets[write.position]
+        if destination.owners[target] is not leases[write.position]:
             self.source.network.report(
-                "wrote a page of another request", f"page {target} of {fetch.request}, given away before its end"
+                "wrote a page of another request",
+                f"page {target} of {fetch.request}, given away before its end",
             )
         for head in self.source.heads:
             if head in self.target.heads:
-                content = self.source.memory.pool.kv.get((page, layer, head))
-                self.target.memory.pool.kv[target, layer, head] = content
+                destination.kv[target, write.layer, head] = source.kv.get((page, write.layer, head))
 
     def _land_row(self) -> None:
         fetch, memory = self.grant.fetching, self.target.memory
@@ -190,7 +204,7 @@ class SimulatedMessenger:
                 self.fetches.report_end(command.request)
             case Decline():
                 self.fetches.decline(command)
-            case Refuted():
+            case Refuted() | Compared():
                 pass
             case _:
                 raise AssertionError("an unexpected command")

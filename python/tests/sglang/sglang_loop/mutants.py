@@ -11,13 +11,18 @@ from mutant import Mutant
 
 from kv_connector.runtime.commands import PrefillEnded
 from kv_connector.runtime.facade import Stopped
+from kv_connector.sglang import pair_check
 from kv_connector.sglang import sender as sender_module
+from kv_connector.sglang.beside_pages import RequestSlot
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.page_list import PageList
+from kv_connector.sglang.page_list import PageList, Pages
+from kv_connector.sglang.pair_check import PairCheck
+from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.receiver import Receiver
 from kv_connector.sglang.sender import Sender
 from kv_connector.sglang.sglang_api import KVPoll
+from kv_connector.sglang.window_pages import WindowPages
 
 _on: Callable[..., Any] = Exchange._on
 _own_state: Callable[..., Any] = Sender._own_state
@@ -26,6 +31,7 @@ _abort: Callable[..., Any] = Sender.abort
 _find: Callable[..., Any] = TransferEndpoint.try_ensure_parallel_info
 _receiver_abandons: Callable[..., Any] = Receiver.ensure_abort_notified
 _fetch: Callable[..., Any] = Exchange.fetch
+_places: Callable[..., Any] = TransferEndpoint.places
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,14 @@ def _abort_untold(self: Any, out: Any, reason: str) -> None:
             self._end(out, PrefillEnded(out.request, "aborted"))
 
 
+def _another_slot(_self: Any, _of_full: Any, given: Any) -> Pages:
+    return Pages(0, [1 + given[0] % 2] if given else [])
+
+
+def _other_group(self: Any, bootstrap_addr: str, dp_rank: int) -> Any:
+    return _places(self, bootstrap_addr, 1 - dp_rank if self.prefill_info_table[bootstrap_addr].dp_size > 1 else 0)
+
+
 MUTANTS = (
     StoryMutant("an abort does not wait for the release of a finished prompt", Sender, "abort", _abort_at_once, -1),
     StoryMutant("pages are freed on the failure of another rank before the fence", Exchange, "fence", _no_fence, 33),
@@ -167,4 +181,12 @@ MUTANTS = (
     StoryMutant(
         "a forgotten prefiller counts as known", TransferEndpoint, "try_ensure_parallel_info", _stale_contact, -1
     ),
+    StoryMutant("what the check of a pair finds is ignored", PairCheck, "_drop", lambda *_: None, 100000),
+    StoryMutant("a restarted prefiller counts as proven", PairStates, "connected", lambda *_: None, 100879),
+    StoryMutant("KV is cached before its pair is checked", pair_check, "bind", lambda *_: None, 100510),
+    StoryMutant("the state of another request is sent", RequestSlot, "beside", _another_slot, 100004),
+    StoryMutant(
+        "pages of a window are named before the last chunk", WindowPages, "readable_end", lambda _, end: end, 100001
+    ),
+    StoryMutant("a rank of another data-parallel group is asked", TransferEndpoint, "places", _other_group, 100028),
 )

@@ -56,6 +56,8 @@ class Write:
     position: int
     layer: int
     """-1 = the metadata."""
+    group: int = 0
+    """1 = of the second pool."""
 
 
 class Network:
@@ -67,8 +69,8 @@ class Network:
         self.messengers: dict[Address, SimulatedMessenger] = {}
         self.sessions: list[Session] = []
         self.writes: list[Write] = []
-        self.engines: dict[str, Any] = {}
-        """By the address of their bootstrap server; only prefillers have one."""
+        self.engines: dict[str, dict[int, Any]] = {}
+        """By the address of their bootstrap server, and by data-parallel rank; only prefillers have one."""
         self.unreachable: set[str] = set()
         """Bootstrap servers that answer no question."""
         self.pages_written = 0
@@ -215,20 +217,20 @@ class Network:
 
     def route(self, url: str, query: Mapping[str, int]) -> Mapping[str, Any]:
         """What a prefiller's bootstrap server says of one of its ranks."""
-        engine = self._server(url)
+        engine = self._server(url)[query["prefill_dp_rank"]]
         opened = engine.ranks[query["target_tp_rank"]].endpoint.exchange._messenger.opened
         return {"rank_ip": opened.control_host, "rank_port": opened.control_port}
 
     def get(self, url: str, timeout: float) -> Any:
         """What it says of the prefiller as a whole, to SGLang's own question."""
         assert timeout > 0
-        engine = self._server(url)
-        facts = {"attn_tp_size": len(engine.ranks), "attn_cp_size": 1, "dp_size": 1, "pp_size": 1}
+        engine = next(iter(self._server(url).values()))
+        facts = {"attn_tp_size": len(engine.ranks), "attn_cp_size": 1, "dp_size": engine.plan.dp_size, "pp_size": 1}
         facts |= {"page_size": engine.page_tokens, "kv_cache_dtype": "bfloat16", "follow_bootstrap_room": True}
         return SimpleNamespace(status_code=200, json=lambda: facts)
 
-    def _server(self, url: str) -> Any:
+    def _server(self, url: str) -> Mapping[int, Any]:
         address = url.split("//")[1].split("/")[0]
-        if address in self.unreachable or address not in self.engines:
+        if address in self.unreachable or not self.engines.get(address):
             raise OSError(f"{address} does not answer")
         return self.engines[address]

@@ -59,10 +59,12 @@ class Pool:
                     self.kv[page, layer, head] = freed
             self._free.append(page)
 
-    def holds(self, page: int, key: int) -> bool:
-        return all(
-            self.kv.get((page, layer, head)) == (key, layer, head) for layer in range(LAYERS) for head in range(HEADS)
-        )
+    def set_aside(self, page: int) -> None:
+        """No request is ever given it."""
+        self._free.remove(page)
+
+    def holds(self, page: int, key: Any, heads: Sequence[int] = range(HEADS)) -> bool:
+        return all(self.kv.get((page, layer, head)) == (key, layer, head) for layer in range(LAYERS) for head in heads)
 
 
 @dataclass(eq=False)

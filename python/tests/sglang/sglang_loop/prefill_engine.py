@@ -17,7 +17,9 @@ import numpy as np
 from kv_connector.sglang import hooks
 from kv_connector.sglang.sender import Sender
 from kv_connector.sglang.sglang_api import KVPoll
+from sglang_loop.beside_pool import BesidePool
 from sglang_loop.network import Network
+from sglang_loop.pair_probe import other_computation
 from sglang_loop.pools import HEADS, LAYERS, Pool, PrefixCache, Table, page_keys
 from sglang_loop.ranks import LAYER_NAMES, AllRanks, EnginePlan, Slots, Stream, open_ranks
 
@@ -40,6 +42,8 @@ class PrefillRequest:
     middle_chunks: int = 0
     aborted: bool = False
     ended: bool = False
+    beside: dict[int, int] = field(default_factory=dict)
+    """Its pages in the second pool."""
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -61,11 +65,12 @@ class PrefillEngine:
 
     def __init__(self, network: Network, plan: EnginePlan, start: int, port: int) -> None:
         self.network, self.plan, self.page_tokens = network, plan, plan.page_tokens
-        self.name, self.bootstrap = f"{plan.name}.{start}", f"{plan.name}:8998"
-        self.pool = Pool(plan.pages, network.report)
+        self.name, self.bootstrap = f"{plan.name}.{start}", f"{plan.server}:8998"
+        self.pool, self.beside = Pool(plan.pages, network.report), BesidePool(plan, network.report)
         self.cache = PrefixCache(self.pool, enabled=plan.caches)
         self.stream = Stream()
-        self.ranks = open_ranks(network, plan, self.mode, self.name, port, self.pool, self.stream)
+        pools = self.pool, self.beside
+        self.ranks = open_ranks(network, plan, self.mode, self.name, port, pools, self.stream)
         self.slots = Slots(self.ranks, deque(range(plan.slots)))
         self.arrived: list[Ask] = []
         self.bootstrap_queue: list[PrefillRequest] = []
@@ -77,7 +82,7 @@ class PrefillEngine:
         self._chunked_abort: PrefillRequest | None = None
         self.requests: list[PrefillRequest] = []
         self.dies_in_pass = False
-        network.engines[self.bootstrap] = self
+        network.engines.setdefault(self.bootstrap, {})[plan.dp_rank] = self
 
     # ---- the loops
 
@@ -158,6 +163,7 @@ class PrefillEngine:
             self.slots.release(request.slot)
             request.slot = -1
         self.cache.release(request.table, whole_pages)
+        self.beside.release(request)
         request.ended = True
         request.ask.end(self.mode, end)
 
@@ -319,15 +325,20 @@ class PrefillEngine:
 
     def _layer(self, batch: Batch, layer: int) -> Any:
         """Writes this pass's pages; which they are is known when it is queued."""
-        cells = []
+        cells: list[tuple[int, Any]] = []
+        beside: list[tuple[int, Any]] = []
         for request in batch.requests:
             first, end = batch.starts[request] // self.page_tokens, -(-batch.ends[request] // self.page_tokens)
             for position in range(first, end):
-                cells += [(request.table.pages[position], request.table.keys[position], head) for head in range(HEADS)]
+                cells.append((request.table.pages[position], request.table.keys[position]))
+            beside += self.beside.cells(request, batch.starts[request], batch.ends[request])
 
         def write() -> None:
-            for page, key, head in cells:
-                self.pool.kv[page, layer, head] = (key, layer, head)
+            for pool, written in ((self.pool, cells), (self.beside.pool, beside)):
+                for page, key in written:
+                    computed = other_computation(key) if self.plan.computes_otherwise else key
+                    for head in range(HEADS):
+                        pool.kv[page, layer, head] = (computed, layer, head)
 
         return write
 
@@ -355,15 +366,17 @@ class PrefillEngine:
                 rank.memory.rows[request.slot] = (request.ask.room, request.ask.first_token)
         first = request.start_send // self.page_tokens
         pages = np.array(request.table.pages[first : -(-end // self.page_tokens)], dtype=np.int32)
+        given = self.beside.given(request) if last else None
         for sender in request.senders.of_ranks:
             if sender.should_send_kv_chunk(len(pages), last):
-                sender.send(pages, [] if last else None, num_kv_tokens=end - request.start_send)
+                sender.send(pages, given, num_kv_tokens=end - request.start_send)
         request.start_send = end
 
     def _process_result(self, batch: Batch) -> None:
         """``process_batch_result_disagg_prefill``, which waits for the pass."""
         self.stream.run(batch.queued_until)
         for request in batch.requests:
+            self.beside.leave(request, batch.ends[request])
             if request.middle_chunks <= 0:
                 if request.aborted:
                     self._retire(request, "aborted")
@@ -411,6 +424,7 @@ class PrefillEngine:
             found.append(f"{self.pool.page_count - self.pool.free_count} pages")
         if len(self.slots.free) != self.plan.slots:
             found.append(f"{self.plan.slots - len(self.slots.free)} metadata slots")
+        found += self.beside.held()
         return [f"{self.name} holds {each}" for each in found]
 
 

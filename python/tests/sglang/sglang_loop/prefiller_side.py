@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kv_connector import Granted, Released, Stopped
-from kv_connector.runtime.commands import Announce, Chunk, Computed, PrefillEnded, Step, StepEnded, StepFailed
+from kv_connector.runtime.commands import (
+    Announce,
+    Chunk,
+    ChunkPages,
+    Computed,
+    PrefillEnded,
+    Step,
+    StepEnded,
+    StepFailed,
+)
+from kv_connector.sglang.pool_kinds import STATE, WINDOWED
 from sglang_loop.network import Write
 from sglang_loop.pools import LAYERS
 
@@ -15,6 +25,8 @@ if TYPE_CHECKING:
     from sglang_loop.network import Session
 
 MASK = (1 << 64) - 1
+ROW = (0, 0, -1)
+"""The place of the metadata among a delivery's writes."""
 
 
 @dataclass(eq=False)
@@ -33,6 +45,8 @@ class Prefill:
     key: Key
     begun: float
     pages: dict[int, int] = field(default_factory=dict)
+    beside: dict[int, int] = field(default_factory=dict)
+    """Those of the second pool that a decoder needs, by position."""
     prompt_tokens: int = 0
     computed_end: int = 0
     steps: list[tuple[StepInFlight, int]] = field(default_factory=list)
@@ -146,7 +160,7 @@ class Prefills:
         return None if prefill.stopped else prefill
 
     def _take_pages(self, prefill: Prefill, chunk: Chunk | Computed) -> None:
-        (pages,) = chunk.groups
+        pages, *others = chunk.groups
         assert prefill.prompt_tokens in (0, chunk.prompt_tokens), "another length than before"
         prefill.prompt_tokens = chunk.prompt_tokens
         assert chunk.end_token <= chunk.prompt_tokens, "more than the prompt"
@@ -157,9 +171,22 @@ class Prefills:
             assert 0 <= page < self._messenger.memory.pool.page_count, "a page that the engine has not"
         reached = max(prefill.pages, default=pages.first_page - 1) + 1
         assert reached * self._messenger.page_tokens >= chunk.end_token, "fewer pages than tokens"
+        rules = self._messenger.memory.beside
+        assert len(others) == bool(rules.kind), "not the groups of this model"
+        for other in others:
+            self._take_beside(prefill, pages, other)
         for delivery in prefill.deliveries:
             if delivery.state == "granted" and delivery.grant.fetching.prompt_tokens != prefill.prompt_tokens:
                 self._stop_delivery(delivery, "the prompt has another length at the prefiller")
+
+    def _take_beside(self, prefill: Prefill, full: ChunkPages, other: ChunkPages) -> None:
+        rules = self._messenger.memory.beside
+        needed = rules.needed(prefill.prompt_tokens)
+        if rules.kind == WINDOWED:
+            assert (other.first_page, len(other.pages)) == (full.first_page, len(full.pages)), "other positions"
+        for position, page in enumerate(other.pages, other.first_page):
+            if position in needed:
+                assert prefill.beside.setdefault(position, page) == page, "another page for a known position"
 
     def ended(self, command: PrefillEnded) -> None:
         prefill = self._open.get(command.request)
@@ -182,7 +209,8 @@ class Prefills:
 
     def _is_complete(self, prefill: Prefill) -> bool:
         known_end = max([prefill.computed_end, *(end for _step, end in prefill.steps)])
-        return prefill.prompt_tokens > 0 and known_end == prefill.prompt_tokens
+        beside = set(self._messenger.memory.beside.needed(prefill.prompt_tokens))
+        return prefill.prompt_tokens > 0 and known_end == prefill.prompt_tokens and beside <= set(prefill.beside)
 
     def fence(self, request: str) -> bool:
         """Whether no metadata of it is being written, and none will be."""
@@ -276,7 +304,7 @@ class Prefills:
             self._dismiss(session, grant.key)
         for prefill in list(self._open.values()):
             for delivery in prefill.deliveries:
-                all_posted = (0, -1) in delivery.posted
+                all_posted = ROW in delivery.posted
                 if delivery.grant.session is session and delivery.state == "granted" and not all_posted:
                     self._stop_delivery(delivery, "the session with its decoder ended")
 
@@ -335,24 +363,28 @@ class Prefills:
         if delivery.state != "granted" or not delivery.admitted or prefill.stopped or not prefill.prompt_tokens:
             return False
         fetch, drawn, moved = delivery.grant.fetching, self._network.drawn, False
-        for position in fetch.pages:
+        fetch_end = -(-prefill.prompt_tokens // self._messenger.page_tokens)
+        known = [(0, at) for at in fetch.pages if at in prefill.pages]
+        known += [(1, at) for at in fetch.beside if at in prefill.beside]
+        for group, position in known:
             for layer in range(LAYERS):
-                place = (position, layer)
-                if place in delivery.posted or position not in prefill.pages or drawn.random() < 0.2:
+                place = (group, position, layer)
+                if place in delivery.posted or drawn.random() < 0.2:
                     continue
-                if self._is_readable(prefill, position, layer):
+                whole = group == 1 and self._messenger.memory.beside.kind == STATE
+                if self._is_readable(prefill, fetch_end - 1 if whole else position, layer):
                     self._write(delivery, *place)
                     moved = True
-        all_landed = len(delivery.landed) == len(fetch.pages) * LAYERS
-        if all_landed and prefill.outcome == "finished" and (0, -1) not in delivery.posted:
-            self._write(delivery, 0, -1)
+        all_landed = len(delivery.landed) == (len(fetch.pages) + len(fetch.beside)) * LAYERS
+        if all_landed and prefill.outcome == "finished" and ROW not in delivery.posted:
+            self._write(delivery, *ROW)
             moved = True
         return moved
 
-    def _write(self, delivery: Delivery, position: int, layer: int) -> None:
-        delivery.posted.add((position, layer))
+    def _write(self, delivery: Delivery, group: int, position: int, layer: int) -> None:
+        delivery.posted.add((group, position, layer))
         delivery.in_flight += 1
-        self._network.writes.append(Write(delivery, position, layer))
+        self._network.writes.append(Write(delivery, position, layer, group))
 
     # ---- ends
 

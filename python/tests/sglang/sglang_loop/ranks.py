@@ -15,14 +15,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kv_connector import LayerCounter
-from kv_connector.sglang.beside_pages import PromptParts
+from kv_connector.naming.pair_rules import Check
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import LayerwiseSteps
+from kv_connector.sglang.model_pools import ModelPools
+from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
+from kv_connector.sglang.pool_kinds import KINDS, WINDOWED
 from kv_connector.sglang.prefillers import Prefillers
 from kv_connector.sglang.sglang_api import KVTransferError
 from kv_connector.sglang.twins import Twins
+from sglang_loop.beside_pool import BesidePool
 from sglang_loop.messenger import Memory, SimulatedMessenger
 from sglang_loop.network import Network
 from sglang_loop.pools import HEADS, LAYERS, Pool
@@ -53,6 +57,36 @@ class EnginePlan:
     exits_when_lost: bool
     running_rounds: int
     """For how many rounds a decoder computes an answer."""
+    beside: str = ""
+    """SGLang's name of the kind of its second pool; "" = there is none."""
+    window_tokens: int = 0
+    dp_rank: int = 0
+    """Data-parallel ranks share a bootstrap server, and nothing else."""
+    dp_size: int = 1
+    running_max: int = 1 << 20
+    """How many requests a decoder computes at once; the others wait with their KV."""
+    check: Check = "off"
+    """Of a decoder, ``last_token_check``."""
+    computes_otherwise: bool = False
+    """Of a prefiller: its KV is not that of the decoders."""
+
+    @property
+    def server(self) -> str:
+        """What its data-parallel ranks have in common."""
+        return self.name.partition("-")[0]
+
+
+def pools_of(plan: EnginePlan) -> ModelPools:
+    """Its pools, as SGLang's kinds have them of a prompt; no memory is described."""
+    names = [plan.beside] if plan.beside else []
+    with_heads = SimpleNamespace(group={"kvHeadCount": HEADS})
+    return ModelPools(
+        pools=cast(Any, [with_heads] * (2 if plan.beside == WINDOWED else 1)),
+        groups_of=[0] * len(names),
+        kinds=[KINDS[name] for name in names],
+        names=names,
+        model=cast(Any, SimpleNamespace(page_tokens=plan.page_tokens, window_tokens=plan.window_tokens)),
+    )
 
 
 class SimulatedEndpoint(TransferEndpoint):
@@ -71,9 +105,9 @@ class SimulatedEndpoint(TransferEndpoint):
         self.prefillers = Prefillers(network.route, cast(Any, network))
         self.pair_check = None
         if mode == "decode":
-            pairs = PairStates("off", weights=lambda: "w", logger=LOGGER, now_seconds=lambda: network.now)
+            pairs = PairStates(plan.check, weights=lambda: "w", logger=LOGGER, now_seconds=lambda: network.now)
             self.exchange.on_connected = pairs.connected
-            self.pair_check = cast(Any, SimpleNamespace(pairs=pairs))
+            self.pair_check = PairCheck(pairs, self.exchange, None, window_tokens=plan.window_tokens, logger=LOGGER)
         self.next_prompt_digest, self.next_prompt_tokens = "", 0
         self.steps = None
         self._latent = False
@@ -84,15 +118,10 @@ class SimulatedEndpoint(TransferEndpoint):
         self.kv_layout = self.dsv41_spec_layout = None
         self.is_mla_backend = self.is_hybrid_mla_backend = False
         self.attn_tp_size, self.attn_tp_rank, self.attn_cp_size, self.attn_cp_rank = plan.tp_size, tp_rank, 1, 0
-        self.attn_dp_rank, self.dcp_size, self.pp_size, self.pp_rank = 0, 1, 1, 0
+        self.attn_dp_rank, self.dcp_size, self.pp_size, self.pp_rank = plan.dp_rank, 1, 1, 0
         self.prefill_info_table, self.failure_records = {}, {}
         self.bootstrap_timeout, self.waiting_timeout = network.limits.bootstrap, network.limits.fetch
-        self._pools = cast(
-            Any,
-            SimpleNamespace(
-                kv_head_counts=(HEADS,), prompt=lambda page_count, *_: PromptParts(page_count * plan.page_tokens)
-            ),
-        )
+        self._pools = pools_of(plan)
         self._first_contacts, self._waited_for, self._asked_again, self._unfit = {}, set(), {}, {}
         self._scheduler_thread = threading.get_ident()
         self.misplaced: set[int] = set()
@@ -201,17 +230,17 @@ class Slots:
 
 
 def open_ranks(
-    network: Network, plan: EnginePlan, mode: str, name: str, port: int, pool: Pool, stream: Stream
+    network: Network, plan: EnginePlan, mode: str, name: str, port: int, pools: tuple[Pool, BesidePool], stream: Stream
 ) -> list[Rank]:
     """The ranks of an engine that starts; ``name``: of this start."""
     ranks = []
     for tp_rank in range(plan.tp_size):
-        memory = Memory(pool)
+        memory = Memory(*pools)
         place = (tp_rank, plan.tp_size)
         messenger = SimulatedMessenger(network, name, (plan.name, port + tp_rank), place, memory, plan.page_tokens)
         endpoint = SimulatedEndpoint(network, plan, tp_rank, mode, messenger)
         rank = Rank(messenger, memory, endpoint)
-        if mode == "prefill" and plan.layerwise:
+        if mode == "prefill" and plan.layerwise and not plan.beside:  # as ``_watch_layers`` has it
             word = Word(stream, messenger) if plan.device else None
             rank.counter = LayerCounter(messenger.opened.layer_counter_address, LAYER_NAMES, word)
             endpoint.steps = LayerwiseSteps(endpoint.exchange, rank.counter, Twins(plan.page_tokens, 2))

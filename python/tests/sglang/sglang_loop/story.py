@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kv_connector.naming.pair_rules import Check
+from kv_connector.sglang.pool_kinds import STATE, WINDOWED
 from sglang_loop.network import Limits
 from sglang_loop.ranks import EnginePlan
 
@@ -18,6 +20,8 @@ FAULTS = (
 )
 BAD_ROOMS: Sequence[Any] = (0, -1, None, "7", 1 << 64)
 BASE_PROMPTS = 3
+WIDE_FROM = 100_000
+"""From this seed on engines have what ``_widened`` draws too; those before mean what they did without it."""
 
 
 @dataclass(eq=False)
@@ -35,6 +39,8 @@ class Ask:
     """When each leg comes; a leg that is missing never does."""
     aborts: list[tuple[int, str, bool]] = field(default_factory=list)
     """When a leg's client leaves, and whether another thread of the engine does it."""
+    leaves_with_kv: bool = False
+    """Its client leaves while it waits at the decoder with all its KV."""
     leg: str = ""
     ends: dict[str, str] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=lambda: {"prefill": [], "decode": []})
@@ -44,10 +50,12 @@ class Ask:
     blame: str = ""
     """Why it may fail; "" = it must not."""
     ended_twice: bool = False
+    dp_rank: int = 0
+    """Of its prefiller's server."""
 
     @property
     def bootstrap(self) -> str:
-        return f"{self.prefiller}:8998"
+        return f"{self.prefiller.partition('-')[0]}:8998"
 
     @property
     def first_token(self) -> int:
@@ -87,6 +95,8 @@ class Story:
     """How often an engine's round is left out, or a request is polled once more."""
     proof_seconds: float = 0.0
     """How long no proof comes that a lost prefiller writes nothing more, unless it is dead."""
+    otherwise: Mapping[str, str] = field(default_factory=dict)
+    """The prefillers that compute another KV than the decoders, "always", or when they have "restarted"."""
 
     def describe(self) -> str:
         engines = "\n  ".join(str(each) for each in (*self.prefillers, *self.decoders))
@@ -95,7 +105,7 @@ class Story:
         return (
             f"seed {self.seed}: {self.limits}, share {self.share:.2f}, skips {self.skips:.2f},"
             f" proofs after {self.proof_seconds:g} s\n  {engines}\n  {asks}\n"
-            f"  faults {faults or 'none'}"
+            f"  faults {faults or 'none'}, another KV {dict(self.otherwise) or 'nowhere'}"
         )
 
 
@@ -118,6 +128,9 @@ def draw(seed: int) -> Story:
     spoilt = (0.0, 0.5, 0.2, 0.1, 0.0)[turn]
     asks = _asks(drawn, prefillers, decoders, page_tokens * prompt_pages_max, last_round, spoilt)
     faults = _faults(drawn, turn, last_round)
+    otherwise: dict[str, str] = {}
+    if seed >= WIDE_FROM:
+        prefillers, decoders, otherwise = _widened(seed, prefillers, decoders, asks)
     return Story(
         seed=seed,
         limits=_limits(drawn),
@@ -129,7 +142,34 @@ def draw(seed: int) -> Story:
         share=drawn.choice([0.05, 0.2, 0.5, 0.9]),
         skips=drawn.choice([0.0, 0.2, 0.6]),
         proof_seconds=random.Random(f"proofs of {seed}").choice([0.0, 0.0, 0.0, 600.0]),
+        otherwise=otherwise,
     )
+
+
+def _widened(
+    seed: int, prefillers: Sequence[EnginePlan], decoders: Sequence[EnginePlan], asks: Sequence[Ask]
+) -> tuple[list[EnginePlan], list[EnginePlan], dict[str, str]]:
+    """The same story with second pools, checks of pairs and data-parallel ranks; draws of its own leave the rest."""
+    drawn = random.Random(f"wide {seed}")
+    beside, window_tokens = drawn.choice(["", "", WINDOWED, WINDOWED, STATE]), drawn.randint(1, 20)
+    pools: dict[str, Any] = {"beside": beside, "window_tokens": window_tokens, "caches": False} if beside else {}
+    check: Check = drawn.choice(["off", "fail", "fail"])
+    of_servers, otherwise = [], {}
+    for plan in prefillers:
+        dp_size = drawn.choice([1, 1, 2])
+        when = drawn.choice(["", "", "always", "restarted"]) if check == "fail" else ""
+        names = [f"{plan.name}-{rank}" for rank in range(dp_size)] if dp_size > 1 else [plan.name]
+        of_servers += [
+            replace(plan, name=name, dp_rank=rank, dp_size=dp_size, **pools) for rank, name in enumerate(names)
+        ]
+        otherwise |= {name: when for name in names if when}
+        for ask in [each for each in asks if each.prefiller == plan.name]:
+            ask.dp_rank = ask.room % dp_size if isinstance(ask.room, int) else 0
+            ask.prefiller = names[ask.dp_rank]
+    running_max = drawn.choice([1, 1, 2, 100])
+    for ask in [each for each in asks if each.prefiller in otherwise]:
+        ask.leaves_with_kv = drawn.random() < 0.5
+    return of_servers, [replace(each, check=check, running_max=running_max, **pools) for each in decoders], otherwise
 
 
 def _limits(drawn: random.Random) -> Limits:

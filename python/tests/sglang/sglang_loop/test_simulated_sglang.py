@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("sglang_plugins")
 
 STORIES = 200
+WIDE_STORIES = 80
 PARTS = 4
 
 
@@ -24,11 +25,21 @@ def test_should_end_every_request_and_hold_nothing(part: int) -> None:
         assert not violations, f"{violations[0]}\n{story.describe()}"
 
 
-def test_should_run_a_story_again_as_it_was() -> None:
-    from sglang_loop.story import draw
+def test_should_do_so_with_second_pools_checks_of_pairs_and_data_parallel_ranks() -> None:
+    from sglang_loop.story import WIDE_FROM, draw
     from sglang_loop.world import World
 
-    for seed in (2, 3):
+    for seed in range(WIDE_FROM, WIDE_FROM + WIDE_STORIES):
+        story = draw(seed)
+        violations = World(story).run()
+        assert not violations, f"{violations[0]}\n{story.describe()}"
+
+
+def test_should_run_a_story_again_as_it_was() -> None:
+    from sglang_loop.story import WIDE_FROM, draw
+    from sglang_loop.world import World
+
+    for seed in (2, 3, WIDE_FROM):
         worlds = [World(draw(seed)) for _run in range(2)]
         for world in worlds:
             assert not world.run()

@@ -13,6 +13,7 @@ import logging
 import random
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from kv_connector.runtime import commands
 from kv_connector.runtime.facade import Arrived, Failed, Granted, Released, Stopped
 from kv_connector.sglang import endpoint, sender
 from kv_connector.sglang.exchange import MessengerLostError
+from sglang_loop import pair_probe
 from sglang_loop.decode_engine import DecodeEngine
 from sglang_loop.network import Network, Session
 from sglang_loop.prefill_engine import EngineDiedError, PrefillEngine
@@ -66,6 +68,7 @@ class World:
         self.plans: dict[str, EnginePlan] = {each.name: each for each in (*story.prefillers, *story.decoders)}
         self.engines: dict[str, Engine] = {}
         self._starts = itertools.count(1)
+        self._started: set[str] = set()
         self._back: list[tuple[int, Callable[[], object]]] = []
         """What is undone, and in which round."""
         self._paused: set[str] = set()
@@ -106,6 +109,7 @@ class World:
             for logger in loggers:
                 stack.enter_context(mock.patch.object(logger, "handlers", [handler]))
                 stack.enter_context(mock.patch.object(logger, "propagate", False))
+            stack.enter_context(pair_probe.in_place())
             yield
 
     def _heal(self) -> None:
@@ -198,6 +202,8 @@ class World:
         return [sum(len(ask.ends) for ask in self.story.asks), self.network.pages_written]
 
     def _guarded(self, engine: Engine, act: Callable[[], object]) -> None:
+        if self.engines.get(engine.plan.name) is not engine:  # it has ended in this round, with its server
+            return
         try:
             act()
         except MessengerLostError:
@@ -224,13 +230,27 @@ class World:
 
     def _start(self, name: str) -> None:
         start = next(self._starts)
-        port = 7000 + 10 * start * (self.drawn.random() < 0.8)
-        plan = self.plans[name]
+        moves = self.drawn.random() < 0.8 and name not in self.story.otherwise
+        port = 7000 + 10 * start * moves
+        plan = replace(self.plans[name], computes_otherwise=self._computes_otherwise(name))
+        self._started.add(name)
         self.engines[name] = (PrefillEngine if name.startswith("p") else DecodeEngine)(self.network, plan, start, port)
 
+    def _computes_otherwise(self, name: str) -> bool:
+        when = self.story.otherwise.get(name, "")
+        return when == "always" or (when == "restarted" and name in self._started)
+
     def _kill(self, engine: Engine, why: str) -> None:
+        """Its server ends, with all its data-parallel ranks."""
         if self.engines.get(engine.plan.name) is not engine:
             return
+        of_server = [each for each in self.engines.values() if each.plan.server == engine.plan.server]
+        for each in of_server:
+            self._end(each, why)
+        self.network.engines.pop(getattr(engine, "bootstrap", ""), None)
+        self._later(lambda: [self._start(each.plan.name) for each in of_server])
+
+    def _end(self, engine: Engine, why: str) -> None:
         del self.engines[engine.plan.name]
         self._blame(why, partial(_is_at, engine.plan.name))
         for ask in engine.open_requests():
@@ -238,9 +258,6 @@ class World:
         for rank in engine.ranks:
             if rank.messenger.alive:
                 self.network.kill(rank.messenger)
-        if self.network.engines.get(getattr(engine, "bootstrap", "")) is engine:
-            del self.network.engines[f"{engine.plan.name}:8998"]
-        self._later(lambda: self._start(engine.plan.name))
 
     def _later(self, back: Callable[[], object]) -> None:
         self._back.append((self.rounds + self.drawn.randint(1, 25), back))
@@ -274,6 +291,8 @@ class World:
         ask.leg = side
         if side == "prefill":
             ask.prefill_at = self.network.now
+        if ask.prefiller in self.story.otherwise:
+            ask.blame = ask.blame or "its prefiller computes another KV"
         leg = _Leg(ask, side)
         engine.arrived.append(leg)  # type: ignore[arg-type]
 
@@ -363,14 +382,14 @@ class World:
         messenger.fences_hang = True
 
     def _no_bootstrap_server(self, engine: Engine, _messenger: Any, _number: int) -> None:
-        address = f"{engine.plan.name}:8998"
+        address = f"{engine.plan.server}:8998"
         self.network.unreachable.add(address)
         self._later(lambda: self.network.unreachable.discard(address))
-        self._blame_unreachable(engine.plan.name)
+        self._blame_unreachable(address)
 
-    def _blame_unreachable(self, name: str) -> None:
+    def _blame_unreachable(self, address: str) -> None:
         for ask in self.story.asks:
-            if ask.prefiller == name and not ask.is_over:
+            if ask.bootstrap == address and not ask.is_over:
                 ask.blame = ask.blame or "its bootstrap server did not answer"
 
     def _misplace(self, engine: Engine, _messenger: Any, number: int) -> None:
