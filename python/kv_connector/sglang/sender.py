@@ -155,9 +155,7 @@ class Sender(BaseKVSender):
 
     def _report(self, chunk: _Chunk) -> None:
         """Reports a chunk; pages that need what other pools tell with the last chunk only wait for that."""
-        end_page = chunk.end_page
-        if chunk.beside is None:
-            end_page = max(self._pages.reported_end, self._parts.readable_end(end_page))
+        end_page = chunk.end_page if chunk.beside is not None else self._parts.readable_end(chunk.end_page)
         unreported = self._pages.unreported(end_page)
         groups = self._parts.groups(unreported, chunk.beside)
         end_token = min(self._tokens(end_page), self._parts.prompt_tokens)
