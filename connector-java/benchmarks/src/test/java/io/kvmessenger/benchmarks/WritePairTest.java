@@ -14,6 +14,7 @@ import org.junit.jupiter.api.Timeout;
 final class WritePairTest {
     private static final ThreadMXBean THREADS = (ThreadMXBean) ManagementFactory.getThreadMXBean();
     private static final int WRITES = 2_000;
+    private static final int DEVICE_PAGE_BYTES = 256;
     /** Until all is compiled, lambdas and calls into the C library allocate. */
     private static final int TRIES_MAX = 200;
 
@@ -36,6 +37,30 @@ final class WritePairTest {
     void shouldAllocateNothingForAWriteOverLibfabricOnceWarm() {
         assumeLibfabric();
         try (WritePair pair = new WritePair("libfabric")) {
+            assertAllocatesNothing(pair::write);
+        }
+    }
+
+    /** Gathered at the writer, landed by frames at the target. */
+    @Test
+    void shouldAllocateNothingForAWriteToADeviceOverLibfabricOnceWarm() {
+        assumeLibfabric();
+        assertAllocatesNothingOnADevice("libfabric");
+    }
+
+    /** Gathered at the writer, landed in the order of the sockets at the target. */
+    @Test
+    void shouldAllocateNothingForAWriteToADeviceOverTcpOnceWarm() {
+        assertAllocatesNothingOnADevice("tcp");
+    }
+
+    private static void assertAllocatesNothingOnADevice(String transport) {
+        String home = System.getProperty("kvmessenger.cuda-stand-in", "");
+        Assumptions.assumeFalse(
+                home.isEmpty(),
+                "no stand-in for NVIDIA's driver: -Dkvmessenger.cuda-stand-in names no folder of it,"
+                        + " examples/setup/find-cuda-stand-in does");
+        try (WritePair pair = WritePair.onDevice(transport, home + "/libcuda.so.1", DEVICE_PAGE_BYTES)) {
             assertAllocatesNothing(pair::write);
         }
     }

@@ -41,6 +41,10 @@ final class HostTransferEngine implements TransferEngine {
     private final RegionTable regions;
     private final WindowTable windows;
     private final BooleanSupplier pollable = this::isPollable;
+    /** Passes completions on to {@link #polledBy}: one object for all polls, which then allocate nothing. */
+    private final DomainGroups.Sink toHandler = this::dispatch;
+
+    private CompletionHandler polledBy;
     private final WorkerRunner runner;
     private final DomainGroups domainGroups;
     private final EngineAddress address;
@@ -328,11 +332,8 @@ final class HostTransferEngine implements TransferEngine {
         requestsInFlight += readDesk.serveWaiting();
         int reported = groupPosts.reportUnsent(handler, limit);
         reported += readDesk.reportClosed(handler, limit - reported);
-        return reported
-                + domainGroups.drain(
-                        (at, kind, cookie, value, subject, detail) ->
-                                dispatch(handler, at, kind, cookie, value, subject, detail),
-                        limit - reported);
+        polledBy = handler;
+        return reported + domainGroups.drain(toHandler, limit - reported);
     }
 
     /** Throws once all events from before the workers' end have been passed on. */
@@ -355,14 +356,8 @@ final class HostTransferEngine implements TransferEngine {
         runner.wake();
     }
 
-    private void dispatch(
-            CompletionHandler handler,
-            DomainGroup at,
-            int kind,
-            long cookie,
-            long value,
-            Object subject,
-            String detail) {
+    private void dispatch(DomainGroup at, int kind, long cookie, long value, Object subject, String detail) {
+        CompletionHandler handler = polledBy;
         switch (kind) {
             case CompletionRing.WRITE_COMPLETED -> {
                 requestsInFlight--;

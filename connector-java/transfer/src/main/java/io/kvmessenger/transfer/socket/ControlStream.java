@@ -28,6 +28,8 @@ public final class ControlStream implements Pollable {
     private static final int OUT_BYTES = 8 * IN_BYTES;
     /** Limit on the descriptors of one record. */
     private static final int DESCRIPTORS_MAX = 2;
+    /** A power of two. */
+    private static final int PAYLOADS_KEPT = 256;
 
     /** Receives records and the end of the stream. */
     public interface Reader {
@@ -48,6 +50,9 @@ public final class ControlStream implements Pollable {
     private final int descriptorsMax;
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment in = arena.allocate(IN_BYTES, 8);
+    /** Parts of {@link #in} that were payloads before: records of one kind come in the same places again. */
+    private final MemorySegment[] payloads = new MemorySegment[PAYLOADS_KEPT];
+
     private final MemorySegment out = arena.allocate(OUT_BYTES, 8);
     private final MemorySegment vector = arena.allocate(IoVector.SIZE_BYTES, 8);
     private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
@@ -267,7 +272,7 @@ public final class ControlStream implements Pollable {
             if (inBytes - from < PREFIX_BYTES + lengthBytes) {
                 break;
             }
-            if (!handOver(in.get(INT, from), in.asSlice(from + PREFIX_BYTES, lengthBytes), nowNs)) {
+            if (!handOver(in.get(INT, from), payload(from + PREFIX_BYTES, lengthBytes), nowNs)) {
                 refusing = true;
                 watch(mask & ~Epoll.EPOLLIN);
                 break;
@@ -278,6 +283,17 @@ public final class ControlStream implements Pollable {
             MemorySegment.copy(in, from, in, 0, inBytes - from);
             inBytes -= from;
         }
+    }
+
+    /** This part of {@link #in}; allocates nothing where a payload was before. */
+    private MemorySegment payload(int from, int lengthBytes) {
+        int place = (from / Integer.BYTES + 37 * lengthBytes) & (PAYLOADS_KEPT - 1);
+        MemorySegment kept = payloads[place];
+        if (kept == null || kept.address() != in.address() + from || kept.byteSize() != lengthBytes) {
+            kept = in.asSlice(from, lengthBytes);
+            payloads[place] = kept;
+        }
+        return kept;
     }
 
     /** Passes on a record with its descriptors, of which the reader takes those it needs. */
