@@ -223,8 +223,10 @@ _NAMES = (
     f"{_DISAGGREGATION}.utils.prepare_abort",
     f"{_DISAGGREGATION}.utils.setup_state_kv_args",
     "sglang.srt.configs.hybrid_arch.mambaish_config",
+    "sglang.srt.configs.model_config.AttentionArch",
     "sglang.srt.configs.model_config.ModelConfig",
     "sglang.srt.constants.GPU_MEMORY_TYPE_WEIGHTS",
+    "sglang.srt.distributed.utils.get_pp_indices",
     "sglang.srt.environ.envs",
     "sglang.srt.layers.radix_attention.RadixAttention",
     "sglang.srt.managers.overlap_utils.resolve_forward_inputs",
@@ -241,6 +243,7 @@ _NAMES = (
     "sglang.srt.runtime_context.get_observability",
     "sglang.srt.runtime_context.get_parallel",
     "sglang.srt.runtime_context.get_serving",
+    "sglang.srt.runtime_context.get_spec",
     "sglang.srt.sampling.sampling_params.SamplingParams",
 )
 """What is imported where it is used, which may be in the middle of a request: a test compares this with the sources."""
