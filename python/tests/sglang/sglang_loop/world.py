@@ -106,7 +106,7 @@ class World:
             stack.enter_context(mock.patch.object(endpoint, "FIRST_CONTACT_WAIT_SECONDS", 0.0))
             stack.enter_context(mock.patch("sglang.srt.disaggregation.common.conn.requests", requests))
             stack.enter_context(mock.patch("sglang.srt.disaggregation.common.conn.logger"))
-            stack.enter_context(mock.patch.object(sender.TransferSpans, "of", lambda _room: None))
+            stack.enter_context(mock.patch.object(sender.TransferSpans, "of", return_value=None))
             for logger in loggers:
                 stack.enter_context(mock.patch.object(logger, "handlers", [handler]))
                 stack.enter_context(mock.patch.object(logger, "propagate", False))
