@@ -131,8 +131,9 @@ public final class Dialer implements Pollable {
         Hello given = answer.apply(asked);
         long sent = send(given);
         if (sent != given.lengthBytes()) {
-            // A fresh socket has room for a hello, so a short count means that it is broken.
-            fail(words(sent < 0 ? (int) -sent : Errno.EPIPE));
+            // A fresh socket has room for a hello: the target has closed it, as it does where a hello comes too late.
+            close();
+            report(words(sent < 0 ? (int) -sent : Errno.EPIPE), true);
             return;
         }
         events.onAnswered(fd, asked, given);

@@ -25,6 +25,8 @@ import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** A writer whose dial is turned away by a busy target, in time that the test moves. */
 final class DialledLinkTest {
@@ -44,6 +46,8 @@ final class DialledLinkTest {
     private final List<String> events = new ArrayList<>();
     private long nowNs;
     private int refusals;
+    private String refused = "connect";
+    private long refusal = -Errno.EAGAIN;
     private final EventLoop ofTarget = new EventLoop(LIB_C, () -> nowNs);
     private final EventLoop ofWriter = new EventLoop(crowded(), () -> nowNs);
     private final SocketLinks target = links(ofTarget);
@@ -69,14 +73,18 @@ final class DialledLinkTest {
         return new SocketLinks(loop, CONNECT_LIMIT_NS, IDLE_LIMIT_NS, fd -> true, fd -> -1);
     }
 
-    /** The kernel's answer for a Unix socket while the listener's queue is full. */
+    /** At first the kernel's answer for a Unix socket while the listener's queue is full. */
     private LibC crowded() {
         return (LibC) Proxy.newProxyInstance(
                 LibC.class.getClassLoader(),
                 new Class<?>[] {LibC.class},
-                (proxy, method, arguments) -> method.getName().equals("connect") && refusals-- > 0
-                        ? Integer.valueOf(-Errno.EAGAIN)
+                (proxy, method, arguments) -> method.getName().equals(refused) && refusals-- > 0
+                        ? refusal(method.getReturnType())
                         : method.invoke(LIB_C, arguments));
+    }
+
+    private Object refusal(Class<?> type) {
+        return type == long.class ? (Object) refusal : (Object) (int) refusal;
     }
 
     private OutboundLink dial(TransportAddress... there) {
@@ -120,6 +128,22 @@ final class DialledLinkTest {
         }
         assertThat(events).containsExactly("opened");
         assertThat(link.channel(new FakeDomain(MAPPED, 0)).carriesDescriptors()).isTrue();
+        link.close();
+    }
+
+    /** A hello that comes too late, because the writer had no core: its target has hung up. */
+    @ParameterizedTest
+    @ValueSource(ints = {Errno.EPIPE, Errno.ECONNRESET})
+    void shouldDialAgainAfterAHangUpBeforeItsHello(int errno) {
+        refused = "send";
+        refusal = -errno;
+        refusals = 2;
+        OutboundLink link = dial(new TransportAddress(MAPPED, local));
+        for (int i = 0; events.isEmpty() && i < 10_000; i++) {
+            work(link);
+            nowNs += refusals >= 0 ? DialledLink.REST_MAX_NS : 0;
+        }
+        assertThat(events).containsExactly("opened");
         link.close();
     }
 
