@@ -92,7 +92,8 @@ def test_should_serve_or_refuse_each_kind_of_pool_that_sglang_has_by_its_name(pa
     from kv_connector.sglang.engine_facts import refuse_unsupported
     from kv_connector.sglang.pool_kinds import KINDS, REFUSED
 
-    assert {kind.value for kind in StateType} == KINDS.keys() | REFUSED.keys()
+    kinds = {kind.value for kind in StateType}
+    assert KINDS.keys() <= kinds <= KINDS.keys() | REFUSED.keys(), "0.5.22 lacks one of those that are refused"
     assert not KINDS.keys() & REFUSED.keys()
     args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
     args.num_draft_entries = 2
