@@ -40,6 +40,7 @@ OPTIONS = {
     "aot_cache": False,
     "timelines": "off",
     "connect_limit_seconds": 600,
+    "silence_limit_seconds": 600,
     "grant_wait_seconds": 600,
     "unheard_limit_seconds": 600,
 }
