@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from gpu_pair import GpuPair
     from one_process import Pair
+    from sharded import ShardedPair
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +39,26 @@ def lasting_pair(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory)
         opened = Pair(tmp_path_factory.mktemp("model"))
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="module")
+def open_ranks(
+    sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Mapping[str, int], Mapping[str, int]], ShardedPair]]:
+    """Opens engines of several ranks for a module's tests; given is what differs in the two sides' ``Shape``."""
+    assert sglang_plugins is None
+    with contextlib.ExitStack() as closing:
+
+        def opened(prefiller: Mapping[str, int], decoder: Mapping[str, int]) -> ShardedPair:
+            with warnings.catch_warnings(action="ignore"):
+                from one_process import Shape
+                from sharded import ShardedPair
+
+                one = ShardedPair(tmp_path_factory.mktemp("model"), Shape(**prefiller), Shape(**decoder))
+            closing.callback(one.close)
+            return one
+
+        yield opened
 
 
 @pytest.fixture

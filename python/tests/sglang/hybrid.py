@@ -4,7 +4,7 @@ that hold both, on each side as its scheduler makes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToToke
 
 ATTENTION_LAYERS = [1, 3]
 STATE_LAYERS = [layer for layer in range(LAYER_COUNT) if layer not in ATTENTION_LAYERS]
+LATENT_SIZES = {"kv_lora_rank": LATENT_SIZE, "qk_rope_head_dim": ROPE_SIZE}
 PROMPT_TOKENS_MAX = 1024
 
 
@@ -31,21 +32,28 @@ class HybridShape(Shape):
 
     def pool_of(self, mode: str, pp_rank: int) -> Any:
         assert pp_rank == 0
-        requests = self._requests(mode)
-        pool = HybridLinearKVPool(
+        return self.hybrid_pool(self._requests(mode), use_mla=self.latent, **LATENT_SIZES)
+
+    def hybrid_pool(
+        self,
+        requests: Any,
+        pool_class: Callable[..., Any] = HybridLinearKVPool,
+        attention_layers: Sequence[int] = tuple(ATTENTION_LAYERS),
+        **of_class: Any,
+    ) -> Any:
+        """The pages of layers with attention, beside the states that ``requests`` have; a scheduler holds both."""
+        pool = pool_class(
             size=self.page_count * self.page_tokens,
             dtype=torch.bfloat16,
             page_size=self.page_tokens,
             head_num=self.heads_of(0).stop,
             head_dim=HEAD_SIZE,
-            full_attention_layer_ids=ATTENTION_LAYERS,
+            full_attention_layer_ids=list(attention_layers),
             device="cpu",
             mamba_pool=requests.mamba_pool,
-            use_mla=self.latent,
-            kv_lora_rank=LATENT_SIZE,
-            qk_rope_head_dim=ROPE_SIZE,
+            **of_class,
         )
-        pool.requests = requests  # a scheduler holds both
+        pool.requests = requests
         return pool
 
     def _requests(self, mode: str, layers: Sequence[int] = tuple(STATE_LAYERS)) -> Any:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hybrid import HybridShape
+from hybrid import ATTENTION_LAYERS, LATENT_SIZES, HybridShape
 from one_process import HEAD_SIZE, LATENT_SIZE, LAYER_COUNT, ROPE_SIZE, Side
 from sglang.srt.disaggregation.utils import get_dsa_tail_state_indices
 from sglang.srt.mem_cache.memory_pool import (
     DSATokenToKVPool,
-    HybridLinearKVPool,
     MHATokenToKVPool,
     MHATokenToKVPoolMXFP8,
     MiniMaxSparseKVPool,
@@ -31,7 +30,6 @@ WINDOWED_PAGES = 30
 REQUEST_ROWS = 7
 WINDOW_TOKENS = 39
 DRAFT_HEADS = 2
-ATTENTION_LAYERS = [1, 3]
 SCALED_HEAD_SIZE = 32
 INDEX_TOKENS = 64
 POOLED = 4
@@ -112,22 +110,7 @@ def with_states(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def states(shape: SeveralPools, mode: str, **of_pool: Any) -> Any:
-    requests = shape.requests(mode)
-    pool = HybridLinearKVPool(
-        size=shape.size,
-        dtype=torch.bfloat16,
-        page_size=shape.page_tokens,
-        head_num=4,
-        head_dim=HEAD_SIZE,
-        full_attention_layer_ids=ATTENTION_LAYERS,
-        device="cpu",
-        mamba_pool=requests.mamba_pool,
-        kv_lora_rank=LATENT_SIZE,
-        qk_rope_head_dim=ROPE_SIZE,
-        **of_pool,
-    )
-    pool.requests = requests
-    return pool
+    return shape.hybrid_pool(shape.requests(mode), **LATENT_SIZES, **of_pool)
 
 
 def indexed(shape: SeveralPools, _mode: str, layer_count: int = LAYER_COUNT, **of_pool: Any) -> Any:
@@ -165,24 +148,15 @@ def waiting(shape: SeveralPools, mode: str) -> Any:
 
 
 def selected(shape: SeveralPools, mode: str) -> Any:
-    requests = shape.requests(mode)
-    pool = QSATokenToKVPool(
-        size=shape.size,
-        dtype=torch.bfloat16,
-        page_size=shape.page_tokens,
-        head_num=4,
-        head_dim=HEAD_SIZE,
-        full_attention_layer_ids=ATTENTION_LAYERS,
-        device="cpu",
-        mamba_pool=requests.mamba_pool,
+    return shape.hybrid_pool(
+        shape.requests(mode),
+        QSATokenToKVPool,
         qsa_index_kv_heads=1,
         qsa_index_head_dim=16,
         qsa_compress_ratio=POOLED,
         qsa_token_topk=2 * POOLED,
         num_request_slots=REQUEST_ROWS,
     )
-    pool.requests = requests
-    return pool
 
 
 def sparse(shape: SeveralPools, _mode: str) -> Any:

@@ -14,7 +14,6 @@ from one_process import HEAD_COUNT, HEAD_SIZE, PAGE_TOKENS, Side, pages, until
 from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateDType, Mamba2StateShape
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.disaggregation.base.conn import KVPoll
-from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sharded import ShardedPair
 
@@ -39,19 +38,8 @@ class Gated(HybridShape):
 
     def pool_of(self, mode: str, pp_rank: int) -> Any:
         requests = self._requests(mode, [layer for layer in OTHERS if layer in self.layers_of(pp_rank)])
-        pool = HybridLinearKVPool(
-            size=self.page_count * self.page_tokens,
-            dtype=torch.bfloat16,
-            page_size=self.page_tokens,
-            head_num=self.heads_of(0).stop,
-            head_dim=HEAD_SIZE,
-            full_attention_layer_ids=[layer for layer in FULL if layer in self.layers_of(pp_rank)],
-            device="cpu",
-            mamba_pool=requests.mamba_pool,
-            start_layer=self.layers_of(pp_rank).start,
-        )
-        pool.requests = requests
-        return pool
+        full = [layer for layer in FULL if layer in self.layers_of(pp_rank)]
+        return self.hybrid_pool(requests, attention_layers=full, start_layer=self.layers_of(pp_rank).start)
 
     def _cache_params(self) -> Any:
         shape = Mamba2StateShape.create(

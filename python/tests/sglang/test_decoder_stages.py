@@ -6,8 +6,7 @@ The schedulers are SGLang's own methods by which stages agree, over queues that 
 from __future__ import annotations
 
 import pickle
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +19,8 @@ pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarni
 
 
 @pytest.fixture(scope="module")
-def pair(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardedPair]:
-    assert sglang_plugins is None
-    with warnings.catch_warnings(action="ignore"):
-        from one_process import Shape
-        from sharded import ShardedPair
-
-        opened = ShardedPair(tmp_path_factory.mktemp("model"), Shape(pp_size=2), Shape(pp_size=2))
-    yield opened
-    opened.close()
+def pair(open_ranks: Callable[..., ShardedPair]) -> ShardedPair:
+    return open_ranks({"pp_size": 2}, {"pp_size": 2})
 
 
 class Queue:

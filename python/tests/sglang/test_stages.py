@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,15 +14,8 @@ pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarni
 
 
 @pytest.fixture(scope="module")
-def pair(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardedPair]:
-    assert sglang_plugins is None
-    with warnings.catch_warnings(action="ignore"):
-        from one_process import Shape
-        from sharded import ShardedPair
-
-        opened = ShardedPair(tmp_path_factory.mktemp("model"), Shape(pp_size=2), Shape())
-    yield opened
-    opened.close()
+def pair(open_ranks: Callable[..., ShardedPair]) -> ShardedPair:
+    return open_ranks({"pp_size": 2}, {})
 
 
 @pytest.fixture(autouse=True)
