@@ -18,10 +18,14 @@ final class DomainGroup {
     private final Links links;
     private final Worker worker;
     private final CompletionRing completions;
+    /** Passes a completion of this group on to {@link #drainedTo}. Kept: a sink for each call would be garbage. */
+    private final CompletionRing.Sink withGroup;
+
     private final Staging staging;
     private final InboundWrites inboundWrites;
     private final Figures figures = new Figures();
     private Domains domains = new Domains(List.of(), List.of());
+    private DomainGroups.Sink drainedTo;
 
     DomainGroup(
             WorkerPorts ports,
@@ -34,6 +38,8 @@ final class DomainGroup {
         links = ports.links();
         this.worker = worker;
         this.completions = completions;
+        withGroup =
+                (kind, cookie, value, subject, detail) -> drainedTo.accept(this, kind, cookie, value, subject, detail);
         this.staging = staging;
         inboundWrites = new InboundWrites(windows, regions, completions, figures, staging);
     }
@@ -69,6 +75,12 @@ final class DomainGroup {
 
     CompletionRing completions() {
         return completions;
+    }
+
+    /** Passes on up to {@code limit} completions; returns how many. Messenger's thread. */
+    int drain(DomainGroups.Sink sink, int limit) {
+        drainedTo = sink;
+        return completions.drain(withGroup, limit);
     }
 
     InboundWrites inboundWrites() {

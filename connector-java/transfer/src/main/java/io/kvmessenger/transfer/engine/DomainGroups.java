@@ -112,12 +112,7 @@ final class DomainGroups {
         int count = 0;
         drainedFirst = (drainedFirst + 1) % all.size();
         for (int i = 0; i < all.size() && count < limit; i++) {
-            DomainGroup at = all.get((drainedFirst + i) % all.size());
-            count += at.completions()
-                    .drain(
-                            (kind, cookie, value, subject, detail) ->
-                                    sink.accept(at, kind, cookie, value, subject, detail),
-                            limit - count);
+            count += all.get((drainedFirst + i) % all.size()).drain(sink, limit - count);
         }
         return count;
     }

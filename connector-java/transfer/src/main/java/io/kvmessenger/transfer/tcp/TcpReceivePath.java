@@ -1,7 +1,6 @@
 package io.kvmessenger.transfer.tcp;
 
 import io.kvmessenger.foreign.Epoll;
-import io.kvmessenger.foreign.IoVector;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
@@ -172,15 +171,15 @@ final class TcpReceivePath implements Pollable, Landing.Events {
 
     private long read() {
         if (payloadLeftBytes == 0) {
-            return libC.read(fd, frame.asSlice(frameBytes), wantedBytes() - frameBytes);
-        }
-        if (target == null) {
+            run.clear();
+            run.add(frame.address() + frameBytes, wantedBytes() - frameBytes);
+        } else if (target == null) {
             return libC.read(fd, scrap, Math.min(payloadLeftBytes, scrap.byteSize()));
         }
         if (through != null) {
             aimAtLanding();
         }
-        return libC.readv(fd, run.vectors().asSlice(run.next() * IoVector.SIZE_BYTES), run.count());
+        return libC.readv(fd, run.unfinished(), run.count());
     }
 
     /** Aims the next read at the landing: as much payload as there is room for, and after all of it the next header. */

@@ -7,6 +7,9 @@ import java.lang.foreign.MemorySegment;
 /** A list of byte ranges that gathering or scattering calls process piecewise. Worker only. */
 final class VectorRun {
     private final MemorySegment vectors;
+    /** By index of the first range: {@link #vectors} from there on, created when first used. */
+    private final MemorySegment[] suffixes;
+
     private int next;
     private int end;
     private long leftBytes;
@@ -14,6 +17,7 @@ final class VectorRun {
 
     VectorRun(Arena arena, int countMax) {
         vectors = arena.allocate(countMax * IoVector.SIZE_BYTES, 8);
+        suffixes = new MemorySegment[countMax];
     }
 
     void clear() {
@@ -58,6 +62,16 @@ final class VectorRun {
 
     MemorySegment vectors() {
         return vectors;
+    }
+
+    /** The vectors of the unfinished ranges, of which there are {@link #count}; there must be one. */
+    MemorySegment unfinished() {
+        MemorySegment suffix = suffixes[next];
+        if (suffix == null) {
+            suffix = vectors.asSlice(next * IoVector.SIZE_BYTES);
+            suffixes[next] = suffix;
+        }
+        return suffix;
     }
 
     /** Index of the first unfinished range. */
