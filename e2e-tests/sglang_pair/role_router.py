@@ -1,4 +1,4 @@
-"""SGLang's own router in front of servers whose roles change: it is told of each change over its API.
+"""SGLang's own router, in front of servers whose roles change, too: it learns each change over its API.
 
 Its small load balancer has its servers from its command line and cannot be told. Used by one thread, but for requests.
 """
@@ -16,6 +16,7 @@ from typing import Any, Final
 from server_process import LOOPBACK, Server, free_port, wait_until
 
 LIMIT_SECONDS: Final = 60.0
+UNREPEATED: Final = ("--disable-retries", "--disable-circuit-breaker", "--disable-health-check")
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,17 @@ class RoleRouter:
         return list(json.loads(self.server.get("/workers"))["workers"])
 
 
-def router(name: str, prefiller: Behind, decoder: Behind, folder: Path) -> RoleRouter:
-    """One that is made, not started. It repeats no request, so that each failure is seen."""
+def router(
+    name: str, prefiller: Behind, decoders: Sequence[Behind], folder: Path, arguments: Sequence[str] = UNREPEATED
+) -> RoleRouter:
+    """One that is made, not started; without `arguments`, it repeats no request, so that each failure is seen."""
     port = free_port()
+    decodes = [argument for decoder in decoders for argument in ("--decode", decoder.server.url)]
     command = [
         *(sys.executable, "-m", "sglang_router.launch_router", "--pd-disaggregation", "--policy", "random"),
-        *("--prefill", prefiller.server.url, str(prefiller.bootstrap_port), "--decode", decoder.server.url),
+        *("--prefill", prefiller.server.url, str(prefiller.bootstrap_port), *decodes),
         *("--host", LOOPBACK, "--port", str(port)),
         *("--prometheus-host", LOOPBACK, "--prometheus-port", str(free_port())),
-        *("--worker-startup-check-interval", "1", "--shutdown-grace-period-secs", "1"),
-        *("--disable-retries", "--disable-circuit-breaker", "--disable-health-check"),
+        *("--worker-startup-check-interval", "1", "--shutdown-grace-period-secs", "1", *arguments),
     ]
     return RoleRouter(Server(name, command, port, folder, {"HF_HUB_OFFLINE": "1"}))

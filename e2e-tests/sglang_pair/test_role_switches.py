@@ -106,7 +106,7 @@ def two(ground: Ground, by_sglang: Reference) -> Iterator[Two]:
         ]
         start(stack, [instance.side.server for instance in made])
         prefiller, decoder = (instance.behind for instance in made)
-        front = router("switching-router", prefiller, decoder, ground.folder)
+        front = router("switching-router", prefiller, [decoder], ground.folder)
         start(stack, [front.server])
         front.wait_knowing([(prefiller.server.url, "prefill"), (decoder.server.url, "decode")])
         yield Two(made, front)
