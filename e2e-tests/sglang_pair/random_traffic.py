@@ -4,18 +4,22 @@
 
 Each answer is compared with a single SGLang's. Some requests are given up at a random moment. Afterwards no side may
 hold anything. In the case `router`, SGLang's router stands before one prefiller and two decoders, which are killed in
-turns; a request may fail there, and none may be answered wrongly. The exit code is 1 if a case is not as it should be.
+turns; a request may fail there, and none may be answered wrongly. `bench` is SGLang's own benchmark. The exit code is
+1 if a case is not as it should be.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
+import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,9 +36,9 @@ from faults import Outcome, attempt  # noqa: E402
 from make_model import cached_model  # noqa: E402
 from plain_sglang import sglang_answers  # noqa: E402
 from prompts import cache_home, random_prompt  # noqa: E402
-from role_router import Behind, router  # noqa: E402
-from server_process import free_port, greedy_completion  # noqa: E402
-from sglang_bed import COMPLETIONS, Ground, Kind, Pair, give_up, start  # noqa: E402
+from role_router import UNREPEATED, Behind, RoleRouter, router  # noqa: E402
+from server_process import MODEL_NAME, free_port, greedy_completion  # noqa: E402
+from sglang_bed import COMPLETIONS, Ground, Kind, Pair, Side, give_up, start  # noqa: E402
 from warm_sglang import LAUNCHER  # noqa: E402
 
 ANSWER_TOKENS: Final = 8
@@ -82,6 +86,7 @@ CASES: Final = (
     Case("page-64-uncut", 64, chunks(-1)),
     Case("decoder-cache", 16, chunks(64), (DECODER_CACHE,)),
 )
+BENCH: Final = "bench"
 ROUTER: Final = Case("router", 16, chunks(64), environment=UNASKED_LIMIT)
 
 
@@ -157,24 +162,45 @@ def given_up(pair: Pair, prompt: str, name: str, moment: float) -> Outcome:
     return outcome
 
 
+def routed(
+    stack: ExitStack, ground: Ground, decoder_count: int, arguments: Sequence[str]
+) -> tuple[Side, list[Side], RoleRouter]:
+    """A prefiller and decoders, with SGLang's router before them; all are ready."""
+    port = free_port()
+    prefiller = ground.side("prefill", ROUTER.kind(), port, name="routed-prefill")
+    decoders = [ground.side("decode", ROUTER.kind(), name=f"routed-decode-{index}") for index in range(decoder_count)]
+    start(stack, [prefiller.server, *(decoder.server for decoder in decoders)])
+    behind = [Behind(decoder.server, 0) for decoder in decoders]
+    front = router("traffic-router", Behind(prefiller.server, port), behind, ground.folder, arguments)
+    start(stack, [front.server])
+    front.wait_knowing([(prefiller.server.url, "prefill"), *((each.server.url, "decode") for each in behind)])
+    return prefiller, decoders, front
+
+
+def benchmarked(ground: Ground, count: int) -> bool:
+    """SGLang's own benchmark through its router, which repeats no request. Prints the benchmark's figures."""
+    with ExitStack() as stack:
+        prefiller, decoders, front = routed(stack, ground, 1, UNREPEATED)
+        outcome = ground.folder / "bench.jsonl"
+        command = [
+            *(sys.executable, "-m", "sglang.bench_serving", "--backend", "sglang-oai"),
+            *("--base-url", front.server.url, "--model", MODEL_NAME, "--tokenizer", str(ground.model)),
+            *("--dataset-name", "random-ids", "--random-input-len", "512", "--random-output-len", "32"),
+            *("--random-range-ratio", "0.1", "--request-rate", "4", "--num-prompts", str(count)),
+            *("--disable-tqdm", "--output-file", str(outcome)),
+        ]
+        subprocess.run(command, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        completed = json.loads(outcome.read_text(encoding="utf-8"))["completed"]
+        for side in (prefiller, *decoders):
+            side.wait_at_rest()
+        print(f"{BENCH}: {completed} of {count} requests completed; nothing is held", flush=True)
+    return bool(completed == count)
+
+
 def through_router(ground: Ground, prompts: list[str], seen: Seen) -> bool:
     """Clients go on until all prompts have been sent, while one decoder after the other is killed and comes back."""
-    port = free_port()
     with ExitStack() as stack:
-        prefiller = ground.side("prefill", ROUTER.kind(), port, name="routed-prefill")
-        decoders = [ground.side("decode", ROUTER.kind(), name=f"routed-decode-{index}") for index in range(2)]
-        start(stack, [prefiller.server, *(decoder.server for decoder in decoders)])
-        behind = [Behind(decoder.server, 0) for decoder in decoders]
-        front = router(
-            "traffic-router",
-            Behind(prefiller.server, port),
-            behind,
-            ground.folder,
-            ("--health-check-interval-secs", "1"),
-        )
-        start(stack, [front.server])
-        wanted = [(prefiller.server.url, "prefill"), *((each.server.url, "decode") for each in behind)]
-        front.wait_knowing(wanted)
+        prefiller, decoders, front = routed(stack, ground, 2, ("--health-check-interval-secs", "1"))
         over, kills = Event(), Counter[str]()
 
         def kill_in_turns() -> None:
@@ -212,7 +238,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="sglang-traffic")
     parser.add_argument("--requests", type=int, default=300, help="for each case")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join([*cases, ROUTER.name])}; all if none is named")
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join([*cases, ROUTER.name, BENCH])}; all if none is named")
     asked = parser.parse_args()
     folder = ROOT / "build" / "sglang-traffic" / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
@@ -221,12 +247,14 @@ def main() -> int:
     unlike = list(dict.fromkeys(prompts))
     answers = sglang_answers(model, unlike, ANSWER_TOKENS, folder, lambda line: print(line, flush=True))
     expected = dict(zip(unlike, answers, strict=True))
-    chosen = asked.cases or [*cases, ROUTER.name]
+    chosen = asked.cases or [*cases, ROUTER.name, BENCH]
     results = []
     try:
         for name in chosen:
             ground, seen = Ground(model, folder / name), Seen(expected)
-            if name == ROUTER.name:
+            if name == BENCH:
+                results.append(benchmarked(ground, asked.requests))
+            elif name == ROUTER.name:
                 results.append(through_router(ground, prompts, seen))
             else:
                 results.append(through_pair(cases[name], ground, prompts, asked.seed, seen))
