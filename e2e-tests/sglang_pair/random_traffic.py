@@ -121,7 +121,8 @@ class Seen:
         with self.lock:
             if outcome.words is None:
                 self.counted[ended_early] += 1
-                self.details[outcome.detail[:160]] += ended_early == "failed"
+                if ended_early == "failed":
+                    self.details[outcome.detail[:160]] += 1
             elif outcome.words == self.expected[prompt]:
                 self.counted["right"] += 1
             else:
@@ -130,7 +131,7 @@ class Seen:
     def report(self, name: str, more: str = "") -> None:
         figures = ", ".join(f"{count} {what}" for what, count in sorted(self.counted.items()))
         print(f"{name}: {figures}, {len(self.wrong)} wrong{more}", flush=True)
-        for line in [*self.wrong[:5], *(f"{count} x {text}" for text, count in self.details.most_common(3) if count)]:
+        for line in [*self.wrong[:5], *(f"{count} x {text}" for text, count in self.details.most_common(3))]:
             print(f"   {line}", flush=True)
 
 

@@ -23,9 +23,9 @@ public final class MessageHeader {
 
     private MessageHeader() {}
 
-    /** Points the message at {@code count} vectors of an array, from {@code first} on. */
-    public static void vectors(MemorySegment message, MemorySegment vectors, int first, int count) {
-        message.set(JAVA_LONG, VECTORS_OFFSET, vectors.address() + first * IoVector.SIZE_BYTES);
+    /** Points the message at the first {@code count} vectors of an array. */
+    public static void vectors(MemorySegment message, MemorySegment vectors, int count) {
+        message.set(JAVA_LONG, VECTORS_OFFSET, vectors.address());
         message.set(JAVA_LONG, VECTOR_COUNT_OFFSET, count);
     }
 

@@ -18,14 +18,13 @@ final class DomainGroup {
     private final Links links;
     private final Worker worker;
     private final CompletionRing completions;
-    /** Passes a completion of this group on to {@link #drainedTo}. Kept: a sink for each call would be garbage. */
+    /** Names this group to the engine's sink. Kept: one for each call would be garbage. */
     private final CompletionRing.Sink withGroup;
 
     private final Staging staging;
     private final InboundWrites inboundWrites;
     private final Figures figures = new Figures();
     private Domains domains = new Domains(List.of(), List.of());
-    private DomainGroups.Sink drainedTo;
 
     DomainGroup(
             WorkerPorts ports,
@@ -33,13 +32,13 @@ final class DomainGroup {
             CompletionRing completions,
             WindowTable windows,
             RegionTable regions,
-            Staging staging) {
+            Staging staging,
+            DomainGroups.Sink sink) {
         poller = ports.poller();
         links = ports.links();
         this.worker = worker;
         this.completions = completions;
-        withGroup =
-                (kind, cookie, value, subject, detail) -> drainedTo.accept(this, kind, cookie, value, subject, detail);
+        withGroup = (kind, cookie, value, subject, detail) -> sink.accept(this, kind, cookie, value, subject, detail);
         this.staging = staging;
         inboundWrites = new InboundWrites(windows, regions, completions, figures, staging);
     }
@@ -78,8 +77,7 @@ final class DomainGroup {
     }
 
     /** Passes on up to {@code limit} completions; returns how many. Messenger's thread. */
-    int drain(DomainGroups.Sink sink, int limit) {
-        drainedTo = sink;
+    int drain(int limit) {
         return completions.drain(withGroup, limit);
     }
 

@@ -34,14 +34,15 @@ final class DomainGroups {
             List<Worker> workers,
             Runnable onCompletion,
             WindowTable windows,
-            RegionTable regions) {
+            RegionTable regions,
+            Sink sink) {
         List<WorkerPorts> ports = enginePorts.workers();
         ringCapacity = limits.completions();
         liveMax = limits.peers();
         for (int i = 0; i < ports.size(); i++) {
             CompletionRing completions = new CompletionRing(ringCapacity, onCompletion);
             Staging staging = new Staging(enginePorts.devices(), enginePorts.staging());
-            all.add(new DomainGroup(ports.get(i), workers.get(i), completions, windows, regions, staging));
+            all.add(new DomainGroup(ports.get(i), workers.get(i), completions, windows, regions, staging, sink));
         }
         try {
             for (int i = 0; i < ports.size(); i++) {
@@ -108,11 +109,11 @@ final class DomainGroups {
     }
 
     /** Passes on up to {@code limit} completions, beginning with another worker each time, so that none starves. */
-    int drain(Sink sink, int limit) {
+    int drain(int limit) {
         int count = 0;
         drainedFirst = (drainedFirst + 1) % all.size();
         for (int i = 0; i < all.size() && count < limit; i++) {
-            count += all.get((drainedFirst + i) % all.size()).drain(sink, limit - count);
+            count += all.get((drainedFirst + i) % all.size()).drain(limit - count);
         }
         return count;
     }

@@ -41,10 +41,9 @@ final class HostTransferEngine implements TransferEngine {
     private final RegionTable regions;
     private final WindowTable windows;
     private final BooleanSupplier pollable = this::isPollable;
-    /** Passes completions on to {@link #polledBy}: one object for all polls, which then allocate nothing. */
-    private final DomainGroups.Sink toHandler = this::dispatch;
-
+    /** Of the latest poll: completions are passed on to it. */
     private CompletionHandler polledBy;
+
     private final WorkerRunner runner;
     private final DomainGroups domainGroups;
     private final EngineAddress address;
@@ -66,7 +65,7 @@ final class HostTransferEngine implements TransferEngine {
         reads = new Reads(windows.counters());
         List<Worker> workers = workers(ports.workers());
         runner = runners.make(workers, this::onBug);
-        domainGroups = new DomainGroups(limits, ports, workers, runner::onCompletion, windows, regions);
+        domainGroups = new DomainGroups(limits, ports, workers, runner::onCompletion, windows, regions, this::dispatch);
         admissions = new LiveAdmissions(domainGroups, ports.random());
         peers = new LivePeers(limits, domainGroups, regions, ports.clock());
         address = new EngineAddress(domainGroups.first().domains().stream()
@@ -333,7 +332,7 @@ final class HostTransferEngine implements TransferEngine {
         int reported = groupPosts.reportUnsent(handler, limit);
         reported += readDesk.reportClosed(handler, limit - reported);
         polledBy = handler;
-        return reported + domainGroups.drain(toHandler, limit - reported);
+        return reported + domainGroups.drain(limit - reported);
     }
 
     /** Throws once all events from before the workers' end have been passed on. */

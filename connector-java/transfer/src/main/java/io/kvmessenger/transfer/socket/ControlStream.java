@@ -182,7 +182,7 @@ public final class ControlStream implements Pollable {
 
     private long send() {
         IoVector.set(vector, 0, out.address() + outFrom, outTo - outFrom);
-        MessageHeader.vectors(header, vector, 0, 1);
+        MessageHeader.vectors(header, vector, 1);
         return libC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
     }
 
@@ -231,7 +231,7 @@ public final class ControlStream implements Pollable {
             return 0;
         }
         IoVector.set(vector, 0, in.address() + inBytes, IN_BYTES - inBytes);
-        MessageHeader.vectors(header, vector, 0, 1);
+        MessageHeader.vectors(header, vector, 1);
         MessageHeader.control(header, control, descriptorsMax == 0 || discarding ? 0 : control.byteSize());
         long count = libC.recvmsg(fd, header, SocketApi.MSG_CMSG_CLOEXEC);
         if (IoResult.wouldBlock(count)) {

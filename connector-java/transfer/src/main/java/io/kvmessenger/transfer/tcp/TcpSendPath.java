@@ -186,7 +186,7 @@ final class TcpSendPath implements Pollable, Endpoint {
     /** Writes until the frame is complete or the socket is full. */
     private void write() {
         while (writable && run.leftBytes() > 0) {
-            MessageHeader.vectors(header, run.vectors(), run.next(), run.count());
+            MessageHeader.vectors(header, run.unfinished(), run.count());
             long sent = libC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
             if (sent == -Errno.EINTR) {
                 // The socket may have room: nothing would report it once more.

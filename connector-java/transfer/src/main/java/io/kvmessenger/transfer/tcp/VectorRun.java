@@ -60,10 +60,6 @@ final class VectorRun {
         }
     }
 
-    MemorySegment vectors() {
-        return vectors;
-    }
-
     /** The vectors of the unfinished ranges, of which there are {@link #count}; there must be one. */
     MemorySegment unfinished() {
         MemorySegment suffix = suffixes[next];
@@ -72,11 +68,6 @@ final class VectorRun {
             suffixes[next] = suffix;
         }
         return suffix;
-    }
-
-    /** Index of the first unfinished range. */
-    int next() {
-        return next;
     }
 
     int count() {

@@ -35,7 +35,7 @@ public final class Descriptors {
             MemorySegment vector = arena.allocate(IoVector.SIZE_BYTES, 8);
             IoVector.set(vector, 0, copy.address(), bytes.length);
             MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
-            MessageHeader.vectors(header, vector, 0, 1);
+            MessageHeader.vectors(header, vector, 1);
             MemorySegment control = arena.allocate(MessageHeader.controlSpaceBytes(fds.length), 8);
             MessageHeader.setDescriptors(control, fds);
             MessageHeader.control(header, control, control.byteSize());

@@ -106,7 +106,7 @@ class SealingLibCTest {
         MemorySegment vectors = arena.allocate(IoVector.SIZE_BYTES, 8);
         IoVector.set(vectors, 0, bytes.address(), bytes.byteSize());
         MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
-        MessageHeader.vectors(header, vectors, 0, 1);
+        MessageHeader.vectors(header, vectors, 1);
         return libC.sendmsg(fd, header, 0);
     }
 
