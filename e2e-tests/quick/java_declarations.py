@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from java_blocks import blocks
+from java_blocks import blocks, without_opaque
 
 COMMENT: Final = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 TEXT: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"')
@@ -24,6 +24,8 @@ NO_TYPES: Final = frozenset({"return", "new", "throw", "else", "case", "yield", 
 RECORD: Final = re.compile(r"\brecord\s+\w+(?:<[^(]*>)?\s*\((?P<components>[^{]*?)\)\s*(?:implements\s[^{]*)?\{")
 GENERIC: Final = re.compile(r"<[^()]*?>+(?=\s|\.|\[)|@\w+\([^)]*\)")
 COMPONENT: Final = re.compile(r"(\w+)\s*(?:,|\Z)")
+ENUM: Final = re.compile(r"\benum\s+\w+[^{;]*\{")
+INNERMOST: Final = re.compile(r"\([^(){}]*\)|\{[^(){}]*\}")
 BOOLEAN_STATE: Final = re.compile(
     r"(?:@\w+(?:\([^)]*\))? )*(?:(?:public|protected|private|static|volatile) )*boolean (?P<names>\w+(?: =.*|,.+)?)"
 )
@@ -33,7 +35,7 @@ BOOLEANS_MAX: Final = 2
 
 
 def declared(text: str) -> Iterator[str]:
-    """Names of types, methods, constants, fields and components, but of methods that override others."""
+    """Names of types, methods, constants, fields and components, but not of methods that override others."""
     overrides = False
     for line in TEXT.sub('""', text).splitlines():
         kind = TYPE.match(line)
@@ -46,6 +48,16 @@ def declared(text: str) -> Iterator[str]:
             overrides = "@Override" in line
     for record in RECORD.finditer(text):
         yield from COMPONENT.findall(GENERIC.sub("", record.group("components")))
+    yield from enum_constants(without_opaque(text))
+
+
+def enum_constants(text: str) -> Iterator[str]:
+    """Names of the constants of all enums in text without comments and strings."""
+    for enum in ENUM.finditer(text):
+        body, before = text[enum.end() :], ""
+        while body != before:
+            before, body = body, INNERMOST.sub("", body)
+        yield from COMPONENT.findall(re.split("[;}]", body)[0].strip())
 
 
 def unused(production: Mapping[PurePosixPath, str]) -> list[str]:

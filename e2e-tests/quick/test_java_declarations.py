@@ -29,6 +29,12 @@ USED_ELSEWHERE: Final = {
     "LastTokenRule.*": "the rule itself, as Python has it: one file of cases is tried with both",
     "KvPerfOptions.G": "a unit, read by its name",
     "WritePair.formGroup": "tests of the benchmark",
+    "ChecksumMode.SAMPLED": "an option's value, read by its name",
+    "KvEvents.SUMMARY": "the same",
+    "KvRequest.PREFILLER": "the same",
+    "KvRequest.BOTH": "the same",
+    "ComparisonOutcome.*": "a command's field, read by its name",
+    "PlanCase.*": "a parameter of a benchmark, all of whose constants are run",
     "KvOpener.KvOpener": "a ServiceLoader finds it",
     "KvSleepOpener.KvSleepOpener": "a ServiceLoader finds it",
     "KvCache.fetchEntryCount": "the simulation's checker of what is held",
@@ -79,9 +85,11 @@ def test_finds_what_only_its_declaration_names() -> None:
             @Override
             public String toString() { return "it"; }
             record Row(Map<String, List<Integer>> rows, @Name("b") int count) implements Bounded {}
+            enum Kind implements Named { ONE, @Deprecated TWO(f(1), "THREE,") { int g() { return 4; } }; }
         }"""
-    assert unused({PurePosixPath("A.java"): text}) == ["A.A", "A.Row", "A.UNUSED", "A.count", "A.get", "A.rows"]
-    assert unused({PurePosixPath("A.java"): text, PurePosixPath("b.py"): "A().get(UNUSED, Row(rows, count))"}) == []
+    names = ["A", "Kind", "ONE", "Row", "TWO", "UNUSED", "count", "get", "rows"]
+    assert unused({PurePosixPath("A.java"): text}) == [f"A.{name}" for name in names]
+    assert unused({PurePosixPath("A.java"): text, PurePosixPath("b.py"): " ".join(names)}) == []
 
 
 @pytest.mark.parametrize(
