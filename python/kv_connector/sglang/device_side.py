@@ -20,7 +20,7 @@ from kv_connector.memory.device_allocation import DeviceAllocation, allocation_t
 from kv_connector.memory.device_counter import DeviceCounting
 from kv_connector.memory.device_word import DeviceWord
 from kv_connector.memory.layer_counter import GraphLayers
-from kv_connector.sglang import engine_facts, geometry, pool_kinds
+from kv_connector.sglang import geometry, pool_kinds
 from kv_connector.sglang.allocations import Allocation
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
@@ -115,7 +115,7 @@ def _layer_names(pool: Any) -> list[str]:
     kv_args = SimpleNamespace(num_draft_entries=0, prefill_start_layer=pool.start_layer)
     kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens = get_kv_transfer_buf_infos(pool)
     setup_state_kv_args(kv_args, pool, None, len(kv_args.kv_data_ptrs))
-    kinds = [pool_kinds.KINDS.get(name) for name in engine_facts.kinds_beside(kv_args)]
+    kinds = [pool_kinds.KINDS.get(name) for name in pool_kinds.kinds_beside(kv_args)]
     if any(kind is None or not kind.leaves_early for kind in kinds):
         return []
     latent = is_mla_backend(pool)

@@ -22,7 +22,7 @@ from kv_connector.naming.pair_rules import Check
 from kv_connector.naming.prompt_digest import NO_DIGEST
 from kv_connector.runtime.facade import Messenger, MessengerPort
 from kv_connector.runtime.sleep import WHY_CLOSED, SleepingMessenger, StandIn, reopened
-from kv_connector.sglang import engine_facts, geometry, weight_changes
+from kv_connector.sglang import engine_facts, geometry, refusals, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import PromptParts
 from kv_connector.sglang.client_fields import topology_fault
@@ -66,6 +66,8 @@ class TransferEndpoint(CommonEndpoint):
     """Opens the rank's messenger."""
 
     def __init__(self, args: Any, mode: Any, server_args: Any, is_mla_backend: bool | None = False) -> None:
+        from sglang.srt.runtime_context import get_device
+
         self.exchange: Exchange
         self.metrics_page: MetricsPage | None = None
         self.steps: LayerwiseSteps | None = None
@@ -92,8 +94,10 @@ class TransferEndpoint(CommonEndpoint):
         self._stand_in: StandIn | None = None
         """At the messenger's ports while the engine sleeps."""
         self._scheduler_thread = threading.get_ident()
+        device = get_device().device
         for each in engine_facts.modes(self._mode, server_args):
-            engine_facts.refuse_unsupported(args, each)
+            refusals.refuse_device(device, engine_facts.read_options(each, args).gpu)
+            refusals.refuse_unsupported(args, each)
         self._device = engine_facts.device_of(args)
         if self._mode == "decode":
             args.prefill_start_layer = HOOKS.first_layer  # SGLang sets it on prefillers only

@@ -1,4 +1,4 @@
-"""What the backend needs to know about SGLang's configuration, and which configurations it refuses."""
+"""What the backend needs to know about SGLang's configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kv_connector.exceptions import OptionError
 from kv_connector.naming.model_fingerprint import fingerprint
 from kv_connector.naming.pair_rules import Check
 from kv_connector.naming.weights_digest import digest_of_weights
-from kv_connector.sglang import kv_settings, own_host, own_rdma_devices, pool_kinds
+from kv_connector.sglang import kv_settings, own_host, own_rdma_devices, pool_kinds, refusals
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -89,7 +89,7 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
     options = read_options(mode, kv_args).of_rank(stage * parallel.tp_size + parallel.tp_rank)
     options = own_rdma_devices.with_own_devices(options, kv_args, logger)
     model = ModelConfig.from_server_args(server_args)
-    refuse_unnamed_state(model, kinds_beside(kv_args))
+    refusals.refuse_unnamed_state(model, pool_kinds.kinds_beside(kv_args))
     loaded_digest = _weights_digest(server_args)
     dtype = str(kv_args.kv_cache_dtype_str)
     dtype = str(model.dtype).removeprefix("torch.") if dtype == "auto" else dtype
@@ -207,21 +207,6 @@ def check_of(asked: str, *, latent: bool, on_cpu: bool) -> Check:
     return "warn" if latent and on_cpu else "fail"
 
 
-def refuse_device(device: str, gpu: str) -> None:
-    """Raises OptionError if the device is not supported; ``gpu`` is the value of the option of that name."""
-    if device == "cpu" or (device == "cuda" and gpu == "unproven"):
-        return
-    hint = (
-        f"; set gpu to 'unproven' in {OPTIONS_VARIABLE} to try what has run on no GPU with SGLang"
-        if device == "cuda"
-        else ""
-    )
-    raise OptionError(
-        f"--device is {device!r}, expected 'cpu', because this build of KV Messenger was shown to move KV in host"
-        f" memory only{hint}"
-    )
-
-
 def device_of(kv_args: Any) -> int | None:
     """The index, in this process, of the GPU that this rank uses; None = it computes on the CPU."""
     from sglang.srt.runtime_context import get_device
@@ -232,121 +217,6 @@ def device_of(kv_args: Any) -> int | None:
 def modes(mode: str, server_args: Any) -> tuple[str, ...]:
     """SGLang's names of the engine's role and of those it may switch to, all checked now: a failed switch ends it."""
     return ("prefill", "decode") if getattr(server_args, "enable_pd_role_switch", False) else (mode,)
-
-
-def refuse_unsupported(kv_args: Any, mode: str) -> None:
-    """Raises OptionError if the configuration cannot work."""
-    from sglang.srt.environ import envs
-    from sglang.srt.runtime_context import get_device, get_disagg, get_memory, get_parallel
-
-    parallel = get_parallel()
-    refuse_device(get_device().device, read_options(mode, kv_args).gpu)
-    if get_device().device != "cpu":
-        _refuse_on_device()
-    if mode == "decode":
-        _require("--attn-cp-size", parallel.attn_cp_size, 1, "only a prefiller may have context parallelism")
-    if parallel.attn_cp_size > 1:
-        _refuse_divided_context(kv_args)
-    divided = "tokens or pages that are divided among ranks are not served by this backend"
-    _require("--enable-kv-cache-sharding", bool(parallel.enable_kv_cache_sharding), False, divided)
-    _require("--dcp-size", parallel.attn_dcp_size, 1, divided)
-    _require(
-        "--disaggregation-decode-allocation-policy",
-        get_disagg().disaggregation_decode_allocation_policy,
-        "early",
-        "a prefiller computes what a decoder has pages for",
-    )
-    _require(
-        "--enable-hisparse",
-        bool(get_memory().enable_hisparse),
-        False,
-        "with it SGLang keeps KV in host pages that are numbered apart from those of the GPU, and names both",
-    )
-    _require(
-        "SGLANG_DISAGG_STAGING_BUFFER",
-        bool(envs.SGLANG_DISAGG_STAGING_BUFFER.get()),
-        False,
-        "the messenger needs no staging",
-    )
-    if mode == "decode":
-        _require(
-            "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE",
-            bool(envs.SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE.get()),
-            True,
-            "pages of an aborted request must not be reused while a prefiller may write to them",
-        )
-    _refuse_beside(kinds_beside(kv_args), kv_args, mode)
-
-
-def _refuse_divided_context(kv_args: Any) -> None:
-    """Raises OptionError if a context-parallel rank may not hold all that is sent, since only one of them sends."""
-    from sglang.srt.runtime_context import get_parallel
-
-    parallel = get_parallel()
-    why = "with --attn-cp-size above 1, each rank must hold all that is sent"
-    _require("--enable-dsa-cache-layer-split", bool(parallel.enable_dsa_cache_layer_split), False, why)
-    _require("the model's sharing of the CP and TP groups", bool(parallel.enable_cp_tp_group_sharing), False, why)
-    if getattr(kv_args, "is_hybrid_mla_backend", False):
-        _require("--attn-cp-size", parallel.attn_cp_size, 1, "more are not served with latent KV beside states")
-
-
-def _refuse_on_device() -> None:
-    """Raises OptionError for features of GPUs with which KV would be sent too early."""
-    from sglang.srt.runtime_context import get_disagg, get_exec
-
-    in_parts = "a forward pass that is run in parts is over for KV Messenger when the first of them is queued"
-    _require("--enable-pdmux", bool(get_disagg().enable_pdmux), False, in_parts)
-    _require("--enable-two-batch-overlap", bool(get_exec().overlap.enable_two_batch_overlap), False, in_parts)
-
-
-def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
-    """Raises OptionError for pools besides that of full attention that are not served, or not with these options."""
-    from sglang.srt.runtime_context import get_disagg, get_parallel
-
-    for kind in kinds:
-        if kind not in pool_kinds.KINDS:
-            why = pool_kinds.REFUSED.get(kind, "this kind is not known")
-            raise OptionError(
-                f"the model keeps {kind!r} beside its KV pages, expected kinds among {', '.join(pool_kinds.KINDS)}:"
-                f" {why}; serve another model, or choose another --disaggregation-transfer-backend"
-            )
-    if getattr(kv_args, "mla_compression_ratios", None):
-        raise OptionError(
-            "the model has a pool of DeepSeek-V4, whose layers compress their KV, expected a pool of other models:"
-            " serve another model, or choose another --disaggregation-transfer-backend"
-        )
-    for kind in kinds:
-        why = f"a model that keeps {kind} beside its KV pages is not served with it"
-        if kind in pool_kinds.WITHOUT_STAGES:
-            _require("--pp-size", get_parallel().pp_size, 1, why)
-        if kind in pool_kinds.OF_REQUESTS and mode == "decode":
-            option = "--disaggregation-decode-enable-radix-cache"
-            _require(option, bool(get_disagg().disaggregation_decode_enable_radix_cache), False, why)
-
-
-def refuse_unnamed_state(model: Any, kinds: list[str]) -> None:
-    """Raises OptionError for a model with states that SGLang does not pass to its backends.
-
-    Without its states the decoder's answers would be wrong.
-    """
-    from sglang.srt.configs.hybrid_arch import mambaish_config
-
-    if mambaish_config(model) is not None and pool_kinds.STATE not in kinds:
-        raise OptionError(
-            f"the model's layers keep a state, and SGLang names {', '.join(kinds) or 'nothing'} to a backend beside the"
-            f" KV pages, expected {pool_kinds.STATE!r} among it: what is not named is not sent; serve this model"
-            " without --disaggregation-mode"
-        )
-
-
-def kinds_beside(kv_args: Any) -> list[str]:
-    """SGLang's names of the model's pools besides that of full attention."""
-    return [str(getattr(kind, "value", kind)) for kind in kv_args.state_types]
-
-
-def _require(option: str, seen: object, expected: object, why: str) -> None:
-    if seen != expected:
-        raise OptionError(f"{option} is {seen!r}, expected {expected!r}: {why}")
 
 
 def _element_bytes(dtype: str) -> int:

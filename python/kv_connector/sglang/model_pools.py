@@ -8,7 +8,7 @@ from typing import Any
 
 from kv_connector.exceptions import OptionError
 from kv_connector.sglang.beside_pages import PromptParts
-from kv_connector.sglang.engine_facts import EngineFacts, kinds_beside
+from kv_connector.sglang.engine_facts import EngineFacts
 from kv_connector.sglang.geometry import (
     Layout,
     Place,
@@ -19,7 +19,16 @@ from kv_connector.sglang.geometry import (
     layers_in_order,
     pool_beside,
 )
-from kv_connector.sglang.pool_kinds import KINDS, SPARSE_KINDS, WINDOWED, Component, Model, PoolKind, Prompt
+from kv_connector.sglang.pool_kinds import (
+    KINDS,
+    SPARSE_KINDS,
+    WINDOWED,
+    Component,
+    Model,
+    PoolKind,
+    Prompt,
+    kinds_beside,
+)
 
 
 @dataclass(frozen=True, slots=True)

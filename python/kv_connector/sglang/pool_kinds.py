@@ -329,3 +329,8 @@ REFUSED: Mapping[str, str] = {
     "request_row": "it belongs to the draft of DeepSeek-V4, whose other pools are not served",
 }
 """Kinds that are known and not served, and why."""
+
+
+def kinds_beside(kv_args: Any) -> list[str]:
+    """SGLang's names of the model's pools besides that of full attention."""
+    return [str(getattr(kind, "value", kind)) for kind in kv_args.state_types]

@@ -97,12 +97,12 @@ def _on_device(torch: Any) -> contextlib.AbstractContextManager[Any]:
     """The allocation context of an engine on a GPU; raises OptionError if the device is not supported."""
     from sglang.srt.runtime_context import get_device, get_disagg, get_exec
 
-    from kv_connector.sglang import engine_facts
+    from kv_connector.sglang import engine_facts, refusals
     from kv_connector.sglang.device_side import DEVICE
 
     if get_exec().features.enable_memory_saver:
         logger.info("KV memory is SGLang's own, which --enable-memory-saver gives back: cuda does not reach it")
         return contextlib.nullcontext()
     options = engine_facts.early_options(get_disagg().disaggregation_mode)
-    engine_facts.refuse_device(get_device().device, options.gpu)
+    refusals.refuse_device(get_device().device, options.gpu)
     return DEVICE.allocating(options, torch)

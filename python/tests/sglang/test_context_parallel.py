@@ -80,7 +80,7 @@ def test_should_refuse_ranks_that_each_hold_a_part_of_the_context(pair: ShardedP
     from sglang.srt.runtime_context import get_parallel
 
     from kv_connector import OptionError
-    from kv_connector.sglang.engine_facts import refuse_unsupported
+    from kv_connector.sglang.refusals import refuse_unsupported
 
     args = pair.prefillers[0].endpoint.kv_args
     with as_rank(Shape(cp_size=2), RankInEngine()):

@@ -282,7 +282,7 @@ def test_should_refuse_on_a_gpu_what_parts_a_pass(
     from sglang.srt import runtime_context
 
     from kv_connector.exceptions import OptionError
-    from kv_connector.sglang.engine_facts import refuse_unsupported
+    from kv_connector.sglang.refusals import refuse_unsupported
 
     assert gpu is not None
     publish_arguments(tmp_path, 1)
@@ -302,7 +302,7 @@ def test_should_serve_an_engine_that_gives_its_memory_back(
     from one_process import publish_arguments
     from sglang.srt import runtime_context
 
-    from kv_connector.sglang.engine_facts import refuse_unsupported
+    from kv_connector.sglang.refusals import refuse_unsupported
 
     assert gpu is not None
     publish_arguments(tmp_path, 1)
@@ -320,7 +320,7 @@ def test_should_serve_an_engine_that_gives_its_memory_back(
 )
 def test_should_refuse_a_device_that_is_not_served(device: str, gpu_option: str, sentence: str) -> None:
     from kv_connector.exceptions import OptionError
-    from kv_connector.sglang.engine_facts import refuse_device
+    from kv_connector.sglang.refusals import refuse_device
 
     with pytest.raises(OptionError, match=sentence):
         refuse_device(device, gpu_option)

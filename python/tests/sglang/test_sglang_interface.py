@@ -89,8 +89,8 @@ def test_should_serve_or_refuse_each_kind_of_pool_that_sglang_has_by_its_name(pa
     from sglang.srt.disaggregation.base.conn import StateType
 
     from kv_connector import OptionError
-    from kv_connector.sglang.engine_facts import refuse_unsupported
     from kv_connector.sglang.pool_kinds import KINDS, REFUSED
+    from kv_connector.sglang.refusals import refuse_unsupported
 
     kinds = {kind.value for kind in StateType}
     assert KINDS.keys() <= kinds <= KINDS.keys() | REFUSED.keys(), "0.5.22 lacks one of those that are refused"
@@ -114,7 +114,7 @@ def test_should_refuse_options_that_a_pool_beside_the_pages_does_not_allow(pair:
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
     from kv_connector import OptionError
-    from kv_connector.sglang.engine_facts import refuse_unsupported
+    from kv_connector.sglang.refusals import refuse_unsupported
 
     args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
     with get_parallel().override(pp_size=2):
@@ -140,7 +140,7 @@ def test_should_refuse_kv_that_is_kept_on_the_host(pair: Pair, mode: str) -> Non
     from sglang.srt.runtime_context import get_memory
 
     from kv_connector import OptionError
-    from kv_connector.sglang.engine_facts import refuse_unsupported
+    from kv_connector.sglang.refusals import refuse_unsupported
 
     args = kv_args(mode, pair.decoder.pool, pair.decoder.metadata, RankInEngine())
     with (
@@ -158,7 +158,7 @@ def test_should_refuse_pages_that_come_after_the_prefill(pair: Pair, mode: str) 
     from sglang.srt.runtime_context import get_disagg
 
     from kv_connector import OptionError
-    from kv_connector.sglang.engine_facts import refuse_unsupported
+    from kv_connector.sglang.refusals import refuse_unsupported
 
     args = kv_args(mode, pair.decoder.pool, pair.decoder.metadata, RankInEngine())
     with (
@@ -181,7 +181,7 @@ def test_should_refuse_tokens_or_pages_that_are_divided_among_ranks(
     from sglang.srt.runtime_context import get_parallel
 
     from kv_connector import OptionError
-    from kv_connector.sglang.engine_facts import refuse_unsupported
+    from kv_connector.sglang.refusals import refuse_unsupported
 
     with get_parallel().override(**divided), pytest.raises(OptionError, match=named):
         refuse_unsupported(pair.prefiller.endpoint.kv_args, "prefill")

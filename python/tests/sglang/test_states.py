@@ -313,7 +313,7 @@ def test_should_refuse_a_model_whose_state_sglang_does_not_name() -> None:
     from transformers import LlamaConfig
 
     from kv_connector import OptionError
-    from kv_connector.sglang.engine_facts import refuse_unnamed_state
+    from kv_connector.sglang.refusals import refuse_unnamed_state
 
     def model(config: Any) -> Any:
         return SimpleNamespace(hf_config=config, is_draft_model=False, linear_attn_registry_result=None)
