@@ -19,6 +19,7 @@ from kv_connector.sglang.prefillers import Lookup, RankPlace
 from kv_connector.sglang.sglang_api import BaseKVReceiver, KVPoll, KVTransferError
 
 _ABORTED = "Aborted by AbortReq."
+_FAILED_ELSEWHERE = "the transfer failed on another rank of this engine, whose log has the reason"
 
 
 class Receiver(BaseKVReceiver):
@@ -54,6 +55,8 @@ class Receiver(BaseKVReceiver):
         self._failure = ""
         self._abort_asked = False
         """Whether another thread has called ``abort``."""
+        self._failure_elsewhere = _FAILED_ELSEWHERE
+        """The reason if this rank has none."""
         self._lifecycle_lock = threading.RLock()
         """Taken by SGLang's base class when it ends a request on a thread of its own."""
         if refusal:
@@ -242,8 +245,15 @@ class Receiver(BaseKVReceiver):
         self.conclude_state = KVPoll.Failed
         return KVPoll.Failed
 
-    def fail_with_others(self) -> None:
-        """Another pipeline stage has failed; SGLang keeps the pages of this one until nothing can write to them."""
+    @property
+    def stage_failure(self) -> str:
+        """Why this pipeline stage has failed, for the others."""
+        own = self.kv_mgr.failure_records.get(self.bootstrap_room, self._failure)
+        return f"pipeline stage {self.kv_mgr.kv_args.pp_rank}: {own or self._failure_elsewhere}"
+
+    def fail_with_others(self, reason: str) -> None:
+        """A pipeline stage has failed; SGLang keeps the pages of this one until nothing can write to them."""
+        self._failure_elsewhere = reason or _FAILED_ELSEWHERE
         self.conclude_state = KVPoll.Failed
 
     def failure_exception(self) -> None:
@@ -254,7 +264,7 @@ class Receiver(BaseKVReceiver):
         self.conclude_state = KVPoll.Failed
         raise KVTransferError(
             self.bootstrap_room,
-            self._failure or "the transfer failed on another rank",
+            self._failure or self._failure_elsewhere,
             is_from_another_rank=not own,
         )
 
