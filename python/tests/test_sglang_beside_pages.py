@@ -25,6 +25,12 @@ def test_should_say_when_sglang_gives_no_slot_that_is_the_requests(given: list[i
     )
 
 
+def test_should_receive_a_row_where_no_token_waits_in_the_requests_own() -> None:
+    ring = RequestRing(row=3)
+    assert ring.granted(Pages(0, [7]), []) == [3]
+    assert ring.granted(Pages(0, [7]), [5, 2, 2, 0, 0, 4]) == [5]
+
+
 def test_should_send_the_row_of_waiting_tokens_or_the_row_for_padding_where_none_waits() -> None:
     ring = RequestRing()
     assert ring.beside(Pages(0, [7]), None) == Pages(0, [])

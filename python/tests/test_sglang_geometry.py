@@ -298,5 +298,5 @@ def test_should_describe_any_pools_together() -> None:
     ]
     assert pools.groups_of == [None, 0, 1, 2, 3]
     assert pools.leave_late == ["swa", "block_scale_swa", "dsa_tail"]
-    parts = pools.prompt(page_count=3, prompt_tokens=40, first_token=0)
+    parts = pools.prompt(page_count=3, prompt_tokens=40, first_token=0, row=5)
     assert (parts.prompt_tokens, parts.leaves_early) == (40, False)

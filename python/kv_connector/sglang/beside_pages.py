@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Protocol
 
 from kv_connector.sglang.page_list import Pages
 
-_NO_SLOT = 0
-"""SGLang's slot for padding, which no request has."""
+NO_SLOT = 0
+"""SGLang's slot or row for padding, which no request has."""
 
 
 class BesidePages(Protocol):
@@ -51,10 +51,10 @@ class RequestSlot:
 
     def misfit(self, full: Pages, given: Sequence[int]) -> str:  # noqa: ARG002 - a slot has no pages of tokens
         """An error unless exactly one slot is given."""
-        if len(given) == 1 and given[0] != _NO_SLOT:
+        if len(given) == 1 and given[0] != NO_SLOT:
             return ""
         return (
-            f"SGLang gives slots {list(given)} of {self.holds}, expected one, and not {_NO_SLOT}:"
+            f"SGLang gives slots {list(given)} of {self.holds}, expected one, and not {NO_SLOT}:"
             " please report this with SGLang's arguments"
         )
 
@@ -76,21 +76,24 @@ class RequestRing:
     """A request's row of tokens that wait to be pooled into an indexer's next key.
 
     SGLang gives the row with the part of it that is in use, or nothing if no token waits. The whole row goes: a token's
-    place in it depends on the token's position alone, which is the same on both sides. Where no token waits, the row
-    for padding goes instead, which nothing reads.
+    place in it depends on the token's position alone, which is the same on both sides. Where no token waits, the
+    prefiller sends its row for padding, which nothing reads, and the decoder receives it in the request's own row: in
+    one row for all, a second prompt's could arrive while the first one's is held against its checksum.
     """
 
+    row: int = NO_SLOT
+    """The request's own on the decoder."""
     leaves_early: ClassVar[bool] = False
     _FIELD_COUNT: ClassVar[int] = 6
     """The row, two runs of tokens with begin and length, and the length of the row."""
 
     def misfit(self, full: Pages, given: Sequence[int]) -> str:  # noqa: ARG002 - a row has no pages of tokens
         """An error unless one row is given, or none."""
-        if not given or (len(given) == self._FIELD_COUNT and given[0] != _NO_SLOT):
+        if not given or (len(given) == self._FIELD_COUNT and given[0] != NO_SLOT):
             return ""
         return (
             f"SGLang gives {list(given)} for tokens that wait for an indexer, expected nothing, or a row, not"
-            f" {_NO_SLOT}, and two runs of tokens in it: please report this with SGLang's arguments"
+            f" {NO_SLOT}, and two runs of tokens in it: please report this with SGLang's arguments"
         )
 
     def readable_end(self, end_page: int) -> int:
@@ -103,7 +106,7 @@ class RequestRing:
 
     def granted(self, full: Pages, given: Sequence[int]) -> list[int]:  # noqa: ARG002 - wherever they are
         """The row."""
-        return [given[0] if given else _NO_SLOT]
+        return [given[0] if given else self.row]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from kv_connector.runtime.facade import Messenger, MessengerPort
 from kv_connector.runtime.sleep import WHY_CLOSED, SleepingMessenger, StandIn, reopened
 from kv_connector.sglang import engine_facts, geometry, refusals, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
-from kv_connector.sglang.beside_pages import PromptParts
+from kv_connector.sglang.beside_pages import NO_SLOT, PromptParts
 from kv_connector.sglang.client_fields import topology_fault
 from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange, Unsettled
@@ -215,13 +215,13 @@ class TransferEndpoint(CommonEndpoint):
         )
         return messenger, names
 
-    def prompt_parts(self, page_count: int, prompt_tokens: int, first_token: int) -> PromptParts:
+    def prompt_parts(self, page_count: int, prompt_tokens: int, first_token: int, row: int = NO_SLOT) -> PromptParts:
         """What the model's pools hold of a prompt of ``page_count`` pages.
 
         The decoder already has the tokens before ``first_token``. ``prompt_tokens`` is the prompt's length, which only
-        a model with sliding windows needs.
+        a model with sliding windows needs. ``row`` is the request's in the decoder's table of requests.
         """
-        return self._pools.prompt(page_count, prompt_tokens, first_token)
+        return self._pools.prompt(page_count, prompt_tokens, first_token, row)
 
     # ---- prefiller
 

@@ -112,13 +112,19 @@ def name_new_receiver(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> 
 
     A room that was refused is replaced: SGLang goes on to compute with it until it sees that the receiver has failed.
     """
-    name_receiver(queue, waiting)
+    _name(queue, waiting)
     if isinstance(waiting.kv_receiver, Receiver) and room_fault(waiting.req.bootstrap_room):
         waiting.req.bootstrap_room = NO_ROOM
 
 
 def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None:
     """Runs before ``DecodePreallocQueue._send_kv_metadata``: a paused decoder may need more tokens by now."""
+    _name(queue, waiting)
+    if isinstance(waiting.kv_receiver, Receiver):
+        waiting.kv_receiver.request_row = int(waiting.req.kv.req_pool_idx)
+
+
+def _name(queue: Any, waiting: Any) -> None:
     if isinstance(waiting.kv_receiver, Receiver):
         waiting.kv_receiver.prompt_digest = _digest_in(queue.scheduler, waiting.req)
         waiting.kv_receiver.prompt_tokens = length_of(waiting.req)

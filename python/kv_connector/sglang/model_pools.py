@@ -94,13 +94,14 @@ class ModelPools:
         """SGLang's names of the pools that cannot leave while a forward pass runs."""
         return [name for name, kind in zip(self.names, self.kinds, strict=True) if not kind.leaves_early]
 
-    def prompt(self, page_count: int, prompt_tokens: int, first_token: int) -> PromptParts:
+    def prompt(self, page_count: int, prompt_tokens: int, first_token: int, row: int) -> PromptParts:
         """A prompt of ``page_count`` pages; ``prompt_tokens`` is its length, which only windows need.
 
-        The decoder already has the tokens before ``first_token``. Without windows whole pages are counted.
+        The decoder already has the tokens before ``first_token``. Without windows whole pages are counted. ``row`` is
+        the request's in the decoder's table of requests.
         """
         whole = page_count * self.model.page_tokens
-        prompt = Prompt(prompt_tokens if self.model.window_tokens else whole, first_token)
+        prompt = Prompt(prompt_tokens if self.model.window_tokens else whole, first_token, row)
         return PromptParts(prompt.tokens, [kind.held(prompt, self.model) for kind in self.kinds], self.groups_of)
 
 

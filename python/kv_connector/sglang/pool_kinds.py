@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
-from kv_connector.sglang.beside_pages import BesidePages, RequestRing, RequestSlot, SamePages
+from kv_connector.sglang.beside_pages import NO_SLOT, BesidePages, RequestRing, RequestSlot, SamePages
 from kv_connector.sglang.geometry import Buffer, Place, Pool, named_buffers, pool_beside, state_pool, window_pool
 from kv_connector.sglang.state_slices import StateTensor, described, heads_of
 from kv_connector.sglang.state_tensors import STATE_TENSORS
@@ -92,6 +92,8 @@ class Prompt:
     tokens: int
     first_token: int
     """The decoder has the tokens before this one."""
+    row: int = NO_SLOT
+    """The request's row in SGLang's table of requests, on the decoder."""
 
 
 class PoolKind(Protocol):
@@ -275,7 +277,7 @@ class WaitingTokens:
 
     def held(self, prompt: Prompt, model: Model) -> BesidePages:  # noqa: ARG002 - whatever they are
         """The request's row."""
-        return RequestRing()
+        return RequestRing(prompt.row)
 
 
 class WaitingRows:

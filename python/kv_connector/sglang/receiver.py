@@ -9,7 +9,7 @@ from typing import Any
 
 from kv_connector.naming.prompt_digest import NO_DIGEST
 from kv_connector.runtime.commands import PrefillerAddress
-from kv_connector.sglang.beside_pages import as_lists
+from kv_connector.sglang.beside_pages import NO_SLOT, as_lists
 from kv_connector.sglang.client_fields import NO_ROOM, address_fault, dp_rank_fault, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Incoming
@@ -38,6 +38,8 @@ class Receiver(BaseKVReceiver):
         self.prompt_digest = NO_DIGEST
         self.prompt_tokens = 0
         """Used only if the model has sliding windows; otherwise whole pages are counted."""
+        self.request_row = NO_SLOT
+        """The request's row in SGLang's table of requests, once it has its pages."""
         self.arrival = Arrival()
         """Shared with SGLang's request, for the comparison with what this decoder computes."""
         self.abort_notified = False
@@ -53,10 +55,10 @@ class Receiver(BaseKVReceiver):
         """The topology that was requested after the fetch had failed."""
         self._asked_again = False
         self._failure = ""
-        self._abort_asked = False
-        """Whether another thread has called ``abort``."""
         self._failure_elsewhere = _FAILED_ELSEWHERE
         """The reason if this rank has none."""
+        self._abort_asked = False
+        """Whether another thread has called ``abort``."""
         self._lifecycle_lock = threading.RLock()
         """Taken by SGLang's base class when it ends a request on a thread of its own."""
         if refusal:
@@ -120,7 +122,7 @@ class Receiver(BaseKVReceiver):
             )
             return
         full = Pages(prefix // page_tokens, [int(page) for page in kv_indices])
-        parts = self.kv_mgr.prompt_parts(full.end_page, self.prompt_tokens, prefix)
+        parts = self.kv_mgr.prompt_parts(full.end_page, self.prompt_tokens, prefix, self.request_row)
         given = as_lists(state_indices)
         if misfit := parts.misfit(full, given):
             self._fail(misfit)

@@ -236,17 +236,17 @@ class Request:
         count = -(-tokens // page)
         first_in_window = max(0, tokens - WINDOW_TOKENS) // page
         self.pages = draw.sample(range(1, PAGE_COUNT), count)
-        self._row = draw.randrange(1, REQUEST_ROWS)
+        self.row = draw.randrange(1, REQUEST_ROWS)
         self._slot = draw.randrange(1, 6)
         in_window = draw.sample(range(1, WINDOWED_PAGES), count - first_in_window)
         kinds = [kind.value for kind in side.endpoint.kv_args.state_types]
-        tail = get_dsa_tail_state_indices(side.pool, self._row, tokens) if "dsa_tail" in kinds else []
+        tail = get_dsa_tail_state_indices(side.pool, self.row, tokens) if "dsa_tail" in kinds else []
         of_kinds: Mapping[str, list[int]] = {
             "swa": in_window,
             "block_scale_swa": in_window,
             "mamba": [self._slot],
             "dsa_tail": tail,
-            "qsa_pending": [self._row],
+            "qsa_pending": [self.row],
         }
         self.beside = {kind: of_kinds.get(kind, self.pages) for kind in kinds}
 
@@ -257,7 +257,8 @@ class Request:
 
     def items(self) -> dict[str, list[int]]:
         """Which items of each pool are the prompt's."""
-        rows = {kind: given[:1] if kind == "dsa_tail" else given for kind, given in self.beside.items()}
+        unused = self.row if self._side.endpoint._mode == "decode" else 0
+        rows = {kind: given[:1] or [unused] if kind == "dsa_tail" else given for kind, given in self.beside.items()}
         return {"kv": self.pages, "draft": self.pages, **rows}
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
 
-TARGET_HEADS = 4
-
 
 def all_shapes() -> list[Any]:
     pytest.importorskip("sglang.srt", reason="SGLang is not installed")
@@ -45,32 +43,51 @@ def opened(folder: Path, shape: Any, decoder_shape: Any = None) -> Iterator[Pair
         yield pair
 
 
+class Moving:
+    """A prompt that moves as SGLang's queues move it."""
+
+    def __init__(self, pair: Pair, tokens: int, seed: int, slot: int = 5) -> None:
+        """The decoder has asked for it; ``slot`` is that of its metadata."""
+        from one_process import pages, wait_for
+        from several_pools import Request
+        from sglang.srt.disaggregation.base.conn import KVPoll
+
+        self.here, self.there = Request(pair.prefiller, tokens, seed), Request(pair.decoder, tokens, seed + 1)
+        self._pair, room = pair, pair.next_room()
+        pair.prefiller.endpoint.next_prompt_tokens = tokens
+        self._sender, self._receiver = pair.sender(room), pair.receiver(room)
+        self._receiver.prompt_tokens, self._receiver.request_row = tokens, self.there.row
+        self._receiver.send_metadata(pages(*self.there.pages), slot, self.there.indices)
+        wait_for(self._sender, KVPoll.WaitingForInput)
+        self._sender.init(len(self.here.pages), slot)
+        pair.write_metadata(slot, room, 9)
+
+    def send(self, chunk_pages: int) -> None:
+        from one_process import pages
+
+        given = self.here.pages
+        last = (len(given) - 1) // chunk_pages * chunk_pages
+        for at in range(0, last, chunk_pages):
+            self._sender.send(pages(*given[at : at + chunk_pages]))
+        self._sender.send(pages(*given[last:]), self.here.indices)
+
+    def finish(self) -> None:
+        self._pair.finish(self._sender, self._receiver)
+
+
 def moved(pair: Pair, tokens: int, chunk_pages: int = 3) -> Callable[[], None]:
-    """Moves a prompt as SGLang's queues do; gives the comparison of all bytes."""
+    """Moves a prompt; gives the comparison of all bytes."""
     import functools
 
-    from one_process import pages, wait_for
-    from several_pools import Request, assert_moved, items_of, scribble
-    from sglang.srt.disaggregation.base.conn import KVPoll
+    from several_pools import assert_moved, items_of, scribble
 
     scribble(pair.prefiller, tokens)
     scribble(pair.decoder, tokens + 1)
     before = {kind: [buffer.clone() for buffer in of] for kind, of in items_of(pair.decoder).items()}
-    here, there = Request(pair.prefiller, tokens, tokens + 2), Request(pair.decoder, tokens, tokens + 3)
-    room = pair.next_room()
-    pair.prefiller.endpoint.next_prompt_tokens = tokens
-    sender, receiver = pair.sender(room), pair.receiver(room)
-    receiver.prompt_tokens = tokens
-    receiver.send_metadata(pages(*there.pages), 5, there.indices)
-    wait_for(sender, KVPoll.WaitingForInput)
-    sender.init(len(here.pages), 5)
-    pair.write_metadata(5, room, 9)
-    last = (len(here.pages) - 1) // chunk_pages * chunk_pages
-    for at in range(0, last, chunk_pages):
-        sender.send(pages(*here.pages[at : at + chunk_pages]))
-    sender.send(pages(*here.pages[last:]), here.indices)
-    pair.finish(sender, receiver)
-    return functools.partial(assert_moved, before, pair, here, there)
+    moving = Moving(pair, tokens, tokens + 2)
+    moving.send(chunk_pages)
+    moving.finish()
+    return functools.partial(assert_moved, before, pair, moving.here, moving.there)
 
 
 @pytest.mark.parametrize("shape", all_shapes())
@@ -78,6 +95,36 @@ def test_should_move_what_each_pool_has_of_a_prompt(tmp_path: Path, shape: Any) 
     with opened(tmp_path, shape) as pair:
         for tokens in (1, 7 * shape.page_tokens, 19 * shape.page_tokens - shape.page_tokens // 2):
             moved(pair, tokens)()
+        pair.assert_nothing_held()
+
+
+def test_should_receive_prompts_without_waiting_tokens_in_rows_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one row for all of them, the second one's would arrive while the first one's is held against its checksum."""
+    import torch
+    from several_pools import PAGE_TOKENS_OF, POOLED, SeveralPools, items_of, scribble
+
+    monkeypatch.setenv("KV_MESSENGER_OPTIONS", '{"page_checksum": "full"}')
+    model = "index, waiting, states"
+    (page_tokens,) = PAGE_TOKENS_OF[model]
+    shape = SeveralPools(model=model, latent=True, page_tokens=page_tokens)
+    with opened(tmp_path, shape) as pair:
+        scribble(pair.prefiller, 1)
+        scribble(pair.decoder, 2)
+        padding = [buffer[0].clone() for buffer in items_of(pair.decoder)["dsa_tail"]]
+        both = [Moving(pair, page_tokens - POOLED, seed, slot) for seed, slot in ((30, 4), (50, 5))]
+        rows = [moving.there.row for moving in both]
+        assert all(moving.there.beside["dsa_tail"] == [] for moving in both), "no token waits"
+        assert len(set(rows)) == 2, "two requests have two rows"
+        for moving in both:
+            moving.send(1)
+        for moving in both:
+            moving.finish()
+        sent, arrived = items_of(pair.prefiller)["dsa_tail"], items_of(pair.decoder)["dsa_tail"]
+        for own, got, untouched in zip(sent, arrived, padding, strict=True):
+            assert torch.equal(got[rows], own[[0, 0]]), "each has been received in its request's row"
+            assert torch.equal(got[0], untouched), "nothing is received in the row for padding"
         pair.assert_nothing_held()
 
 

@@ -43,7 +43,9 @@ def test_should_name_the_prompt_of_a_request_of_sglangs_on_both_sides(pair: Pair
     queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=None)
     name_sender(queue, request, 4)
     receiver = pair.receiver(pair.next_room())
+    request.kv = SimpleNamespace(req_pool_idx=3)
     name_receiver(queue, SimpleNamespace(kv_receiver=receiver, req=request), [1], 16)
+    assert receiver.request_row == 3
     assert pair.prefiller.endpoint.take_prompt_digest() == receiver.prompt_digest == prompt_digest([5, 6, 7])
     assert pair.prefiller.endpoint.take_prompt_digest() == "", "the next sender's is its own"
     receiver.abort()
