@@ -97,8 +97,8 @@ pictures: demo ## runs the demo and draws its longest transfer into docs/picture
 kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
 	@connector-java/benchmarks/kvperf $(ARGS)
 
-beside-nixl: wheel ## how long SGLang's decoder waits for KV, beside SGLang's own NIXL backend on the same machine
-	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- e2e-tests/sglang_pair/beside_nixl.py
+beside-nixl: wheel ## how long SGLang's decoder waits for KV, beside SGLang's own NIXL backend: make beside-nixl [ARGS="--prompts 200"]
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- e2e-tests/sglang_pair/beside_nixl.py $(ARGS)
 
 stores: wheel ## beside Mooncake Store in every order, on one rank and two, with a store that stops and dies; 15 minutes
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_stores.py -p no:cacheprovider \

@@ -1,19 +1,23 @@
 """Prints how long a decoder waits for KV after the prefiller's last forward pass, beside SGLang's own NIXL backend.
 
-Both backends serve the same pair of servers on CPU, one after the other in one run, and are asked the same prompts; the
+Both backends serve a pair of servers on CPU, all of them started at once, and are asked the same prompts by turns; the
 same two stamps are taken from either. Both must give the same words, or the figures would say nothing.
 
-    make beside-nixl
+    make beside-nixl [ARGS="--prompts 200"]
 """
 
 from __future__ import annotations
 
+import argparse
+import math
 import os
 import re
-import statistics
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.extend(
@@ -26,19 +30,25 @@ from make_model import cached_model
 from prompts import cache_home
 from server_process import Server, words_of
 from sglang_bed import Ground, Kind, Pair
-from workload import ANSWER_TOKENS, Series
+from workload import Series
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-REPEATS = 7
-WARM_UP = Series(seed=51, lengths=(65, 257, 720))
-TIMED = {tokens: Series(seed=52 + tokens, lengths=(tokens,) * REPEATS) for tokens in (65, 257, 720)}
+LENGTHS = (65, 257, 720)
+PROMPTS = 7
+AT_ONCE = (1, 8)
+BLOCK_ROUNDS = 3
+"""How many prompts each of the requests at once asks before the other backend has its turn, unless it is only one."""
+ANSWER_TOKENS = 2
+"""The prefiller computes the first one, and the decoder the second one from what it has received."""
+WARM_UP = Series(seed=51, lengths=(*LENGTHS, *LENGTHS))
 STAMPED = {"PYTHONPATH": str(HERE / "plugins"), "SGLANG_PLUGINS": "kv_messenger,nixl_on_cpu,stopwatch"}
 KINDS = (
     Kind("nixl", {**STAMPED, "UCX_TLS": "tcp,shm,self", "UCX_NET_DEVICES": "lo"}, started_by=Server),
     Kind("kv_messenger", STAMPED, started_by=Server),
 )
 STAMP = re.compile(r"stopwatch (\w+) room=(\d+) at_ns=(\d+)")
+SHOWN = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 def stamps(log: str, what: str) -> dict[int, int]:
@@ -53,41 +63,89 @@ def waits_ms(pair: Pair) -> dict[int, float]:
     return {room: (at_ns - ended[room]) / 1e6 for room, at_ns in ready.items() if room in ended}
 
 
-def measured(pair: Pair, series: Series, words: dict[str, list[str]]) -> list[float]:
-    """Asks the prompts one by one; `words` holds what they were answered before, and takes what they are now."""
-    known = waits_ms(pair).keys()
-    for prompt in series.prompts():
-        answer = words_of(pair.ask(prompt, ANSWER_TOKENS))
-        if words.setdefault(prompt, answer) != answer:
-            raise SystemExit(f"a prompt of {len(prompt.split())} tokens was answered with other words than before")
-    pair.wait_at_rest()
-    found = [wait for room, wait in waits_ms(pair).items() if room not in known]
-    if len(found) != len(series.lengths):
-        raise SystemExit(
-            f"{len(found)} of {len(series.lengths)} requests left stamps: is the stopwatch in both servers?"
+@dataclass
+class Asked:
+    """The pairs of both backends, and what each prompt was answered."""
+
+    pairs: Mapping[str, Pair]
+    words: dict[str, list[str]] = field(default_factory=dict)
+
+    def ask(self, backend: str, prompt: str) -> None:
+        """Asks one prompt, whose answer must be that of the other backend."""
+        answer = words_of(self.pairs[backend].ask(prompt, ANSWER_TOKENS))
+        if self.words.setdefault(prompt, answer) != answer:
+            raise SystemExit(
+                f"{backend} answered a prompt of {len(prompt.split())} tokens with {answer}, expected the other"
+                f" backend's {self.words[prompt]}: one of them gave its decoder wrong KV"
+            )
+
+    def by_turns(self, series: Series, at_once: int) -> None:
+        """Asks both backends all prompts, a block at a time; they take turns in being the first to have a block."""
+        prompts = series.prompts()
+        block = at_once * BLOCK_ROUNDS if at_once > 1 else 1
+        with ThreadPoolExecutor(at_once) as clients:
+            for turn, first in enumerate(range(0, len(prompts), block)):
+                for backend in list(self.pairs)[:: -1 if turn % 2 else 1]:
+                    list(clients.map(lambda prompt, b=backend: self.ask(b, prompt), prompts[first : first + block]))
+
+    def measured(self, series: Series, at_once: int) -> dict[str, list[float]]:
+        """The sorted waits of each backend, in milliseconds."""
+        known = {backend: waits_ms(pair).keys() for backend, pair in self.pairs.items()}
+        self.by_turns(series, at_once)
+        found = {}
+        for backend, pair in self.pairs.items():
+            pair.wait_at_rest()
+            found[backend] = sorted(wait for room, wait in waits_ms(pair).items() if room not in known[backend])
+            if len(found[backend]) != len(series.lengths):
+                raise SystemExit(
+                    f"{len(found[backend])} of {len(series.lengths)} requests of {backend} left stamps: is the"
+                    " stopwatch in both servers?"
+                )
+        return found
+
+
+def nearest_rank(waits: Sequence[float], share: float) -> float:
+    """The smallest of the sorted waits that at least this share of them do not exceed."""
+    return waits[max(0, math.ceil(share * len(waits)) - 1)]
+
+
+def row(tokens: int, at_once: int, backend: str, waits: Sequence[float]) -> str:
+    """A row of the table, with the load of the machine while it was measured."""
+    figures = " | ".join(f"{nearest_rank(waits, share):.1f}" for share in SHOWN.values())
+    return f"| {tokens} | {at_once} | {backend} | {len(waits)} | {figures} | {os.getloadavg()[0]:.1f} |"
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of prompts, expected 1 or more, as in --prompts 200"
         )
-    return found
-
-
-def summary(waits: list[float]) -> str:
-    median = statistics.median(waits)
-    return (
-        f"{median:7.2f} ms from forward end to decoder ready (median of {REPEATS}, {waits[0]:.2f} to {waits[-1]:.2f})"
-    )
+    return int(text)
 
 
 def main() -> int:
     unwind_on_sigterm()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--prompts",
+        type=positive,
+        default=PROMPTS,
+        help="prompts of each length; a p99 needs 200 (default: %(default)s)",
+    )
+    prompts: int = parser.parse_args().prompts
     folder = ROOT / "build" / "beside-nixl" / time.strftime("%Y%m%d-%H%M%S")
     model = cached_model(cache_home())
-    words: dict[str, list[str]] = {}
-    for kind in KINDS:
-        with ExitStack() as stack:
-            pair = Ground(model, folder).started_pair(stack, kind, kind.backend)
-            measured(pair, WARM_UP, words)
-            for tokens, series in TIMED.items():
-                waits = sorted(measured(pair, series, words))
-                say(f"{kind.backend:12s} {tokens:4d} tokens: {summary(waits)}, load {os.getloadavg()[0]:.1f}")
+    with ExitStack() as stack:
+        pairs = {kind.backend: Ground(model, folder).started_pair(stack, kind, kind.backend) for kind in KINDS}
+        asked = Asked(pairs)
+        asked.by_turns(WARM_UP, 1)
+        say(f"| prompt | at once | backend | prompts | {' | '.join(f'{name}, ms' for name in SHOWN)} | load |")
+        say(f"|{'--:|' * (5 + len(SHOWN))}")
+        for at_once in AT_ONCE:
+            for tokens in LENGTHS:
+                series = Series(seed=52 + tokens + 500 * (at_once > 1), lengths=(tokens,) * prompts)
+                for backend, waits in asked.measured(series, at_once).items():
+                    say(row(tokens, at_once, backend, waits))
     return 0
 
 
