@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hybrid import ATTENTION_LAYERS, LATENT_SIZES, HybridShape
-from one_process import HEAD_SIZE, LATENT_SIZE, LAYER_COUNT, ROPE_SIZE, Side
+from hybrid import ATTENTION_LAYERS, LATENT_SIZES, STATE_LAYERS, HybridShape
+from one_process import HEAD_COUNT, HEAD_SIZE, LATENT_SIZE, ROPE_SIZE, Side
+from sglang.srt.configs.mamba_utils import (
+    KimiLinearCacheParams,
+    KimiLinearStateShape,
+    Mamba2CacheParams,
+    Mamba2StateDType,
+    Mamba2StateShape,
+)
 from sglang.srt.disaggregation.utils import get_dsa_tail_state_indices
 from sglang.srt.mem_cache.memory_pool import (
     DSATokenToKVPool,
+    HybridLinearKVPool,
     MHATokenToKVPool,
     MHATokenToKVPoolMXFP8,
     MiniMaxSparseKVPool,
@@ -34,6 +42,13 @@ SCALED_HEAD_SIZE = 32
 INDEX_TOKENS = 64
 POOLED = 4
 """Tokens that an indexer pools into one key."""
+FEW_HEADS = 2
+"""Of KV, where several ranks then have the same ones."""
+STATE_HEADS = 8
+GATED_INPUTS = (32, 32, 64)
+"""Queries, keys and values of a convolution over all ranks."""
+KIMI_INPUTS = (STATE_HEADS * 8,) * 3
+SPARSE_LAYERS = [1, 2, 3]
 
 
 @dataclass(frozen=True)
@@ -45,10 +60,9 @@ class SeveralPools(HybridShape):
     page_count: int = PAGE_COUNT
 
     def pool_of(self, mode: str, pp_rank: int) -> Any:
-        assert pp_rank == 0
-        pool = MODELS[self.model](self, mode)
+        pool = {**MODELS, **MORE_MODELS}[self.model](self, mode, self.layers_of(pp_rank))
         draft = DRAFTS[self.draft](self)
-        if draft is not None:
+        if draft is not None and pp_rank == self.pp_size - 1:
             pool.draft = draft
         return pool
 
@@ -56,100 +70,167 @@ class SeveralPools(HybridShape):
     def size(self) -> int:
         return self.page_count * self.page_tokens
 
-    def requests(self, mode: str) -> Any:
-        return self._requests(mode)
+    def share(self, head_count: int) -> int:
+        """The number of heads of one rank; ranks beyond their number have the same ones."""
+        return max(1, head_count // self.tp_size)
+
+    def requests(self, mode: str, layers: range) -> Any:
+        return self._requests(mode, among(STATE_LAYERS, layers))
+
+    def _cache_params(self) -> Any:
+        made = STATE_SHAPES.get(self.model)
+        if made is None:
+            return super()._cache_params()
+        params, shape = made(self.tp_size)
+        dtypes = Mamba2StateDType(conv=torch.bfloat16, temporal=self.state_dtype)
+        return params(shape=shape, layers=STATE_LAYERS, dtype=dtypes)
 
 
-def heads(shape: SeveralPools, layer_count: int = LAYER_COUNT, head_count: int = 4) -> Any:
-    size = shape.size
-    return MHATokenToKVPool(size, shape.page_tokens, torch.bfloat16, head_count, HEAD_SIZE, layer_count, "cpu", False)
+def among(layers: Sequence[int], of_stage: range) -> list[int]:
+    return [layer for layer in layers if layer in of_stage]
 
 
-def latent(shape: SeveralPools, layer_count: int = LAYER_COUNT) -> Any:
-    tokens = shape.page_tokens
-    return MLATokenToKVPool(
-        shape.size, tokens, torch.bfloat16, LATENT_SIZE, ROPE_SIZE, layer_count, "cpu", enable_memory_saver=False
+def gated(tp_size: int) -> tuple[Any, Any]:
+    """Gated delta nets: convolutions whose inputs SGLang names, and a recurrence by heads."""
+    shape = Mamba2StateShape.create(
+        tp_world_size=tp_size,
+        intermediate_size=GATED_INPUTS[2],
+        n_groups=4,
+        num_heads=STATE_HEADS,
+        head_dim=8,
+        state_size=8,
+        conv_kernel=4,
+        conv_shard_groups=list(GATED_INPUTS),
+    )
+    return Mamba2CacheParams, shape
+
+
+def kimi(tp_size: int) -> tuple[Any, Any]:
+    """Kimi's linear attention, whose convolutions have the channels behind the tokens."""
+    return KimiLinearCacheParams, KimiLinearStateShape.create(
+        tp_world_size=tp_size, num_heads=STATE_HEADS, head_dim=KIMI_INPUTS[0] // STATE_HEADS
     )
 
 
-def windows(shape: SeveralPools, _mode: str, **of_pool: Any) -> Any:
+def heads(shape: SeveralPools, layers: range, head_count: int = HEAD_COUNT, number: Any = torch.bfloat16) -> Any:
+    held = {"start_layer": layers.start, "end_layer": layers.stop}
+    own = shape.share(head_count)
+    return MHATokenToKVPool(shape.size, shape.page_tokens, number, own, HEAD_SIZE, len(layers), "cpu", False, **held)
+
+
+def latent(shape: SeveralPools, layers: range) -> Any:
+    return MLATokenToKVPool(
+        shape.size,
+        shape.page_tokens,
+        torch.bfloat16,
+        LATENT_SIZE,
+        ROPE_SIZE,
+        len(layers),
+        "cpu",
+        enable_memory_saver=False,
+        start_layer=layers.start,
+        end_layer=layers.stop,
+    )
+
+
+def windows(shape: SeveralPools, _mode: str, layers: range, **of_pool: Any) -> Any:
     given = {"dtype": torch.bfloat16, "head_dim": HEAD_SIZE, **of_pool}
     return SWAKVPool(
         size=shape.size,
         size_swa=WINDOWED_PAGES * shape.page_tokens,
         page_size=shape.page_tokens,
-        head_num=4,
-        swa_attention_layer_ids=[0, 2],
-        full_attention_layer_ids=ATTENTION_LAYERS,
+        head_num=shape.share(HEAD_COUNT),
+        swa_attention_layer_ids=among(STATE_LAYERS, layers),
+        full_attention_layer_ids=among(ATTENTION_LAYERS, layers),
         device="cpu",
         **given,
     )
 
 
-def scaled(shape: SeveralPools, _mode: str) -> Any:
-    numbers = torch.float8_e4m3fn
+def scaled(shape: SeveralPools, _mode: str, layers: range) -> Any:
     return MHATokenToKVPoolMXFP8(
-        shape.size, shape.page_tokens, numbers, 4, SCALED_HEAD_SIZE, LAYER_COUNT, "cpu", enable_memory_saver=False
+        shape.size,
+        shape.page_tokens,
+        torch.float8_e4m3fn,
+        shape.share(HEAD_COUNT),
+        SCALED_HEAD_SIZE,
+        len(layers),
+        "cpu",
+        enable_memory_saver=False,
+        start_layer=layers.start,
+        end_layer=layers.stop,
     )
 
 
-def scaled_windows(shape: SeveralPools, mode: str) -> Any:
+def scaled_windows(shape: SeveralPools, mode: str, layers: range) -> Any:
     numbers = {"dtype": torch.float8_e4m3fn, "head_dim": SCALED_HEAD_SIZE}
-    return windows(shape, mode, token_to_kv_pool_class=MHATokenToKVPoolMXFP8, **numbers)
+    return windows(shape, mode, layers, token_to_kv_pool_class=MHATokenToKVPoolMXFP8, **numbers)
 
 
 def with_states(make: Callable[..., Any]) -> Callable[..., Any]:
     """The scheduler's table of requests has the states: SGLang describes them beside whatever pool there is."""
 
-    def made(shape: SeveralPools, mode: str) -> Any:
-        pool = make(shape, mode)
-        pool.requests = shape.requests(mode)
+    def made(shape: SeveralPools, mode: str, layers: range) -> Any:
+        pool = make(shape, mode, layers)
+        pool.requests = shape.requests(mode, layers)
         return pool
 
     return made
 
 
-def states(shape: SeveralPools, mode: str, **of_pool: Any) -> Any:
-    return shape.hybrid_pool(shape.requests(mode), **LATENT_SIZES, **of_pool)
+def states(shape: SeveralPools, mode: str, layers: range, pool_class: Any = HybridLinearKVPool, **of_pool: Any) -> Any:
+    held = {"attention_layers": among(ATTENTION_LAYERS, layers), "start_layer": layers.start}
+    return shape.hybrid_pool(shape.requests(mode, layers), pool_class, **held, **of_pool)
 
 
-def indexed(shape: SeveralPools, _mode: str, layer_count: int = LAYER_COUNT, **of_pool: Any) -> Any:
+def latent_states(shape: SeveralPools, mode: str, layers: range) -> Any:
+    return states(shape, mode, layers, use_mla=True, **LATENT_SIZES)
+
+
+def indexed(
+    shape: SeveralPools, layers: range, numbers: Sequence[int] = (), without_keys: int = 1, **of_pool: Any
+) -> Any:
+    """One layer has no keys, since it reuses another's selection; ``numbers`` where layers do not follow each other."""
+    numbers = numbers or layers
     return DSATokenToKVPool(
         shape.size,
         shape.page_tokens,
         LATENT_SIZE,
         torch.bfloat16,
         ROPE_SIZE,
-        layer_count,
+        len(numbers),
         "cpu",
         index_head_dim=128,
         enable_memory_saver=False,
         kv_cache_dim=LATENT_SIZE + ROPE_SIZE,
-        start_layer=0,
-        end_layer=layer_count,
-        skip_topk_layers=[layer == 1 for layer in range(layer_count)],
+        start_layer=layers.start,
+        end_layer=layers.start + len(numbers),
+        skip_topk_layers=[layer == without_keys for layer in numbers],
         **of_pool,
     )
 
 
-def indexed_states(shape: SeveralPools, mode: str, **of_index: Any) -> Any:
+def indexed_states(shape: SeveralPools, mode: str, layers: range, **of_index: Any) -> Any:
     """As SGLang's hybrid pool has it, whose inner pool is one with an indexer."""
-    pool = states(shape, mode, use_mla=True)
-    pool.full_kv_pool = indexed(shape, mode, len(ATTENTION_LAYERS), **of_index)
+    pool = latent_states(shape, mode, layers)
+    own = among(ATTENTION_LAYERS, layers)
+    pool.full_kv_pool = indexed(shape, range(len(own)), own, ATTENTION_LAYERS[-1], **of_index)
     pool.use_dsa = True
     return pool
 
 
-def waiting(shape: SeveralPools, mode: str) -> Any:
+def waiting(shape: SeveralPools, mode: str, layers: range) -> Any:
     """Only such a hybrid pool: for others SGLang 0.5.23 cannot list the tokens that wait."""
     return indexed_states(
-        shape, mode, index_kpool=POOLED, index_kpool_compress=True, max_running_requests=REQUEST_ROWS - 1
+        shape, mode, layers, index_kpool=POOLED, index_kpool_compress=True, max_running_requests=REQUEST_ROWS - 1
     )
 
 
-def selected(shape: SeveralPools, mode: str) -> Any:
-    return shape.hybrid_pool(
-        shape.requests(mode),
+def selected(shape: SeveralPools, mode: str, layers: range) -> Any:
+    return states(
+        shape,
+        mode,
+        layers,
         QSATokenToKVPool,
         qsa_index_kv_heads=1,
         qsa_index_head_dim=16,
@@ -159,31 +240,31 @@ def selected(shape: SeveralPools, mode: str) -> Any:
     )
 
 
-def sparse(shape: SeveralPools, _mode: str) -> Any:
+def sparse(shape: SeveralPools, _mode: str, layers: range) -> Any:
     return MiniMaxSparseKVPool(
         shape.size,
         shape.page_tokens,
         torch.bfloat16,
-        4,
+        shape.share(HEAD_COUNT),
         HEAD_SIZE,
         16,
         [0],
-        [1, 2, 3],
+        SPARSE_LAYERS,
         "cpu",
-        disable_value_sparse_layer_ids=[1, 2, 3],
-        start_layer=0,
-        end_layer=LAYER_COUNT,
+        disable_value_sparse_layer_ids=SPARSE_LAYERS,
+        start_layer=layers.start,
+        end_layer=layers.stop,
     )
 
 
 MODELS: Mapping[str, Callable[..., Any]] = {
-    "heads": lambda shape, _: heads(shape),
-    "latent": lambda shape, _: latent(shape),
+    "heads": lambda shape, _, layers: heads(shape, layers),
+    "latent": lambda shape, _, layers: latent(shape, layers),
     "windows": windows,
     "windows, states": with_states(windows),
     "states": states,
-    "latent, states": lambda shape, mode: states(shape, mode, use_mla=True),
-    "index": indexed,
+    "latent, states": latent_states,
+    "index": lambda shape, _, layers: indexed(shape, layers),
     "index, states": indexed_states,
     "index, waiting, states": waiting,
     "selection, states": selected,
@@ -192,19 +273,43 @@ MODELS: Mapping[str, Callable[..., Any]] = {
     "scales, windows, states": with_states(scaled_windows),
     "sparse": sparse,
 }
-LATENT = ("latent", "latent, states", "index", "index, states", "index, waiting, states")
+MORE_MODELS: Mapping[str, Callable[..., Any]] = {
+    "heads of fp8": lambda shape, _, layers: heads(shape, layers, number=torch.float8_e4m3fn),
+    "few heads": lambda shape, _, layers: heads(shape, layers, FEW_HEADS),
+    "windows of few heads": lambda shape, mode, layers: windows(
+        shape, mode, layers, swa_head_num=shape.share(FEW_HEADS), swa_head_dim=2 * HEAD_SIZE
+    ),
+    "gated": states,
+    "latent, kimi": latent_states,
+    "convolutions": states,
+    "index, waiting, kimi": waiting,
+    "selection, gated": selected,
+}
+"""Those that differ from the ones above in what ranks divide."""
+STATE_SHAPES: Mapping[str, Callable[[int], tuple[Any, Any]]] = {
+    "gated": gated,
+    "latent, kimi": kimi,
+    "index, waiting, kimi": kimi,
+    "selection, gated": gated,
+}
+"""Where it is not Mamba-2, or short convolutions."""
+LATENT = (
+    *("latent", "latent, states", "index", "index, states", "index, waiting, states"),
+    *("latent, kimi", "index, waiting, kimi"),
+)
 PAGE_TOKENS_OF: Mapping[str, tuple[int, ...]] = {
     "index": (INDEX_TOKENS,),
     "index, states": (INDEX_TOKENS,),
     "index, waiting, states": (INDEX_TOKENS * POOLED,),
+    "index, waiting, kimi": (INDEX_TOKENS * POOLED,),
     "selection, states": (16, 64),
 }
 """Where SGLang's pool does not have any."""
 DRAFTS: Mapping[str, Callable[..., Any]] = {
     "none": lambda _: None,
-    "heads": lambda shape: heads(shape, 1, DRAFT_HEADS),
-    "latent": lambda shape: latent(shape, 1),
-    "index": lambda shape: indexed(shape, "", 1),
+    "heads": lambda shape: heads(shape, range(1), DRAFT_HEADS),
+    "latent": lambda shape: latent(shape, range(1)),
+    "index": lambda shape: indexed(shape, range(1)),
 }
 
 

@@ -39,8 +39,8 @@ class ShardedPair:
         self.address = f"127.0.0.1:{port}"
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", port)
         until(lambda: listens(port), "the bootstrap server listens")
-        self.prefill_groups = [self._opened("prefill", arguments, prefill, dp) for dp in range(prefill.dp_size)]
-        self.decode_groups = [self._opened("decode", arguments, decode, dp) for dp in range(decode.dp_size)]
+        self.prefill_groups = [self.opened("prefill", arguments, prefill, dp) for dp in range(prefill.dp_size)]
+        self.decode_groups = [self.opened("decode", arguments, decode, dp) for dp in range(decode.dp_size)]
         self._rooms = itertools.count(2000)
         for dp_rank in range(prefill.dp_size):
             self.choose(dp_rank, 0)
@@ -55,12 +55,12 @@ class ShardedPair:
         until(lambda: not listens(self.port), "the bootstrap server has ended")
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", self.port)
         until(lambda: listens(self.port), "the bootstrap server listens")
-        self.prefill_groups = [self._opened("prefill", self._arguments, shape, dp) for dp in range(shape.dp_size)]
+        self.prefill_groups = [self.opened("prefill", self._arguments, shape, dp) for dp in range(shape.dp_size)]
         self.choose(0, 0)
         self._scribble(7)
 
     @staticmethod
-    def _opened(mode: str, arguments: Any, shape: Shape, dp_rank: int) -> list[Side]:
+    def opened(mode: str, arguments: Any, shape: Shape, dp_rank: int) -> list[Side]:
         pipelines: defaultdict[Any, OneProcessPipeline] = defaultdict(OneProcessPipeline)
         ranks = shape.ranks(dp_rank)
         return [Side.open(mode, arguments, shape, rank, pipelines[rank.cp_rank, rank.tp_rank]) for rank in ranks]
@@ -115,13 +115,19 @@ class ShardedPair:
 
         until(agreed, f"all stages agree on state {expected}")
 
-    def begin(self, targets: list[int] | None, prefix: int = 0, room: int = 0) -> tuple[int, list[Any], list[Any]]:
-        """The room, senders that have been announced, and receivers that have granted, if there are targets."""
-        senders, receivers = [], []
-        room = room or next(self._rooms)
+    def senders(self, room: int) -> list[Any]:
+        """One of each of the prefiller's ranks."""
+        made = []
         for side in self.prefillers:
             with as_rank(side.shape, side.rank):
-                senders.append(backend_class("sender")(side.endpoint, self.address, room))
+                made.append(backend_class("sender")(side.endpoint, self.address, room))
+        return made
+
+    def begin(self, targets: list[int] | None, prefix: int = 0, room: int = 0) -> tuple[int, list[Any], list[Any]]:
+        """The room, senders that have been announced, and receivers that have granted, if there are targets."""
+        receivers = []
+        room = room or next(self._rooms)
+        senders = self.senders(room)
         for side in self.decoders:
             receiver = backend_class("receiver")(side.endpoint, self.address, room)
             until(lambda e=side.endpoint: e.try_ensure_parallel_info(self.address), "the prefiller is known")
