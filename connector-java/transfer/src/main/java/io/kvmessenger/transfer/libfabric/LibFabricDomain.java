@@ -27,6 +27,7 @@ final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
     private final OpenFabric fabric;
     private final FabricRegions regions;
     private final FabricDevices devices;
+    private final PartedEndpoints parted = new PartedEndpoints();
 
     /** Takes over the fabric and the regions. */
     LibFabricDomain(
@@ -109,6 +110,7 @@ final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
                     figures(),
                     channel,
                     endpoint,
+                    parted,
                     nowNs,
                     nowNs + connectLimitNs());
         } catch (IllegalArgumentException | IllegalStateException e) {
@@ -136,7 +138,13 @@ final class LibFabricDomain extends PathDomain<LibFabricInboundPaths> {
     }
 
     @Override
+    protected boolean clearUp(long nowNs) {
+        return parted.poll(nowNs);
+    }
+
+    @Override
     protected void release() {
+        parted.close();
         regions.close();
         fabric.close();
     }

@@ -30,6 +30,7 @@ final class LibFabricInboundPaths extends ReaderPaths implements FrameIntake.Eve
     private final FabricRegions registered;
 
     private final FabricEndpoint endpoint;
+    private final PartedEndpoints parted;
     private final Intake intake;
     /** Null if no region is a device's. */
     private final FrameIntake frames;
@@ -52,6 +53,7 @@ final class LibFabricInboundPaths extends ReaderPaths implements FrameIntake.Eve
      * Takes over the endpoint, which is already aimed at the peer's.
      *
      * @param registered has the memory for immediates without a page
+     * @param parted takes the endpoint if the peer is never ready
      * @param forDevices whether the peer needs slabs for its frames
      * @throws IllegalStateException when the provider refuses, or no slabs are left; the endpoint stays the caller's
      */
@@ -64,12 +66,14 @@ final class LibFabricInboundPaths extends ReaderPaths implements FrameIntake.Eve
             Figures figures,
             InboundChannel channel,
             FabricEndpoint endpoint,
+            PartedEndpoints parted,
             long nowNs,
             long readyDeadlineNs) {
         super(port, from, figures, channel, readyDeadlineNs);
         this.regions = regions;
         this.registered = registered;
         this.endpoint = endpoint;
+        this.parted = parted;
         this.nowNs = nowNs;
         intake = new Intake(port, from);
         FabricName name = endpoint.name();
@@ -242,7 +246,11 @@ final class LibFabricInboundPaths extends ReaderPaths implements FrameIntake.Eve
 
     @Override
     protected void endLanding() {
-        endpoint.close();
+        if (isReady()) {
+            endpoint.close();
+        } else {
+            parted.add(endpoint, nowNs); // a connection to it may be pending, and the peer knows no region's key
+        }
     }
 
     @Override

@@ -48,6 +48,11 @@ public abstract class PathDomain<T extends ReaderPaths> implements Domain {
     /** Releases what the domain has; its paths are closed already. */
     protected abstract void release();
 
+    /** In each duty cycle: ends what is left of paths that are closed. Returns whether something is left. */
+    protected boolean clearUp(long nowNs) {
+        return false;
+    }
+
     protected final InboundPort port() {
         return port;
     }
@@ -89,7 +94,7 @@ public abstract class PathDomain<T extends ReaderPaths> implements Domain {
     @Override
     public final int poll(long nowNs) {
         int work = 0;
-        boolean waits = false;
+        boolean waits = clearUp(nowNs);
         for (int i = inbound.size() - 1; i >= 0; i--) {
             T paths = inbound.get(i);
             work += paths.poll(nowNs);
