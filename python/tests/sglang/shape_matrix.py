@@ -219,7 +219,7 @@ class MatrixPair(ShardedPair):
             side.endpoint.next_prompt_tokens = tokens
         room, senders, receivers = self.begin(None)
         for receiver, request in zip(receivers, there, strict=True):
-            receiver.prompt_tokens = tokens
+            receiver.prompt_tokens, receiver.request_row = tokens, request.row
             receiver.send_metadata(pages(*request.pages), 6, request.indices)
         return room, senders, receivers
 
@@ -234,7 +234,7 @@ class MatrixPair(ShardedPair):
             receiver.init(0)
             until(lambda r=receiver: r.poll() in (KVPoll.WaitingForInput, KVPoll.Failed), "it has begun")
             if receiver.poll() != KVPoll.Failed:
-                receiver.prompt_tokens = tokens
+                receiver.prompt_tokens, receiver.request_row = tokens, request.row
                 receiver.send_metadata(pages(*request.pages), 6, request.indices)
             receivers.append(receiver)
         for receiver in receivers:
