@@ -1,14 +1,14 @@
 package io.kvmessenger.transfer.libfabric;
 
-import java.util.ArrayDeque;
-import java.util.Deque;
+import java.util.ArrayList;
+import java.util.List;
 
 /**
  * Endpoints whose peers were never ready, kept for a while before they are closed.
  *
  * <p>A connection to an endpoint that libfabric's tcp provider has accepted, but whose first message it has not read,
  * points to the endpoint's memory. The provider does not end it with the endpoint (a note in {@code xnet_pep_close}, in
- * 1.17.0 as in 2.x), and touches that memory when the connection says or ends something: the process crashes. So the
+ * 1.17.0 as in later releases), and touches that memory when the connection says or ends something: the process crashes. So the
  * peer gets time to end it first. A peer that was never ready has no key of a region, so nothing lands meanwhile.
  *
  * <p>Worker only. It ends no connection itself.
@@ -19,7 +19,7 @@ final class PartedEndpoints {
 
     private record Parted(FabricEndpoint endpoint, long dueNs) {}
 
-    private final Deque<Parted> waiting = new ArrayDeque<>();
+    private final List<Parted> waiting = new ArrayList<>();
 
     void add(FabricEndpoint endpoint, long nowNs) {
         waiting.add(new Parted(endpoint, nowNs + WAIT_NS));
@@ -27,13 +27,13 @@ final class PartedEndpoints {
 
     /** Lets the provider make progress, and closes what is due. Returns whether any endpoint is left. */
     boolean poll(long nowNs) {
-        for (int left = waiting.size(); left > 0; left--) {
-            Parted parted = waiting.remove();
-            parted.endpoint.read();
-            if (nowNs - parted.dueNs < 0 || !closes(parted.endpoint)) {
-                waiting.add(parted);
-            }
+        if (waiting.isEmpty()) {
+            return false;
         }
+        waiting.removeIf(parted -> {
+            parted.endpoint.read();
+            return nowNs - parted.dueNs >= 0 && closes(parted.endpoint);
+        });
         return !waiting.isEmpty();
     }
 
