@@ -8,6 +8,7 @@ import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.EngineCommand.Prompt;
 import io.kvmessenger.messenger.port.Fields;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
@@ -71,12 +72,15 @@ final class CommandReader {
                         fields.integer("differenceMillionths"),
                         prefillers(fields).getFirst());
             case "refuted" -> new EngineCommand.Refuted(fields.integer("fetches"));
+            case "ask" -> ask(fields);
+            case "offer" -> offer(fields);
+            case "withdraw" -> new EngineCommand.Withdraw(fields.text("request", REQUEST_LENGTH_MAX));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request", REQUEST_LENGTH_MAX));
             case "reportEnd" -> new EngineCommand.ReportEnd(fields.text("request", REQUEST_LENGTH_MAX));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, step, "
                         + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon, "
-                        + "reportEnd, compared, refuted");
+                        + "reportEnd, compared, refuted, ask, offer, withdraw");
         };
     }
 
@@ -113,6 +117,25 @@ final class CommandReader {
         return fields.objects("groups").stream()
                 .map(group -> new ChunkPages(group.count("firstPage"), group.counts("pages")))
                 .toList();
+    }
+
+    private static EngineCommand ask(Fields fields) {
+        return new EngineCommand.Ask(
+                fields.text("request", REQUEST_LENGTH_MAX),
+                transfer(fields),
+                prefillers(fields).getFirst(),
+                prompt(fields),
+                TimeUnit.MILLISECONDS.toNanos(fields.integer("limitMillis")));
+    }
+
+    private static EngineCommand offer(Fields fields) {
+        int heldTokens = fields.count("heldTokens");
+        return new EngineCommand.Offer(
+                fields.text("request", REQUEST_LENGTH_MAX),
+                transfer(fields),
+                heldTokens,
+                heldTokens == 0 ? List.of() : chunkPages(fields),
+                heldTokens == 0 ? OfferOutcome.answer(fields.text("reason")) : OfferOutcome.HELD);
     }
 
     private static int contextSlot(Fields fields) {

@@ -112,22 +112,31 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
 
     @Override
     public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
-        requests.execute(() -> attempt(transfer, prompt, false));
+        post(transfer, body(prompt, computeIt(transfer)));
     }
 
-    private void enqueueAgain(TransferKey transfer, EngineCommand.Prompt prompt, HttpClient closedOn) {
+    @Override
+    public void ask(TransferKey transfer, EngineCommand.Prompt prompt) {
+        post(transfer, body(prompt, lookItUp(transfer)));
+    }
+
+    private void post(TransferKey transfer, byte[] body) {
+        requests.execute(() -> attempt(transfer, body, false));
+    }
+
+    private void postAgain(TransferKey transfer, byte[] body, HttpClient closedOn) {
         requests.execute(() -> {
             if (client.orElseThrow() == closedOn) {
                 client = Optional.of(newClient());
                 closedOn.shutdown(); // what it has sent already is finished
             }
-            attempt(transfer, prompt, true);
+            attempt(transfer, body, true);
         });
     }
 
-    private void attempt(TransferKey transfer, EngineCommand.Prompt prompt, boolean again) {
+    private void attempt(TransferKey transfer, byte[] body, boolean again) {
         try {
-            send(transfer, prompt, again);
+            send(transfer, body, again);
         } catch (IOException e) {
             failed(transfer, e.getMessage());
         } catch (RuntimeException e) { // results in a decline, instead of a decoder that waits for its limit
@@ -141,18 +150,18 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         return "http".equals(url.getScheme()) ? ReachableUrl.of(url, connectLimit) : url;
     }
 
-    private void send(TransferKey transfer, EngineCommand.Prompt prompt, boolean again) throws IOException {
+    private void send(TransferKey transfer, byte[] body, boolean again) throws IOException {
         HttpRequest.Builder request = HttpRequest.newBuilder(reachable())
                 .timeout(limit)
                 .header("Content-Type", "application/json")
-                .POST(BodyPublishers.ofByteArray(body(transfer, prompt)));
+                .POST(BodyPublishers.ofByteArray(body));
         if (!apiKey.isEmpty()) {
             request.header("Authorization", "Bearer " + apiKey);
         }
         HttpClient used = client.orElseThrow();
         var unused = used.sendAsync(request.build(), BodyHandlers.ofString()).whenComplete((answer, fault) -> {
             if (!again && String.valueOf(fault).contains(CLOSED_BEFORE_THE_ANSWER)) {
-                enqueueAgain(transfer, prompt, used);
+                postAgain(transfer, body, used);
             } else {
                 onAnswer(transfer, answer, fault);
             }
@@ -197,7 +206,16 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         client.ifPresent(HttpClient::shutdownNow);
     }
 
-    private static byte[] body(TransferKey transfer, EngineCommand.Prompt prompt) {
+    private static Map<String, Object> computeIt(TransferKey transfer) {
+        return Map.of("do_remote_decode", true, "do_remote_prefill", false, "transfer_id", transfer.id());
+    }
+
+    /** The engine looks its prefix cache up when it queues the request, and computes one token of the prompt at most. */
+    private static Map<String, Object> lookItUp(TransferKey transfer) {
+        return Map.of("asked_by_transfer", transfer.id(), "asked_digest", transfer.digest());
+    }
+
+    private static byte[] body(EngineCommand.Prompt prompt, Map<String, Object> transferParams) {
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("prompt", Arrays.stream(prompt.tokenIds()).boxed().toList());
         body.put("max_tokens", 1);
@@ -207,9 +225,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         if (prompt.priority() != 0) {
             body.put("priority", prompt.priority());
         }
-        body.put(
-                "kv_transfer_params",
-                Map.of("do_remote_decode", true, "do_remote_prefill", false, "transfer_id", transfer.id()));
+        body.put("kv_transfer_params", transferParams);
         return Json.bytes(body);
     }
 }

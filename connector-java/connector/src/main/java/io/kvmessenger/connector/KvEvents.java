@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.port.EventSink;
 import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
@@ -93,6 +94,19 @@ final class KvEvents implements EngineEvents {
     @Override
     public void prefilled(TransferKey transfer) {
         sink.add(Map.of("event", "prefilled", "transfer", transfer.id(), "promptDigest", transfer.digest()));
+    }
+
+    @Override
+    public void offered(String request, int heldTokens, OfferOutcome outcome) {
+        sink.add(Map.of(
+                "event",
+                "offered",
+                "request",
+                request,
+                "heldTokens",
+                heldTokens,
+                "reason",
+                outcome == OfferOutcome.HELD ? "" : outcome.label()));
     }
 
     @Override

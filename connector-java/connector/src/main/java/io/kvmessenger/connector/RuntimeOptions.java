@@ -48,7 +48,7 @@ record RuntimeOptions(
     }
 
     private static ProtocolLimits limits(Fields options) {
-        return new ProtocolLimits(
+        ProtocolLimits limits = new ProtocolLimits(
                 nanos(options, "grantWaitMillis"),
                 nanos(options, "fetchLimitMillis"),
                 nanos(options, "connectLimitMillis"),
@@ -56,6 +56,7 @@ record RuntimeOptions(
                 nanos(options, "silenceLimitMillis"),
                 nanos(options, options.has("unheardLimitMillis") ? "unheardLimitMillis" : "grantWaitMillis"),
                 options.has("unheardAskedMillis") ? nanos(options, "unheardAskedMillis") : 0);
+        return options.has("offerLimitMillis") ? limits.withOfferLimitNs(nanos(options, "offerLimitMillis")) : limits;
     }
 
     private static long nanos(Fields options, String name) {

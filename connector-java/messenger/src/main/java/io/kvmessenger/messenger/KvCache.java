@@ -13,10 +13,12 @@ import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.prefill.LayerWriter;
+import io.kvmessenger.messenger.prefill.Offers;
 import io.kvmessenger.messenger.prefill.Prefiller;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
@@ -43,6 +45,7 @@ public final class KvCache implements ServedSubject {
     private final NanoClock clock;
     private final Sessions sessions;
     private final Prefiller prefiller;
+    private final Offers offers;
     private final Decoder decoder;
     private final LayerWriter writer;
     private final History history;
@@ -67,6 +70,7 @@ public final class KvCache implements ServedSubject {
         this.sessions = sessions;
         this.writer = new LayerWriter(geometry, memory.memory(), memory.context(), ports.transfer());
         this.prefiller = new Prefiller(geometry, sessions, writer, ports, limits);
+        this.offers = new Offers(prefiller, engine);
         this.decoder = new Decoder(memory, sessions, ports, limits);
         this.duties = List.of(prefiller::tick, decoder::tick);
     }
@@ -92,6 +96,8 @@ public final class KvCache implements ServedSubject {
             case EngineCommand.Fetch fetch -> decoder.endBroken(fetch, bug);
             case EngineCommand.Announce announce ->
                 engine.stopped(announce.request(), "it could not be announced: " + bug);
+            case EngineCommand.Ask ask -> decoder.endBroken(ask);
+            case EngineCommand.Offer offer -> offers.endBroken(offer, clock.nowNs());
             default -> {} // the engine asks again, or ends what it concerns by a command of its own
         }
     }
@@ -109,6 +115,9 @@ public final class KvCache implements ServedSubject {
             case EngineCommand.Decline decline -> decoder.decline(decline, nowNs);
             case EngineCommand.Reject reject -> decoder.reject(reject, nowNs);
             case EngineCommand.Expect expect -> decoder.expect(expect, nowNs);
+            case EngineCommand.Ask ask -> decoder.ask(ask, nowNs);
+            case EngineCommand.Offer offer -> offers.offer(offer, nowNs);
+            case EngineCommand.Withdraw withdraw -> offers.withdraw(withdraw.request());
             case EngineCommand.Abandon abandon -> decoder.abandon(abandon.request());
             case EngineCommand.ReportEnd again -> decoder.reportEnd(again.request());
             case EngineCommand.Compared compared -> decoder.compared(compared);
@@ -135,6 +144,8 @@ public final class KvCache implements ServedSubject {
             }
             case EngineCommand.Fetch fetch -> engine.failed(fetch.request(), death);
             case EngineCommand.Announce announce -> engine.stopped(announce.request(), death);
+            case EngineCommand.Ask ask -> engine.offered(ask.request(), 0, OfferOutcome.UNREACHABLE);
+            case EngineCommand.Offer offer when offer.heldTokens() > 0 -> engine.released(offer.request());
             default -> {} // nothing is sent, and no peer is dialled
         }
         return true;
@@ -217,6 +228,7 @@ public final class KvCache implements ServedSubject {
         HeldCounts held = held();
         tally.set(MessengerMetric.FETCHES_OPEN, held.fetches());
         tally.set(MessengerMetric.PREFILLS_OPEN, held.prefills());
+        tally.set(MessengerMetric.PAGES_OFFERED, offers.pageCount());
         tally.set(MessengerMetric.GRANTS_WAITING, held.grantsWaiting());
         tally.set(MessengerMetric.WRITES_IN_FLIGHT, held.writesInFlight());
         tally.set(MessengerMetric.WINDOWS_OPEN, held.windowsOpen());

@@ -12,6 +12,7 @@ import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.History;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
@@ -62,6 +63,7 @@ abstract class MessengerPair {
         final List<String> logged = new ArrayList<>();
         final List<String> connected = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
+        final List<TransferKey> asked = new ArrayList<>();
         boolean withoutIntake;
         final List<EngineCommand.Prompt> prompts = new ArrayList<>();
         final KvCache cache;
@@ -130,6 +132,11 @@ abstract class MessengerPair {
         }
 
         @Override
+        public void offered(String request, int heldTokens, OfferOutcome outcome) {
+            reported.add("offered " + request + " " + heldTokens + " " + outcome);
+        }
+
+        @Override
         public void connected(String host, int port, long incarnation) {
             connected.add(host + ":" + port + " is " + incarnation + " before " + reported.size() + " events");
         }
@@ -167,6 +174,12 @@ abstract class MessengerPair {
         @Override
         public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
             enqueued.add(transfer.id());
+            prompts.add(prompt);
+        }
+
+        @Override
+        public void ask(TransferKey transfer, EngineCommand.Prompt prompt) {
+            asked.add(transfer);
             prompts.add(prompt);
         }
     }

@@ -61,6 +61,7 @@ public final class Decoder {
     private final ProtocolLimits limits;
     private final GrantSender grants;
     private final FetchEnds ends;
+    private final Asks asks;
     private final Comparisons comparisons;
     private final OpenVerdicts verdicts;
     private final SessionEnds sessionEnds;
@@ -91,6 +92,7 @@ public final class Decoder {
         this.engine = ports.engine();
         this.tally = ports.tally();
         this.limits = limits;
+        this.asks = new Asks(links, sessions, engine, tally);
         this.grants = new GrantSender(cache, fetches, coverage, links, sessions, ports, limits);
         this.comparisons = new Comparisons(ports.tally());
         this.verdicts = new OpenVerdicts(transfer);
@@ -152,7 +154,20 @@ public final class Decoder {
 
     /** Tells prefillers that no grant will come. A prefiller that cannot be reached waits until its own limit. */
     public void decline(EngineCommand.Decline decline, long nowNs) {
+        if (asks.dropUnsent(decline.transfer())) {
+            return;
+        }
         links.each(decline.prefillers(), nowNs, session -> links.decline(session, decline.transfer()));
+    }
+
+    /** Asks another engine what its prefix cache holds of a prompt. */
+    public void ask(EngineCommand.Ask ask, long nowNs) {
+        asks.ask(ask, nowNs);
+    }
+
+    /** A question whose command has failed is answered: without this its request would wait for ever. */
+    public void endBroken(EngineCommand.Ask ask) {
+        asks.endBroken(ask);
     }
 
     /** Tells prefillers that a queued request will fetch. An unreachable one keeps its pages until its own limit. */
@@ -193,6 +208,7 @@ public final class Decoder {
 
     /** Fails every fetch. Granted fetches end when nothing can write to their pages any more. */
     public void shutDown(String reason) {
+        asks.shutDown();
         fetches.snapshot().forEach(fetch -> ends.fail(fetch, FetchFailure.STOPPING, reason));
     }
 
@@ -208,6 +224,7 @@ public final class Decoder {
         EngineCommand.PrefillerAddress address = links.addressOf(session);
         engine.connected(address.host(), address.port(), session.peerIncarnation()); // before anything arrives from it
         links.onReady(session);
+        asks.onReady(session);
         fetches.sourcesAt(session).forEach(source -> grantAll(source.fetch));
     }
 
@@ -216,6 +233,7 @@ public final class Decoder {
             case CANNOT_DELIVER -> ends.onCannotDeliver(session, frame.getCannotDeliver());
             case CANCEL_CONFIRMED -> ends.onCancelConfirmed(session, frame.getCancelConfirmed());
             case CHECKSUMS -> ends.onChecksums(session, frame.getChecksums());
+            case OFFER -> asks.onOffer(session, frame.getOffer());
             case PREFILLED -> onPrefilled(session, frame.getPrefilled());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
@@ -226,6 +244,7 @@ public final class Decoder {
 
     void onEnded(PrefillerSession session, String reason) {
         comparisons.onEnded(session);
+        asks.onEnded(session);
         links.onEnded(session).forEach(engine::prefilled); // the error surfaces when the engine fetches them
         sessionEnds.onEnded(session, reason);
     }
@@ -262,6 +281,7 @@ public final class Decoder {
             work += ends.isolated(source.fetch, () -> tick(source, nowNs));
         }
         work += sessionEnds.tick(nowNs);
+        work += asks.tick(nowNs);
         grantToSlotless();
         return work;
     }
@@ -276,7 +296,8 @@ public final class Decoder {
     }
 
     public long nextDeadlineNs(long nowNs) {
-        return sessionEnds.nextDeadlineNs(fetches.nextDeadlineNs(nowNs, nowNs + limits.heartbeatNs()));
+        long latestNs = asks.nextDeadlineNs(nowNs + limits.heartbeatNs());
+        return sessionEnds.nextDeadlineNs(fetches.nextDeadlineNs(nowNs, latestNs));
     }
 
     /** The oldest fetches, and what each waits for. */
@@ -298,7 +319,7 @@ public final class Decoder {
         long endedSessions = byAdmission.values().stream()
                 .filter(session -> session.state() == Session.State.ENDED)
                 .count();
-        return fetches.entryCount() + verdicts.count() + links.expectedCount() + (int) endedSessions;
+        return fetches.entryCount() + verdicts.count() + links.expectedCount() + asks.count() + (int) endedSessions;
     }
 
     public int windowCount() {

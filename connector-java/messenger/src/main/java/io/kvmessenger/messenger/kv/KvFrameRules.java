@@ -62,6 +62,12 @@ public final class KvFrameRules {
                 transfer(
                         frame.getPrefilled().getTransferId(),
                         frame.getPrefilled().getPromptDigest());
+            case ASK ->
+                firstOf(
+                        transfer(frame.getAsk().getTransferId(), frame.getAsk().getPromptDigest()),
+                        cacheSalt(frame.getAsk().getPrompt().getCacheSalt()));
+            case OFFER ->
+                transfer(frame.getOffer().getTransferId(), frame.getOffer().getPromptDigest());
             case REJECTED -> transferId(frame.getRejected().getTransferId());
             default -> ""; // a frame of the link, or of another subject
         };
@@ -93,6 +99,13 @@ public final class KvFrameRules {
     public static String broken(EngineCommand.Fetch ask) {
         return firstOf(
                 transfer(ask.transferId(), ask.promptDigest()),
+                cacheSalt(ask.prompt().cacheSalt()));
+    }
+
+    /** The same of the engine's own question. */
+    public static String broken(EngineCommand.Ask ask) {
+        return firstOf(
+                transfer(ask.transfer().id(), ask.transfer().digest()),
                 cacheSalt(ask.prompt().cacheSalt()));
     }
 

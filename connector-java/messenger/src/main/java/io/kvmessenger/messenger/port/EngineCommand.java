@@ -218,6 +218,41 @@ public sealed interface EngineCommand {
      */
     record Reject(String transferId, List<PrefillerAddress> prefillers) implements EngineCommand {}
 
+    /**
+     * The engine wants to know what another engine's prefix cache holds of a prompt: {@link EngineEvents#offered}
+     * answers, unless a {@link Decline} of the transfer comes first. A {@link Fetch} of the transfer may follow, with as
+     * many prompt tokens as are held.
+     *
+     * @param transfer new for each question
+     * @param limitNs how long the answer may take
+     */
+    record Ask(String request, TransferKey transfer, PrefillerAddress source, Prompt prompt, long limitNs)
+            implements EngineCommand {}
+
+    /**
+     * The engine's answer to a peer's question. With tokens that are held it is a prefill which is computed and ended,
+     * and {@link EngineEvents#released} follows, once.
+     *
+     * @param request names the offer, as that of a prefill
+     * @param heldTokens 0 = nothing is held, for the reason in {@code outcome}
+     * @param pages by group of the geometry; of all held tokens
+     */
+    record Offer(String request, TransferKey transfer, int heldTokens, List<ChunkPages> pages, OfferOutcome outcome)
+            implements EngineCommand {
+        /** What is offered, as tokens of a prompt that are computed. */
+        public Chunk chunk() {
+            return new Chunk(request, transfer.id(), heldTokens, 0, 0, heldTokens, pages, transfer.digest());
+        }
+
+        /** The end of that prompt. */
+        public PrefillEnded end() {
+            return new PrefillEnded(request, PrefillOutcome.FINISHED);
+        }
+    }
+
+    /** The engine takes an offer back, which ends it if no grant has come. */
+    record Withdraw(String request) implements EngineCommand {}
+
     /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
     record Abandon(String request) implements EngineCommand {}
 

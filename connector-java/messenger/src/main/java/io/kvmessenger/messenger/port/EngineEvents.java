@@ -31,6 +31,12 @@ public interface EngineEvents extends EngineLog {
     default void prefilled(TransferKey transfer) {}
 
     /**
+     * The engine that was asked for a cached prefix holds so many tokens of it; 0 for the reason in {@code outcome}. Sent
+     * once for each {@link EngineCommand.Ask}.
+     */
+    default void offered(String request, int heldTokens, OfferOutcome outcome) {}
+
+    /**
      * Decoder: the fetch has failed, and its peer may still write to the pages; {@code failed} follows when it cannot
      * any more. The request need not wait for that, but its pages must.
      */

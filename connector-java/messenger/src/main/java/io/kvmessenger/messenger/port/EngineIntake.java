@@ -7,4 +7,10 @@ public interface EngineIntake {
 
     /** Starts to enqueue; on failure {@code Messenger.onEnqueueFailed} follows. Never blocks. */
     void enqueue(TransferKey transfer, EngineCommand.Prompt prompt);
+
+    /**
+     * Starts to ask the engine what its prefix cache holds of the prompt; {@link EngineCommand.Offer} answers. Fails as
+     * {@link #enqueue}. Never blocks.
+     */
+    void ask(TransferKey transfer, EngineCommand.Prompt prompt);
 }

@@ -58,6 +58,16 @@ public enum MessengerMetric {
             "fetches_refuted",
             "Fetches refused before they began, because the prefiller computes another KV than this engine: the log"
                     + " names the layer."),
+    ASKS_ANSWERED(
+            Kind.COUNTER,
+            "asks_answered",
+            "Questions to other engines for cached prefixes, by what came of them.",
+            OfferOutcome.values()),
+    OFFERS_MADE(
+            Kind.COUNTER,
+            "offers_made",
+            "Answers to other engines that asked for cached prefixes.",
+            OfferOutcome.answers()),
     WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they were outside their window or region."),
     WRITES_FAILED(Kind.COUNTER, "writes_failed", "Writes that ended without completing."),
     WINDOWS_OVERSHOT(Kind.COUNTER, "windows_overshot", "Fetches failed because more immediates arrived than expected."),
@@ -124,6 +134,7 @@ public enum MessengerMetric {
             "paths_rejected",
             "Data sockets closed before they became a path: garbage, another version, a wrong key, or too slow."),
     FETCHES_OPEN(Kind.GAUGE, "fetches_open", "Fetches not yet ended."),
+    PAGES_OFFERED(Kind.GAUGE, "pages_offered", "Pages of the prefix cache that are kept for other engines."),
     PREFILLS_OPEN(Kind.GAUGE, "prefills_open", "Prefills whose pages are still needed by the messenger."),
     GRANTS_WAITING(Kind.GAUGE, "grants_waiting", "Grants that wait for their prefill to start."),
     WINDOWS_OPEN(Kind.GAUGE, "windows_open", "Imm windows in use."),

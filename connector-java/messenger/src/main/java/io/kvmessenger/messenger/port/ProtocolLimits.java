@@ -11,6 +11,7 @@ package io.kvmessenger.messenger.port;
  * @param unheardLimitNs a grant waits for a prompt of which the prefiller has heard nothing at all
  * @param unheardAskedNs the same for grants that this side sends as a decoder, where the prefiller's is less; 0 = the
  *     prefiller's
+ * @param offerLimitNs a cached prefix that was offered waits for its grant, and a peer's question for the engine's answer
  * @param capacities what is kept meanwhile
  */
 public record ProtocolLimits(
@@ -21,9 +22,10 @@ public record ProtocolLimits(
         long silenceLimitNs,
         long unheardLimitNs,
         long unheardAskedNs,
+        long offerLimitNs,
         Capacities capacities) {
     /** The newest version that is spoken. A change of the protocol that affects peers increments it. */
-    public static final int PROTOCOL_VERSION = 10;
+    public static final int PROTOCOL_VERSION = 11;
     /**
      * The oldest version that is spoken: the previous one, so that the sides can be updated separately;
      * docs/compatibility.md.
@@ -51,6 +53,11 @@ public record ProtocolLimits(
     public static final int GRANTS_WAITING_MAX = 16_384;
     /** How long a finished prefill waits after its decode leg was rejected: a router retries within this time. */
     public static final long REJECTED_WAIT_MAX_NS = 5_000_000_000L;
+
+    private static final long OFFER_LIMIT_NS = 5_000_000_000L;
+
+    /** Questions to other engines, and of other engines, that are not answered yet. */
+    public static final int ASKS_OPEN_MAX = 64;
 
     /** How long two legs of one transfer id may name different prompts: more of either may be on their way. */
     public static final long CONTRADICTION_WAIT_MAX_NS = 5_000_000_000L;
@@ -81,6 +88,7 @@ public record ProtocolLimits(
                 silenceLimitNs,
                 unheardLimitNs,
                 unheardAskedNs,
+                Math.min(grantWaitNs / 4, OFFER_LIMIT_NS),
                 Capacities.PRODUCTION);
     }
 
@@ -93,7 +101,21 @@ public record ProtocolLimits(
                 silenceLimitNs,
                 unheardLimitNs,
                 unheardAskedNs,
+                offerLimitNs,
                 other);
+    }
+
+    public ProtocolLimits withOfferLimitNs(long limitNs) {
+        return new ProtocolLimits(
+                grantWaitNs,
+                fetchLimitNs,
+                connectLimitNs,
+                heartbeatNs,
+                silenceLimitNs,
+                unheardLimitNs,
+                unheardAskedNs,
+                limitNs,
+                capacities);
     }
 
     /** How long a grant waits while the engine has announced another prompt under its id and nothing else has come. */

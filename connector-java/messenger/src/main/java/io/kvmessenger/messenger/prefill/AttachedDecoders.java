@@ -76,6 +76,7 @@ final class AttachedDecoders {
             case GRANT -> onGrant(session, frame.getGrant(), nowNs);
             case CANCEL -> parts.frames.onCancel(session, frame.getCancel());
             case DECLINE -> parts.frames.onDecline(session, frame.getDecline());
+            case ASK -> parts.frames.onAsk(session, frame.getAsk());
             case EXPECT -> parts.frames.onExpect(session, frame.getExpect());
             case REJECTED -> parts.frames.onRejected(frame.getRejected());
             default -> {

@@ -9,6 +9,7 @@ import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.wire.Ask;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.Decline;
@@ -42,6 +43,7 @@ final class DecoderFrames {
     private final Replies replies;
     private final LayerWriter writer;
     private final PrefillEnds ends;
+    private final PeerAsks asks;
     private final EngineIntake intake;
     private final EngineEvents engine;
     private final Tally tally;
@@ -57,6 +59,7 @@ final class DecoderFrames {
             Replies replies,
             LayerWriter writer,
             PrefillEnds ends,
+            PeerAsks asks,
             KvPorts ports) {
         this.meetings = meetings;
         this.fences = fences;
@@ -64,6 +67,7 @@ final class DecoderFrames {
         this.replies = replies;
         this.writer = writer;
         this.ends = ends;
+        this.asks = asks;
         this.intake = ports.intake();
         this.engine = ports.engine();
         this.tally = ports.tally();
@@ -95,6 +99,10 @@ final class DecoderFrames {
         }
         replies.prefilled(overdue.session, overdue.transfer);
         return 1;
+    }
+
+    void onAsk(DecoderSession session, Ask ask) {
+        asks.onAsk(session, ask);
     }
 
     /** A request under this id is not at its decoder any more. It may come again, and others may have the same id. */
@@ -189,6 +197,7 @@ final class DecoderFrames {
 
     /** The engine rejected a prompt that a decoder has sent. */
     void onEnqueueFailed(TransferKey transfer, String reason) {
+        asks.answerBusy(transfer);
         meetings.memory.forgetBrought(transfer);
         for (PageGrant grant : List.copyOf(meetings.of(transfer).waiting)) {
             if (grant.transfer().equals(transfer)) {
@@ -223,6 +232,7 @@ final class DecoderFrames {
     /** Declines all waiting grants, those of one id together; later ones are declined on arrival. */
     void shutDown(String sentence) {
         shutDownReason = sentence;
+        asks.shutDown();
         for (PageGrant oldest : List.copyOf(meetings.waiting())) {
             for (PageGrant grant : List.copyOf(meetings.of(oldest.transfer()).waiting)) {
                 meetings.remove(grant);
@@ -232,7 +242,10 @@ final class DecoderFrames {
     }
 
     private void join(Prefill prefill, PageGrant grant) {
-        if (prefill.stopped()) {
+        if (!prefill.isFor(grant.session())) {
+            replies.decline(
+                    grant, Reason.GRANT_UNFIT, "transfer " + grant.transferId() + " was offered to another engine");
+        } else if (prefill.stopped()) {
             prefill.addAnswer(grant.ranks(), grant.session().peerCache().needingRanks()); // its answer in this attempt
             replies.decline(
                     grant,
@@ -300,6 +313,9 @@ final class DecoderFrames {
 
     void onDecline(DecoderSession session, Decline decline) {
         TransferKey transfer = new TransferKey(decline.getTransferId(), decline.getPromptDigest());
+        if (asks.drop(session, transfer)) {
+            return; // the engine's answer, when it comes, finds no question
+        }
         meetings.answered(session, transfer);
         Meeting meeting = meetings.of(transfer);
         if (meeting.has(transfer) || !meetings.memory.takeOwed(session, transfer, clock.nowNs())) {
@@ -339,6 +355,11 @@ final class DecoderFrames {
     /** A decoder's fetches have failed with its session: prompts that they asked for are not waited for. */
     void onEnded(DecoderSession session, String reason) {
         meetings.sessionEnded(session, reason, clock.nowNs());
+        asks.onEnded(session);
+        for (Prefill offer : meetings.prefills.offeredTo(session)) {
+            offer.stop(new Stop(Reason.PATH_LOST, reason));
+            ends.settle(offer);
+        }
         fences.owedTo(session).forEach(transfer -> dismiss(session, transfer, reason));
     }
 }

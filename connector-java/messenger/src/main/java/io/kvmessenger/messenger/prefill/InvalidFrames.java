@@ -26,6 +26,7 @@ final class InvalidFrames {
                         && answerable(frame.getCancel().getTransferId());
             case DECLINE -> answerable(frame.getDecline().getTransferId());
             case EXPECT -> answerable(frame.getExpect().getTransferId());
+            case ASK -> answerable(frame.getAsk().getTransferId());
             case REJECTED -> answerable(frame.getRejected().getTransferId());
             default -> false;
         };

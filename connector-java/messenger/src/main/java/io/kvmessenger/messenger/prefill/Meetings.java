@@ -102,6 +102,9 @@ final class Meetings {
 
     /** How long it waits for grants after its end. */
     long waitNs(Prefill prefill) {
+        if (prefill.isOffer()) {
+            return limits.offerLimitNs();
+        }
         return prefill.rejected ? limits.rejectedWaitNs() : limits.grantWaitNs();
     }
 

@@ -72,6 +72,9 @@ final class Prefill implements Due {
     /** The decoder's ranks whose answers are required. */
     EngineRanks requiredRanks;
 
+    /** The session to which it is offered as a cached prefix, and which alone may grant it; null for a prompt of the engine. */
+    DecoderSession offeredTo;
+
     Announcement announcement = Announcement.NONE;
     /** The engine's slot of its context rows; meaningful once the engine has ended the request. */
     int contextSlot = ContextSlots.NO_SLOT;
@@ -324,6 +327,16 @@ final class Prefill implements Due {
             }
         }
         return "";
+    }
+
+    /** Whether it is a cached prefix that another engine has asked for, and not a prompt that is sent to its decoder. */
+    boolean isOffer() {
+        return offeredTo != null;
+    }
+
+    /** Whether a grant of this session may be for it. */
+    boolean isFor(DecoderSession session) {
+        return offeredTo == null || offeredTo == session;
     }
 
     /** The delivery of this grant, if its answer has not been sent; else null. */

@@ -64,6 +64,9 @@ final class PrefillEnds {
     }
 
     private void conclude(Prefill prefill) {
+        if (prefill.isOffer()) {
+            return; // counted when it was made; that a peer did not want it is no failure
+        }
         if (!prefill.sent()) {
             tally.add(MessengerMetric.PREFILLS_UNDELIVERED, prefill.failure());
             String why = prefill.shortfall().sentence();

@@ -46,12 +46,13 @@ public final class Prefiller {
     private final ProtocolLimits limits;
     private final List<KvGroup> groups;
 
-    private final Prefills prefills;
+    final Prefills prefills;
     private final Meetings meetings;
     private final StepsInFlight steps;
     private final Fences fences;
     private final DecoderFrames decoderFrames;
-    private final PrefillEnds ends;
+    final PrefillEnds ends;
+    final PeerAsks asks;
     private final NanoClock clock;
     private final AttachedDecoders decoders;
 
@@ -69,7 +70,8 @@ public final class Prefiller {
         this.clock = ports.clock();
         this.ends = new PrefillEnds(meetings, fences, ports);
         this.deliveries = new Deliveries(writer, sessions, replies, ports, limits, ends);
-        this.decoderFrames = new DecoderFrames(meetings, fences, deliveries, replies, writer, ends, ports);
+        this.asks = new PeerAsks(replies, ports, limits);
+        this.decoderFrames = new DecoderFrames(meetings, fences, deliveries, replies, writer, ends, asks, ports);
         this.decoders = new AttachedDecoders(
                 new KvSession.Side(geometry, engine, tally),
                 new AttachedDecoders.Parts(decoderFrames, prefills, deliveries, writer),
@@ -124,7 +126,7 @@ public final class Prefiller {
 
     /** The engine will compute the prompt later. It receives the events of an announced one before its end. */
     private void queue(EngineCommand.Announce announce, boolean announced) {
-        Prefill prefill = start(announce.request(), announce.transfer());
+        Prefill prefill = startCounted(announce.request(), announce.transfer());
         if (prefill != null) {
             prefill.announcement = announced ? Prefill.Announcement.ANNOUNCED : Prefill.Announcement.NONE;
             decoderFrames.match(prefill);
@@ -308,6 +310,7 @@ public final class Prefiller {
                 prefills.rest(prefill);
             }
         }
+        work += asks.tick(nowNs);
         work += endDue(Due.KINDS - 1, nowNs);
         work += fences.endLate(sessions, limits, nowNs); // a session that ends takes its grants with it
         return work + endDue(Due.KINDS, nowNs);
@@ -328,7 +331,8 @@ public final class Prefiller {
     }
 
     public long nextDeadlineNs(long nowNs) {
-        return fences.earliestNs(meetings.earliestNs(nowNs + limits.heartbeatNs()), limits.fenceLimitNs());
+        long latestNs = asks.nextDeadlineNs(nowNs + limits.heartbeatNs());
+        return fences.earliestNs(meetings.earliestNs(latestNs), limits.fenceLimitNs());
     }
 
     /** Advances a prefill; a bug met on the way stops this prefill only. */
@@ -384,7 +388,7 @@ public final class Prefiller {
         Prefill prefill = prefills.of(chunk.request());
         boolean first = prefill == null;
         if (first) {
-            prefill = start(chunk.request(), chunk.transfer());
+            prefill = startCounted(chunk.request(), chunk.transfer());
         }
         if (prefill == null || prefill.stopped()) {
             return null;
@@ -420,7 +424,16 @@ public final class Prefiller {
         }
     }
 
-    private Prefill start(String request, TransferKey transfer) {
+    private Prefill startCounted(String request, TransferKey transfer) {
+        Prefill prefill = start(request, transfer);
+        if (prefill != null) {
+            tally.add(MessengerMetric.PREFILLS_STARTED, 1);
+        }
+        return prefill;
+    }
+
+    /** A new prefill; null if its transfer is sent already. */
+    Prefill start(String request, TransferKey transfer) {
         Prefill rival = meetings.rivalOf(request, transfer);
         if (rival != null) {
             engine.log(
@@ -429,7 +442,6 @@ public final class Prefiller {
                             + " is sending; it is not sent twice");
             return null;
         }
-        tally.add(MessengerMetric.PREFILLS_STARTED, 1);
         Prefill prefill = new Prefill(request, transfer, groups, clock.nowNs());
         meetings.add(prefill, clock.nowNs());
         return prefill;
@@ -455,12 +467,15 @@ public final class Prefiller {
 
     /** Ends a prefill's wait for grants, unless one is expected. Returns the number of prefills ended. */
     private int expire(Prefill prefill) {
-        if (!prefill.ended() || !prefill.awaitsGrants() || meetings.isExpected(prefill)) {
+        if (!prefill.ended() || !prefill.awaitsGrants() || (!prefill.isOffer() && meetings.isExpected(prefill))) {
             return 0;
         }
         String within = " came within " + meetings.waitNs(prefill) / 1_000_000 + " ms ";
         String sentence = "no grant for transfer " + prefill.transfer().id() + within;
-        if (prefill.rejected) {
+        if (prefill.isOffer()) {
+            sentence += "of the offer of a cached prefix";
+            engine.log(EngineLog.Level.INFO, sentence);
+        } else if (prefill.rejected) {
             sentence += "after its decoder rejected the request, or the request's client went away";
             engine.log(EngineLog.Level.INFO, sentence);
         } else {

@@ -70,6 +70,20 @@ final class Prefills {
                 .toList();
     }
 
+    /** The cached prefixes that are kept for a session. */
+    List<Prefill> offeredTo(DecoderSession session) {
+        return all().stream().filter(prefill -> prefill.offeredTo == session).toList();
+    }
+
+    /** Pages of all groups that are kept for other engines. */
+    int offeredPageCount() {
+        return byRequest.values().stream()
+                .filter(Prefill::isOffer)
+                .flatMap(offer -> offer.pages.stream())
+                .mapToInt(PromptPages::end)
+                .sum();
+    }
+
     /** Number of prefills visited by loops over several of them: a bound on the cost of duty cycles. */
     long visits() {
         return visits;

@@ -1,12 +1,14 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.OfferWire;
 import io.kvmessenger.messenger.wire.Prefilled;
 
 /**
@@ -56,6 +58,11 @@ final class Replies {
                                 .setReason(reason)
                                 .setSentence(sentence)
                                 .setPostedWeight(postedWeight)));
+    }
+
+    /** Answers a session's question for a cached prefix. */
+    void offer(DecoderSession session, TransferKey transfer, int heldTokens, OfferOutcome outcome) {
+        sessions.send(session, ControlFrame.newBuilder().setOffer(OfferWire.offer(transfer, heldTokens, outcome)));
     }
 
     /** Tells a session that the engine is done with a prompt that it expects. */

@@ -10,6 +10,9 @@ public final class FrameVersions {
     /** Understood by sides of any version: with these frames they agree on a version, or find that they share none. */
     private static final int EVERY = 0;
 
+    /** The version with which an engine may ask for what another one's prefix cache holds. */
+    public static final int OFFERS = 11;
+
     private FrameVersions() {}
 
     /** The first version with this kind of frame. A new kind gets the version that introduces it. */
@@ -30,6 +33,7 @@ public final class FrameVersions {
                     EXPECT,
                     PREFILLED,
                     REJECTED -> 10;
+            case ASK, OFFER -> OFFERS;
         };
     }
 }

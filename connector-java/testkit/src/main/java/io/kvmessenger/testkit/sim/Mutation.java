@@ -164,6 +164,7 @@ public enum Mutation {
                 Long.MAX_VALUE / 4,
                 limits.unheardLimitNs(),
                 limits.unheardAskedNs(),
+                limits.offerLimitNs(),
                 limits.capacities());
     }
 }

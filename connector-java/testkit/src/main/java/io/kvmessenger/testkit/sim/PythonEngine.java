@@ -185,6 +185,11 @@ final class PythonEngine implements NodeEngine, EngineIntake {
         });
     }
 
+    @Override
+    public void ask(TransferKey transfer, EngineCommand.Prompt prompt) {
+        node.input(m -> node.cache().onEnqueueFailed(transfer, "the simulated engine answers no questions"));
+    }
+
     // ---- steps
 
     private void wake() {

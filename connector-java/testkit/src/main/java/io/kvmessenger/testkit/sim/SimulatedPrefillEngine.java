@@ -4,6 +4,7 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.testkit.sim.PrefillPrompt.State;
@@ -162,6 +163,15 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 node.input(m -> node.cache().onEnqueueFailed(transfer, "the engine's API refused it"));
             } else {
                 intake.enqueue(transfer, prompt.tokenIds().length);
+            }
+        });
+    }
+
+    @Override
+    public void ask(TransferKey transfer, EngineCommand.Prompt prompt) {
+        clock.after(random.nextLong(2 * Scenario.MILLI), () -> {
+            if (node.alive()) {
+                node.command(new EngineCommand.Offer("", transfer, 0, List.of(), OfferOutcome.NOT_HELD));
             }
         });
     }

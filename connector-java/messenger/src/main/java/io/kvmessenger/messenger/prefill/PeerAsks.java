@@ -1,0 +1,109 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.kv.KvPorts;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.OfferOutcome;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.wire.Ask;
+import io.kvmessenger.messenger.wire.OfferWire;
+import io.kvmessenger.messenger.wire.PromptWire;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+
+/**
+ * Peers' questions for what this engine's prefix cache holds: each is brought to the engine, and answered once.
+ *
+ * <p>Owned by the messenger's thread. It knows nothing of pages: what is offered is a {@link Prefill} ({@link Offers}).
+ */
+final class PeerAsks {
+    private record Open(DecoderSession session, long dueNs) {}
+
+    private final Replies replies;
+    private final EngineIntake intake;
+    private final Tally tally;
+    private final NanoClock clock;
+    private final ProtocolLimits limits;
+    private final Map<TransferKey, Open> byTransfer = new LinkedHashMap<>();
+    private boolean closed;
+
+    PeerAsks(Replies replies, KvPorts ports, ProtocolLimits limits) {
+        this.replies = replies;
+        this.intake = ports.intake();
+        this.tally = ports.tally();
+        this.clock = ports.clock();
+        this.limits = limits;
+    }
+
+    /** A transfer is asked for by one session at a time: the asking engine names each question anew. */
+    void onAsk(DecoderSession session, Ask ask) {
+        TransferKey transfer = OfferWire.transfer(ask);
+        if (!intake.available()) {
+            answer(session, transfer, 0, OfferOutcome.UNAVAILABLE);
+        } else if (closed || byTransfer.size() >= ProtocolLimits.ASKS_OPEN_MAX || byTransfer.containsKey(transfer)) {
+            answer(session, transfer, 0, OfferOutcome.BUSY);
+        } else {
+            byTransfer.put(transfer, new Open(session, clock.nowNs() + limits.offerLimitNs()));
+            intake.ask(transfer, PromptWire.decode(ask.getPrompt()));
+        }
+    }
+
+    /** The engine answers now: the session that asked, if it still waits. */
+    Optional<DecoderSession> take(TransferKey transfer) {
+        return Optional.ofNullable(byTransfer.remove(transfer)).map(Open::session);
+    }
+
+    void answer(DecoderSession session, TransferKey transfer, int heldTokens, OfferOutcome outcome) {
+        tally.add(MessengerMetric.OFFERS_MADE, outcome);
+        replies.offer(session, transfer, heldTokens, outcome);
+    }
+
+    /** Answers a question, if it is open, that this engine will not. */
+    void answerBusy(TransferKey transfer) {
+        take(transfer).ifPresent(session -> answer(session, transfer, 0, OfferOutcome.BUSY));
+    }
+
+    /** The session does not want the answer any more; false if it waits for none. */
+    boolean drop(DecoderSession session, TransferKey transfer) {
+        Open open = byTransfer.get(transfer);
+        return open != null && open.session == session && byTransfer.remove(transfer, open);
+    }
+
+    void onEnded(DecoderSession session) {
+        byTransfer.values().removeIf(open -> open.session == session);
+    }
+
+    /** Answers all questions, and those that come later. */
+    void shutDown() {
+        closed = true;
+        List.copyOf(byTransfer.keySet()).forEach(this::answerBusy);
+    }
+
+    /** Answers the questions that have waited for the engine too long. Returns their number. */
+    int tick(long nowNs) {
+        List<TransferKey> late = byTransfer.entrySet().stream()
+                .filter(entry -> nowNs - entry.getValue().dueNs >= 0)
+                .map(Map.Entry::getKey)
+                .toList();
+        late.forEach(this::answerBusy);
+        return late.size();
+    }
+
+    /** The earliest limit of a question, or {@code latestNs} when none is earlier. */
+    long nextDeadlineNs(long latestNs) {
+        long earliest = latestNs;
+        for (Open open : byTransfer.values()) {
+            earliest = open.dueNs - earliest < 0 ? open.dueNs : earliest;
+        }
+        return earliest;
+    }
+
+    int count() {
+        return byTransfer.size();
+    }
+}
