@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from kv_connector import parse_options
+from kv_connector.configuration.java_values import boundary_name
 from kv_connector.configuration.option_values import OptionSpec, Place, checked
-from kv_connector.configuration.options import OPTION_SPECS, boundary_name
+from kv_connector.configuration.options import OPTION_SPECS
 
 FILE = Path("connector-java/connector/src/test/resources/options.json")
 
@@ -43,7 +44,7 @@ def _other(name: str, spec: OptionSpec, value: Any) -> object:
             return f"another {name}"
         case "choice":
             return next(choice for choice in spec.choices if choice != value)
-        case "integer" | "seconds":
+        case "integer" | "seconds" | "share":
             assert math.isfinite(spec.maximum), name
             return spec.maximum if value != spec.maximum else spec.minimum
         case "flag":

@@ -10,7 +10,8 @@ from options_page import options_page
 
 from kv_connector import OptionError, parse_options
 from kv_connector.configuration import own_address
-from kv_connector.configuration.options import OPTION_SPECS, boundary_name
+from kv_connector.configuration.java_values import boundary_name
+from kv_connector.configuration.options import OPTION_SPECS
 
 SECRET = "a secret of enough bytes"
 OPTIONS_PAGE = Path(__file__).parents[2] / "docs" / "options.md"

@@ -32,6 +32,11 @@ def seconds(sentence: str, default: float, **more: Any) -> Any:
     return _option(default, OptionSpec(kind="seconds", sentence=sentence, unit="s", **limits))
 
 
+def share(sentence: str, default: float, **more: Any) -> Any:
+    """A part of a whole, from 0 to 1."""
+    return _option(default, OptionSpec(kind="share", sentence=sentence, minimum=0.0, maximum=1.0, **more))
+
+
 def flag(sentence: str, default: bool, **more: Any) -> Any:
     """True or false."""
     return _option(default, OptionSpec(kind="flag", sentence=sentence, **more))

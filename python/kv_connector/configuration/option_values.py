@@ -76,6 +76,11 @@ def checked(place: Place, spec: OptionSpec, value: object) -> object:
                 raise _wrong(place, spec, value, "a number of seconds")
             assert isinstance(value, int | float)
             return float(_in_range(place, spec, value))
+        case "share":
+            if not _is_number(value):
+                raise _wrong(place, spec, value, "a number")
+            assert isinstance(value, int | float)
+            return float(_in_range(place, spec, value))
         case "list of strings":
             return _checked_texts(place, spec, value)
         case "list of integers":

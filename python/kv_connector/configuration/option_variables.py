@@ -11,7 +11,7 @@ from typing import Literal
 
 from kv_connector.exceptions import OptionError
 
-Kind = Literal["string", "choice", "integer", "seconds", "flag", "list of strings", "list of integers"]
+Kind = Literal["string", "choice", "integer", "seconds", "share", "flag", "list of strings", "list of integers"]
 
 PREFIX = "KV_MESSENGER_"
 WITH_VARIABLES_OF_THEIR_OWN = frozenset({"shared_secret", "shared_secret_file", "java_home"})
@@ -75,7 +75,7 @@ def _value(variable: str, kind: Kind, text: str) -> object:
     match kind:
         case "string" | "choice":
             return text
-        case "integer" | "seconds":
+        case "integer" | "seconds" | "share":
             return _number(variable, kind, text)
         case "flag":
             if text not in FLAGS:
@@ -91,7 +91,7 @@ def _number(variable: str, kind: Kind, text: str) -> int | float:
     try:
         return int(text) if kind == "integer" else float(text)
     except ValueError:
-        expected = "an integer" if kind == "integer" else "a number of seconds"
+        expected = {"integer": "an integer", "share": "a number"}.get(kind, "a number of seconds")
         raise _wrong(variable, text, expected) from None
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from kv_connector.configuration import host_addresses, option_rules, option_variables, tls_files
 from kv_connector.configuration import option_fields as fields
 from kv_connector.configuration import shared_secret as secrets
+from kv_connector.configuration.java_values import boundary_name, for_java, millis
 from kv_connector.configuration.nixl_options import NIXL_OPTIONS
 from kv_connector.configuration.option_values import OptionSpec, Place, checked
 from kv_connector.configuration.own_address import AUTO, outward_address
@@ -35,6 +36,7 @@ LAST_TOKEN_CHECKS = ("off", "warn", "fail")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
 SGLANG_OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
 ON_MESSENGER_LOST = ("exit", "stay")
+PULLS = ("auto", "off")
 GPU = ("off", "unproven")
 MESSENGER_PER = ("node", "rank")
 PREFILLER_PORT = 14579
@@ -269,6 +271,30 @@ class Options:
         "",
         default_shown="none: decoder-first requests are refused",
     )
+    pulls: str = fields.choice(
+        "Whether the beginning of a prompt may come from another engine's prefix cache (docs/pulls.md): auto asks the"
+        " engine that a request names in remote_kv_source; off asks none and answers none. vLLM only.",
+        "auto",
+        choices=PULLS,
+        java=False,
+    )
+    pull_tokens_min: int = fields.integer(
+        "How many tokens more than its own prefix cache an engine must get to pull them; fewer are computed.",
+        64,
+        minimum=1,
+        maximum=1 << 24,
+        java=False,
+    )
+    pull_pages_share: float = fields.share(
+        "Part of the engine's blocks that may be held for engines that have asked for them, beside those that running"
+        " requests hold anyway.",
+        0.1,
+        java=False,
+    )
+    offer_limit_seconds: float = fields.seconds(
+        "How long an engine holds the pages that it has offered while the engine that asked does not fetch them.",
+        5.0,
+    )
     messenger_per: str = fields.choice(
         "One messenger for all tensor-parallel ranks of a pipeline stage on a node, or one for each rank."
         " Ranks whose KV memory cannot be shared always have their own. With gpu 'unproven' the default is rank: what"
@@ -347,27 +373,11 @@ class Options:
         fields: dict[str, object] = {"role": self.role, "engineId": self.engine_id}
         for name, spec in OPTION_SPECS.items():
             if spec.java:
-                fields[boundary_name(name)] = _for_java(spec, getattr(self, name))
+                fields[boundary_name(name)] = for_java(spec, getattr(self, name))
         unheard = self.unheard_limit_seconds or min(_UNHEARD_LIMIT_SECONDS, self.grant_wait_seconds)
         fields["unheardAskedMillis"] = fields["unheardLimitMillis"]
-        fields["unheardLimitMillis"] = _millis(unheard)
+        fields["unheardLimitMillis"] = millis(unheard)
         return fields
-
-
-def boundary_name(name: str) -> str:
-    """An option's name in docs/boundary.md."""
-    first, *rest = name.replace("_seconds", "_millis").split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def _for_java(spec: OptionSpec, value: Any) -> object:
-    if spec.kind == "seconds":
-        return _millis(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _millis(seconds: float) -> int:
-    return max(1, round(seconds * 1000)) if seconds else 0
 
 
 OPTION_SPECS: Mapping[str, OptionSpec] = {
