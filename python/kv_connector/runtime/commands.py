@@ -175,6 +175,40 @@ class ReportEnd(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class Ask(Command):
+    """Asks another engine how much of these tokens its prefix cache holds; one ``offered`` follows."""
+
+    request: str
+    transfer: str
+    prompt_digest: str
+    prefillers: Sequence[PrefillerAddress]
+    prompt_token_ids: Sequence[int]
+    cache_salt: str
+    priority: int
+    limit_millis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer(Command):
+    """Answers an ask: pages that hold the first ``held_tokens`` and stay until ``released``; none if that is 0."""
+
+    request: str
+    transfer: str
+    prompt_digest: str
+    held_tokens: int
+    groups: Sequence[ChunkPages]
+    reason: str
+    """Why nothing is offered; "" if something is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw(Command):
+    """An offer that no grant has taken is released at once."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
 class Compared(Command):
     """Received KV was compared with own; see ``compared``."""
 

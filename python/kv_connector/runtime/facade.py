@@ -102,6 +102,15 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """Asker: the answer to an ask; with 0 tokens, why nothing is offered."""
+
+    request: str
+    held_tokens: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """The times of the events of one transfer."""
 
@@ -117,7 +126,7 @@ class Log:
     message: str
 
 
-Event = Released | Granted | Stopped | Prefilled | Connected | Arrived | Quarantined | Failed | Timeline | Log
+Event = Released | Granted | Stopped | Prefilled | Connected | Arrived | Quarantined | Failed | Offered | Timeline | Log
 
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -418,6 +427,8 @@ def decode_event(event: Mapping[str, Any]) -> Event:
             return Failed(event["request"], event["reason"])
         case "quarantined":
             return Quarantined(event["request"], event["reason"])
+        case "offered":
+            return Offered(event["request"], event["heldTokens"], event["reason"])
         case "timeline":
             return Timeline(event["transfer"], {k: v for k, v in event.items() if k not in ("event", "transfer")})
         case "log":

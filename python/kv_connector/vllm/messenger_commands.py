@@ -8,7 +8,7 @@ from kv_connector.runtime import commands
 from kv_connector.runtime.commands import ChunkPages, FetchPages, PrefillerAddress
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers
-from kv_connector.vllm.metadata import Chunk, Fetch
+from kv_connector.vllm.metadata import Chunk, Fetch, Offer
 from kv_connector.vllm.proof_messages import ProofTally
 
 
@@ -45,6 +45,18 @@ def fetch_command(
         prompt_token_ids=list(fetch.prompt_token_ids) if fetch.prompt_token_ids is not None else None,
         cache_salt=fetch.cache_salt if enqueued else None,
         priority=fetch.priority if enqueued else None,
+    )
+
+
+def offer_command(offer: Offer, groups: Sequence[GroupPages]) -> commands.Offer:
+    """Answers an ask; an offer of something names the pages of all groups, from the prompt's first one on."""
+    return commands.Offer(
+        request=offer.request,
+        transfer=offer.transfer,
+        prompt_digest=offer.prompt_digest,
+        held_tokens=offer.held_tokens,
+        groups=[ChunkPages(0, pages.pages(offer.groups[pages.table])) for pages in groups if offer.held_tokens],
+        reason=offer.reason,
     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded, Reject
+from kv_connector.runtime.commands import Announce, Ask, Decline, Expect, PrefillEnded, Reject
+from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved, ShadowProof
 from kv_connector.vllm.vllm_api import (
@@ -69,6 +70,8 @@ class Fetch:
     cache_salt: str = ""
     """Used, like the priority, by a prefiller that has to enqueue the prompt."""
     priority: int = 0
+    limit_seconds: float = 0.0
+    """0: the messenger's own limit."""
     shadow: bool = False
     """Whether the engine knows nothing of it: its blocks are the connector's own, and it is not reported to the engine.
     """
@@ -77,6 +80,18 @@ class Fetch:
     def blocks(self) -> list[int]:
         """The blocks of all groups."""
         return [block for blocks in self.groups for block in blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Blocks of the prefix cache that hold the first tokens of an asked prompt; none if there are 0 tokens."""
+
+    request: str
+    transfer: str
+    prompt_digest: str
+    held_tokens: int
+    groups: Sequence[Sequence[int]]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +126,11 @@ class StepMetadata(KVConnectorMetadata):
     refusals: list[Refusal] = field(default_factory=list)
     declines: list[Decline] = field(default_factory=list)
     rejections: list[Reject] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    offers: list[Offer] = field(default_factory=list)
+    """Given to the messenger at the end of this step: a pass may still fill their blocks before."""
+    withdrawn: list[str] = field(default_factory=list)
+    """Offers that are not to be fetched any more."""
     proofs: list[Proof] = field(default_factory=list)
     shadow_proofs: list[ShadowProof] = field(default_factory=list)
     tallies: list[ProofTally] = field(default_factory=list)
@@ -138,6 +158,15 @@ class WorkerNews(KVConnectorWorkerMetadata):
     shadows_failed: list[str] = field(default_factory=list)
     """Shadow fetches whose KV will not come; those in ``taken_in`` may still be written to."""
     shadows_proved: list[Proved] = field(default_factory=list)
+    offered: list[Offered] = field(default_factory=list)
+    """The answers to this engine's asks."""
+    released: list[str] = field(default_factory=list)
+    """This engine's offers of which nothing reads the pages any more."""
+
+    def is_urgent(self) -> bool:
+        """Whether requests of the engine wait for some of it."""
+        of_pulls = self.offered or self.released
+        return bool(self.let_go or self.computed or self.arrived or self.shadows_failed or of_pulls)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:
         """Merges the news of several messengers."""
@@ -153,6 +182,8 @@ class WorkerNews(KVConnectorWorkerMetadata):
             self.proved + other.proved,
             self.shadows_failed + other.shadows_failed,
             self.shadows_proved + other.shadows_proved,
+            self.offered + other.offered,
+            self.released + other.released,
         )
 
 
