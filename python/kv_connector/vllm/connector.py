@@ -13,7 +13,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from kv_connector.configuration.options import check_options
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
@@ -30,12 +30,14 @@ from kv_connector.vllm.engine_facts import (
     refuse_sleep,
 )
 from kv_connector.vllm.fetch_gate import FetchGate
+from kv_connector.vllm.guards import guarded
 from kv_connector.vllm.kv_groups import longest_request_blocks
 from kv_connector.vllm.loaded_adapters import LoadedAdapters
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
 from kv_connector.vllm.own_part import OwnPart
 from kv_connector.vllm.pair_proofs import PairProofs, can_stop, check_of_engine
 from kv_connector.vllm.prompts import digest_of
+from kv_connector.vllm.pull_rules import pull_rules
 from kv_connector.vllm.rank_start import OpenMessenger, RankStart
 from kv_connector.vllm.request_numbers import shown
 from kv_connector.vllm.scheduler_half import SchedulerHalf
@@ -55,31 +57,12 @@ from kv_connector.vllm.vllm_api import (
     outer_of,
     own_device_type,
     reports_sleep,
+    withdraw_offers,
 )
 from kv_connector.vllm.weight_changes import WeightChanges, may_change_weights
 from kv_connector.vllm.worker_half import WorkerHalf
 
 logger = init_logger("vllm.kv_messenger")
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def guarded(otherwise: Callable[[], object]) -> Callable[[Method], Method]:
-    """Makes a method return ``otherwise()`` when it raises: vLLM ends the engine on any exception of a connector."""
-
-    def guard(method: Method) -> Method:
-        @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> object:
-            try:
-                return method(*args, **kwargs)
-            except Exception:
-                logger.exception("%s failed; the engine goes on", method.__name__)
-                return otherwise()
-
-        return cast("Method", call)
-
-    return guard
-
 
 HEADS_BEFORE_TOKENS = "LBHNC"
 """vLLM's name of the layout that it also knows as HND."""
@@ -126,7 +109,10 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
                 adapter_of=self._adapters.identity,
                 logger=logger,
             )
-            self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger, self._digest_of, make_proofs)
+            rules = pull_rules(vllm_config, self._facts, load_failure_policy(vllm_config), logger)
+            self._scheduler = SchedulerHalf(
+                side, self._facts.kv_groups, gate, logger, self._digest_of, make_proofs, rules
+            )
             if self._facts.not_shared_because:
                 logger.info("each rank has a messenger of its own: %s", self._facts.not_shared_because)
 
@@ -405,6 +391,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     ) -> None:
         """The workers were called with a method that may change the engine's weights."""
         self._weights.on_called(method, args, kwargs, fault)
+        self._half.withdraw_offers()
 
     @guarded(lambda: None)
     def on_slept(self, level: int) -> None:
@@ -484,6 +471,16 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def has_pending_push_work(self) -> bool:
         """Whether the engine must go on stepping, because reports are outstanding."""
         return self._half.has_work()
+
+    @guarded(lambda: None)
+    def before_cache_reset(self, call_workers: Callable[[Callable[[Any], list[str]]], Iterable[list[str]]]) -> None:
+        """The prefix cache is about to be emptied, which fails while blocks are held for engines that ask for them."""
+        if self._half.withdraw_offers():
+            self._half.on_released([number for numbers in call_workers(withdraw_offers) for number in numbers])
+
+    def withdraw_offers(self) -> list[str]:
+        """Ends the offers of this worker's messenger that no engine is fetching; returns those that are released."""
+        return self._worker.withdraw_offers() if self._worker is not None else []
 
     def reset_cache(self) -> bool:
         """True: there is no cache to reset."""

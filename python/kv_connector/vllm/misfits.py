@@ -62,3 +62,11 @@ def misfit(
     if ask.decoder_first and (unfit := unfit_to_be_enqueued(request)):
         return Refused(unfit)
     return None
+
+
+def stands_for_rejected(request: Any) -> bool:
+    """Whether this is vLLM's stand-in that notifies connectors of a request which it did not admit.
+
+    It has the kv_transfer_params of that request, a made-up id and prompt, and is aborted at once.
+    """
+    return getattr(request, "abort_immediately", False) is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 from kv_connector.vllm.messenger_addresses import host_text
 from kv_connector.vllm.metadata import MessengerAddress
 from kv_connector.vllm.request_name import read_name
+from kv_connector.vllm.request_numbers import shown
 from kv_connector.vllm.transfer_params import Side
 
 
@@ -25,8 +27,10 @@ class OpenMessengers:
         """Those that were just opened, by rank; other connectors' objects among them are ignored."""
         return cls(tuple(each for _, each in sorted(addresses.items()) if isinstance(each, MessengerAddress)))
 
-    def answer(self, base: str, request_id: str, side: Side) -> dict[str, Any]:
+    def answer(self, base: str, request_id: str, side: Side, logger: logging.Logger) -> dict[str, Any]:
         """What vLLM's own router needs to send later requests to both sides at once, and a proxy for the second leg."""
+        if not self.addresses:  # the decoder then refuses with an error instead of silently computing
+            logger.error("request %s cannot be fetched: no worker has reported an address", shown(request_id))
         answer: dict[str, Any] = {
             "transfer_mode": "push",
             "do_remote_prefill": True,

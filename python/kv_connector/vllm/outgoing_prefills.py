@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 from kv_connector.exceptions import MessengerError
+from kv_connector.runtime import commands
 from kv_connector.runtime.client import MessengerClient
 from kv_connector.runtime.commands import Announce, PrefillEnded, PrefillOutcome
+from kv_connector.vllm.kv_groups import GroupPages
+from kv_connector.vllm.messenger_commands import chunk_of_step
+from kv_connector.vllm.metadata import Chunk
 from kv_connector.vllm.request_numbers import RequestNames
 
 FENCE_LIMIT_SECONDS = 10.0
@@ -97,9 +101,26 @@ class OutgoingPrefills:
         """The messenger has taken chunks of these prefills."""
         self._sending.update(requests)
 
+    def described(self, chunks: Iterable[Chunk], groups: Sequence[GroupPages]) -> list[commands.Chunk]:
+        """The chunks of a step as the messenger gets them; a prefill of which one cannot be described is given up."""
+        found = []
+        for chunk in chunks:
+            try:
+                found.append(chunk_of_step(chunk, groups))
+            except Exception:
+                self._logger.exception(
+                    "request %s is not sent: its chunk could not be told", self._names.shown(chunk.request)
+                )
+                self.give_up(chunk.request)
+        return found
+
     def is_given_up(self, request: str) -> bool:
         """Whether no further chunk of it is sent, though the engine has not ended it."""
         return request in self._lost
+
+    def is_ended(self, request: str) -> bool:
+        """Whether the engine has ended it and waits until nothing reads its pages."""
+        return request in self._ended
 
     def give_up(self, request: str) -> None:
         """Stops sending a request: its decoder is notified, and the engine ends it later."""

@@ -182,6 +182,17 @@ class PairProofs:
             return Way.SHADOW if has_room() else Way.FETCH
         return here
 
+    def way_of_pull(self, request: Any, messengers: Messengers, has_room: Callable[[], bool]) -> Way:
+        """As ``way``, for a prompt's beginning: no token of it is common, so only a shadow proves it."""
+        record = self._records.get(self._pair(request, messengers)) or _Record()
+        checked = self._check == "fail" and self._compares and self._shadows_possible
+        if not checked or record.state is PairState.PROVEN:
+            return Way.FETCH
+        tried_at_seconds = max(record.refuted_at_seconds, record.unjudged_at_seconds)
+        given_up = record.state is PairState.REFUTED or record.unjudged >= UNJUDGED_MAX
+        due = not given_up or self._now_seconds() - tried_at_seconds >= REFUTED_SECONDS
+        return Way.SHADOW if due and not record.probe and has_room() else Way.HERE
+
     def _first_left(self, request: Any, ask: Receive) -> Messengers:
         """The first prefiller that is not refuted; the first one if all are."""
         named = (ask.messengers, *ask.other_prefillers)

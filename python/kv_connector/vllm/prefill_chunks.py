@@ -9,8 +9,10 @@ from typing import Any
 from kv_connector.runtime.commands import PrefillOutcome
 from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup
 from kv_connector.vllm.metadata import Chunk
+from kv_connector.vllm.request_name import or_of_prompt
 from kv_connector.vllm.request_numbers import RequestNumbers
 from kv_connector.vllm.scheduled import placed
+from kv_connector.vllm.transfer_params import Send
 from kv_connector.vllm.window_blocks import WindowBlocks
 
 FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
@@ -53,6 +55,12 @@ class Prefill:
         if status in FINISHED and self.sent_tokens == self.prompt_tokens:
             return "finished"
         return "aborted" if status == "FINISHED_ABORTED" else "failed"
+
+
+def begin_prefill(request: Any, ask: Send, digest: str) -> Prefill:
+    """The state of a request that was just queued."""
+    transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
+    return Prefill(request, transfer, base, request.num_prompt_tokens, digest)
 
 
 class PrefillChunks:

@@ -54,6 +54,10 @@ class RequestNumbers:
         new, self._new = self._new, {}
         return new
 
+    def renew(self, request_id: str) -> None:
+        """The workers have dropped its name with a report that was not its end: they learn it again."""
+        self._new[self._numbers[request_id]] = request_id
+
     def forget(self, request_id: str) -> None:
         """The engine's request is over for the workers: one of the same id that comes later gets another number."""
         number = self._numbers.pop(request_id, "")

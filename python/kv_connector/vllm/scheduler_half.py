@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded, Reject
@@ -21,22 +20,26 @@ from kv_connector.vllm.kv_groups import (
 )
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import (
-    Fetch,
     Refusal,
     StepMetadata,
     Transfer,
     WorkerNews,
 )
-from kv_connector.vllm.misfits import misfit
+from kv_connector.vllm.misfits import misfit, stands_for_rejected
+from kv_connector.vllm.offers import Offers
 from kv_connector.vllm.open_messengers import OpenMessengers
 from kv_connector.vllm.pair_proofs import PairProofs, Way
-from kv_connector.vllm.prefill_chunks import FINISHED, Prefill, PrefillChunks
+from kv_connector.vllm.planned_fetches import fetch_of, shadow_fetch
+from kv_connector.vllm.prefill_chunks import FINISHED, Prefill, PrefillChunks, begin_prefill
 from kv_connector.vllm.prompts import leave_out_last_token
+from kv_connector.vllm.pull_params import read_carrier
+from kv_connector.vllm.pull_rules import PullRules
+from kv_connector.vllm.pulls import Pulls
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import or_of_prompt, read_name
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
 from kv_connector.vllm.scheduled import scheduled
-from kv_connector.vllm.shadow_fetches import ShadowFetches
+from kv_connector.vllm.shadow_fetches import ShadowFetches, held_as
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
 from kv_connector.vllm.window_blocks import WindowBlocks
 
@@ -55,6 +58,7 @@ class SchedulerHalf:
         logger: logging.Logger,
         digest_of: Callable[[Any], str],
         make_proofs: Callable[[], PairProofs],
+        pull_rules: PullRules,
     ) -> None:
         """``make_proofs`` makes the states of pairs in which each one is unproven."""
         self._side = side
@@ -82,6 +86,9 @@ class SchedulerHalf:
         self._quarantine = Quarantine(logger)
         self._window_blocks = WindowBlocks()
         self._chunks = PrefillChunks(groups, self._window_blocks, self._numbers)
+        self._pulls = Pulls(groups, pull_rules, self._numbers, digest_of, logger)
+        self._offers = Offers(groups, pull_rules, self._numbers, digest_of, logger)
+        self._quiet: set[str] = set()  # ended prefills that are released without a report, by number
         self._pending = StepMetadata(step=0)
 
     # ---- start
@@ -111,6 +118,7 @@ class SchedulerHalf:
         self._block_pool = block_pool
         self._quarantine.bind(block_pool)
         self._window_blocks.bind(block_pool)
+        self._offers.bind(block_pool)
         self._bind_proofs()
         self._gate.size(len(block_pool.blocks) - 1)  # one block, the null block, is reserved by vLLM
 
@@ -124,15 +132,19 @@ class SchedulerHalf:
     def queued(self, request: Any) -> None:
         """The engine has queued the request; it may wait for a long time before it has blocks."""
         request_id = request.request_id
+        if (carrier := read_carrier(request.kv_transfer_params)) is not None:
+            self._offers.asked(request, carrier, self._pending)
+            return
         ask = read(request.kv_transfer_params, request_id, self._side)
+        self._pulls.queued(request, self._pending)
         if isinstance(ask, Send):
-            prefill = self._prefills[request_id] = self._begin(request, ask)
+            prefill = self._prefills[request_id] = begin_prefill(request, ask, self._digest_of(request))
             rule = last_token_rule(self._groups)
             if rule.leaves_out:
                 prefill.prompt_tokens = leave_out_last_token(request, rule)
             number = self._numbers.of(request_id)
             self._pending.announces.append(Announce(number, prefill.transfer, prefill.digest))
-        elif _stands_for_rejected(request):
+        elif stands_for_rejected(request):
             self._reject(request, ask)
         elif isinstance(ask, Receive):
             transfer = None if ask.decoder_first else self._expect(request, ask)
@@ -145,11 +157,6 @@ class SchedulerHalf:
         transfer = self._transfer(request, ask)
         self._pending.expects[request.request_id] = Expect(*transfer, prefillers(ask.messengers))
         return transfer
-
-    def _begin(self, request: Any, ask: Send) -> Prefill:
-        digest = self._digest_of(request)
-        transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
-        return Prefill(request, transfer, base, request.num_prompt_tokens, digest)
 
     def _reject(self, request: Any, ask: object) -> None:
         """Handles vLLM's stand-in for a request that the API server rejected, or whose client left too early."""
@@ -174,7 +181,7 @@ class SchedulerHalf:
         if isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first:
             return None, False
         if not isinstance(ask, Receive | Refused):
-            return 0, False
+            return self._pulls.matched_tokens(request, computed_tokens, self._shadows)
         if self._gate.computes_here(request.request_id):
             return 0, False
         if self._gate.holds_back(request.request_id):
@@ -188,10 +195,13 @@ class SchedulerHalf:
     def allocated(self, request: Any, block_ids: tuple[list[int], ...], external_tokens: int) -> None:
         """The scheduler has allocated the request's blocks; called again, with 0 tokens, once they are filled."""
         ask = read(request.kv_transfer_params, request.request_id, self._side)
-        if isinstance(ask, Send):
-            if request.request_id not in self._prefills:
-                self._prefills[request.request_id] = self._begin(request, ask)
-        elif isinstance(ask, Receive | Refused):
+        if isinstance(ask, Send) and request.request_id not in self._prefills:
+            self._prefills[request.request_id] = begin_prefill(request, ask, self._digest_of(request))
+        if not isinstance(ask, Receive | Refused):
+            blocks = self._pulls.allocated(request, block_ids, external_tokens, self._pending, self._shadows)
+            if blocks is not None:
+                self._awaited[request.request_id] = list(blocks)
+        else:
             # A copy: requests that were split from one share the object.
             request.kv_transfer_params = {
                 **(request.kv_transfer_params if isinstance(request.kv_transfer_params, dict) else {}),
@@ -241,52 +251,27 @@ class SchedulerHalf:
         if isinstance(ask, Refused):
             self._pending.refusals.append(Refusal(self._numbers.of(request.request_id), blocks))
             return
-        fetch = self._fetch_of(request, ask, self._numbers.of(request.request_id), first_token, groups)
+        fetched = (first_token, self._transferred(request))
+        number = self._numbers.of(request.request_id)
+        fetch = fetch_of(request, ask, self._transfer(request, ask), number, fetched, groups)
         self._proofs.fetching(request, ask, self._transferred(request), first_token, blocks)
         self._pending.fetches.append(fetch)
 
-    def _fetch_of(
-        self, request: Any, ask: Receive, number: str, first_token: int, groups: Sequence[Sequence[int]]
-    ) -> Fetch:
-        transfer = self._transfer(request, ask)
-        return Fetch(
-            request=number,
-            transfer=transfer.id,
-            messengers=ask.messengers,
-            prefiller_engine_id=ask.engine_id,
-            prompt_tokens=self._transferred(request),
-            first_token=first_token,
-            groups=groups,
-            prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
-            other_prefillers=ask.other_prefillers,
-            prompt_digest=transfer.prompt_digest,
-            cache_salt=getattr(request, "cache_salt", None) or "",
-            priority=getattr(request, "priority", 0),
-        )
-
     def _begins_shadow(self, request: Any, ask: Receive | Refused) -> bool:
         """Whether the request, which is computed here, is fetched besides to compare both; no fault harms it."""
-        if isinstance(ask, Refused) or request.skip_reading_prefix_cache or _stands_for_rejected(request):
+        if isinstance(ask, Refused) or request.skip_reading_prefix_cache or stands_for_rejected(request):
             return False
         number = self._numbers.nameless()
-        try:
-            started = self._shadows.start(request, ask, number)
-            if started is None:
-                return False
-            messengers, groups = started
-            asked = replace(ask, messengers=messengers, other_prefillers=())
-            fetch = replace(self._fetch_of(request, asked, number, 0, groups), shadow=True)
-        except Exception:
-            self._logger.exception("request %s is computed here and not compared", shown(request.request_id))
-            self._shadows.drop(number)
-            return False
-        self._gate.begun(request.request_id, held_as=_held_as(number))
-        self._pending.fetches.append(fetch)
-        return True
+        tokens = self._transferred(request)
+        fetch = shadow_fetch(self._shadows, request, ask, number, tokens, self._transfer, self._logger)
+        if fetch is not None:
+            self._gate.begun(request.request_id, held_as=held_as(number))
+            self._pending.fetches.append(fetch)
+        return fetch is not None
 
     def _decline(self, request: Any, ask: object) -> None:
         """Tells the prefiller that no fetch will come; otherwise it would keep the pages until its time limit."""
-        if isinstance(ask, Receive) and not ask.decoder_first and not _stands_for_rejected(request):
+        if isinstance(ask, Receive) and not ask.decoder_first and not stands_for_rejected(request):
             self._pending.declines.append(Decline(*self._transfer(request, ask), prefillers(ask.messengers)))
 
     def _transfer(self, request: Any, ask: Receive) -> Transfer:
@@ -325,6 +310,7 @@ class SchedulerHalf:
         meta.step = self._step
         meta.layers_are_right = self._open.counted_right == self._side.messenger_count
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
+        self._pulls.rate.step_begins(scheduler_output.total_num_scheduled_tokens)
         for announce in meta.announces:
             if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
                 prefill.reported = True
@@ -397,18 +383,21 @@ class SchedulerHalf:
         self._shadows.gone(request_id)
         if request.status.name == "FINISHED_ABORTED":
             self._shadows.aborted(request_id)
+        self._pulls.gone(request_id, self._pending)
         prefill = self._prefills.pop(request_id, None)
-        if prefill is not None:
-            return self._finished_prefill(request, prefill)
-        if request_id in self._awaited:
+        is_loading = request_id in self._awaited
+        if is_loading:  # its workers report it once, when the load is over and nothing reads its pages
             self._digests.pop(request_id, None)  # left over if the fetch could not be planned
             self._pending.abandoned.append(self._numbers.of(request_id))
+        if prefill is not None and (self._is_known(request_id, prefill) or not is_loading):
+            return self._finished_prefill(request, prefill)
+        if is_loading:
             return True, None
         self._pending.expects.pop(request_id, None)
         self._gate.gone(request_id)
         ask = read(request.kv_transfer_params, request_id, self._side)
-        if isinstance(ask, Sibling) and ask.sends and request.status.name in FINISHED:
-            return False, self._answer(ask.base, request_id)  # the response carries the params of the last choice
+        if isinstance(ask, Sibling) and ask.sends and request.status.name in FINISHED:  # the last choice's is answered
+            return False, self._open.answer(ask.base, request_id, self._side, self._logger)
         self._decline(request, ask)  # only if it still asks for a load: it ended before it had blocks
         self._digests.pop(request_id, None)
         return False, None
@@ -417,44 +406,66 @@ class SchedulerHalf:
         """Has the workers tell the decoder how the prefill ended, even without a chunk, and report when it is sent."""
         request_id = request.request_id
         number = self._numbers.of(request_id)
-        if not prefill.reported and all(each.request != number for each in self._pending.announces):
+        if not self._is_known(request_id, prefill):
             self._numbers.forget(request_id)
             return False, None
         outcome = prefill.outcome(request.status.name)
         self._pending.prefill_ends.append(PrefillEnded(number, outcome))
         self._held.add(request_id)
-        return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
+        answered = outcome == "finished"
+        return True, self._open.answer(prefill.base, request_id, self._side, self._logger) if answered else None
 
-    def _answer(self, base: str, request_id: str) -> dict[str, Any]:
-        if not self._open.addresses:  # the decoder then refuses with an error instead of silently computing
-            self._logger.error("request %s cannot be fetched: no worker has reported an address", shown(request_id))
-        return self._open.answer(base, request_id, self._side)
+    def _is_known(self, request_id: str, prefill: Prefill) -> bool:
+        """Whether the workers know it, or will with the next step."""
+        number = self._numbers.of(request_id)
+        return prefill.reported or any(each.request == number for each in self._pending.announces)
 
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
         """Takes the requests that all workers have reported; the engine frees their blocks when this returns."""
         if isinstance(news, WorkerNews):
             self._keep_out_of_use(news)
             for number in self._shadows.reported(news.arrived, news.shadows_failed, news.shadows_proved):
-                self._gate.gone(_held_as(number))
+                self._gate.gone(held_as(number))
             self._gate.computed(news.computed)
             self._open.counted_right += news.counted_right
+            self._pulls.offered(news.offered)
+            self.on_released(news.released)
             self._proofs.reported(
                 connected=news.connected,
                 moved={self._numbers.name(number): messengers for number, messengers in news.moved.items()},
                 arrived=[self._numbers.name(number) for number in news.arrived],
                 proved=news.proved,
             )
+        arrived = {self._numbers.name(number) for number in news.arrived} if isinstance(news, WorkerNews) else ()
         for request_id in sent:
             self._held.discard(request_id)
+            self._pulls.loaded(request_id, arrived=False)
+            self._awaited.pop(request_id, None)
             self._window_blocks.let_go(request_id)
             self._numbers.forget(request_id)
         for request_id in received:
             self._awaited.pop(request_id, None)
             self._gate.gone(request_id)
-            if (number := self._numbers.of(request_id)) in self._pending.abandoned:
+            self._pulls.loaded(request_id, arrived=request_id in arrived)
+            if request_id in self._held:  # it ended meanwhile: this report frees it, and no other one may follow
+                self._held.discard(request_id)
+                self._quiet.add(self._numbers.of(request_id))
+            elif (number := self._numbers.of(request_id)) in self._pending.abandoned:
                 self._pending.abandoned.remove(number)
-            if request_id not in self._prefills and request_id not in self._held:
-                self._numbers.forget(request_id)  # another connector's load of a prompt that is sent on is no end
+            if request_id in self._prefills:  # loaded, by this or another connector, and to be sent on: no end
+                self._numbers.renew(request_id)
+            else:
+                self._numbers.forget(request_id)
+
+    def on_released(self, numbers: Iterable[str]) -> None:
+        """Nothing reads the pages of these offers, and of these ended prefills, any more."""
+        self._quiet.difference_update(numbers)
+        self._offers.released(numbers)
+
+    def withdraw_offers(self) -> bool:
+        """What is offered is not to be fetched any more; returns whether blocks are still held for it."""
+        self._offers.withdraw(self._pending)
+        return self._offers.has_work()
 
     def _keep_out_of_use(self, news: WorkerNews) -> None:
         for number in news.let_go:
@@ -469,24 +480,20 @@ class SchedulerHalf:
         """Whether the engine must go on stepping even if it has no request left."""
         pending = self._pending
         news = pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines or pending.rejections
-        return bool(self._held or news or self._shadows.has_work())
+        of_pulls = pending.offers or self._quiet or self._offers.has_work()
+        return bool(self._held or news or of_pulls or self._shadows.has_work())
 
     def is_idle(self) -> bool:
         """Whether no state is left; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
         remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
-        kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._shadows, self._numbers)
-        return not (remembered or self.has_work()) and all(each.is_empty() for each in kept)
-
-
-def _held_as(number: str) -> tuple[str, str]:
-    """What the gate knows a shadow fetch as: no request has such an id."""
-    return "shadow", number
-
-
-def _stands_for_rejected(request: Any) -> bool:
-    """Whether this is vLLM's stand-in that notifies connectors of a request which it did not admit.
-
-    It has the kv_transfer_params of that request, a made-up id and prompt, and is aborted at once.
-    """
-    return getattr(request, "abort_immediately", False) is True
+        kept = (
+            self._quarantine,
+            self._window_blocks,
+            self._gate,
+            self._proofs,
+            self._shadows,
+            self._pulls,
+            self._numbers,
+        )
+        return not (remembered or self.has_work()) and all(each.is_empty() for each in (*kept, self._pulls))

@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kv_connector.naming.pair_rules import PROBE_TOKENS_MIN
 from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup, has_state, transferred_blocks, transferred_tokens
 from kv_connector.vllm.messenger_addresses import Messengers
 from kv_connector.vllm.misfits import unfit_to_be_enqueued
@@ -97,9 +98,13 @@ class ShadowFetches:
             return Way.FETCH  # and is refused then, with the reason
         return self._proofs.way(request, ask, lambda: self._has_room(request))
 
-    def _has_room(self, request: Any) -> bool:
+    def may_pull(self, request: Any, ask: Receive) -> bool:
+        """Whether the beginning of its prompt may be fetched: wrong KV of an unproven pair would not be seen."""
+        return self._proofs.way_of_pull(request, ask.messengers, lambda: False) is Way.FETCH
+
+    def _has_room(self, request: Any, tokens: int | None = None) -> bool:
         """Whether the pool has the scratch blocks, and as many again, which the request itself may need."""
-        needed = transferred_blocks(self._groups, 0, self._transferred(request))
+        needed = transferred_blocks(self._groups, 0, self._transferred(request) if tokens is None else tokens)
         return bool(2 * needed <= self._pool.get_num_free_blocks())
 
     def _transferred(self, request: Any) -> int:
@@ -109,10 +114,24 @@ class ShadowFetches:
         """(the prefiller to fetch from, the blocks to fill in each group), if the request is to be shadowed."""
         if request.request_id in self._computing or self.way(request, ask) is not Way.SHADOW:
             return None
-        tokens = self._transferred(request)
+        judged, messengers = self._proofs.shadowed(request, ask, number)
+        return messengers, self._begin(request, judged, self._transferred(request), messengers, number)
+
+    def start_pull(self, request: Any, ask: Receive, tokens: int, number: str) -> Sequence[Sequence[int]] | None:
+        """As ``start``, for the first ``tokens`` of a prompt: the blocks to fill in each group."""
+        if request.request_id in self._computing or tokens < PROBE_TOKENS_MIN:
+            return None
+        if self._proofs.way_of_pull(request, ask.messengers, lambda: self._has_room(request, tokens)) is not Way.SHADOW:
+            return None
+        judged, messengers = self._proofs.shadowed(request, ask, number)
+        judged = replace(judged, prompt_tokens=tokens, transferred_tokens=tokens)
+        return self._begin(request, judged, tokens, messengers, number)
+
+    def _begin(
+        self, request: Any, judged: Judged, tokens: int, messengers: Messengers, number: str
+    ) -> Sequence[Sequence[int]]:
         needed = [group.needed(0, tokens) for group in self._groups]
         counts = [each.stop - each.start for each in needed]
-        judged, messengers = self._proofs.shadowed(request, ask, number)
         try:
             taken = [int(block.block_id) for block in self._pool.get_new_blocks(sum(counts))]
         except Exception:
@@ -124,10 +143,10 @@ class ShadowFetches:
         self._computing[request.request_id] = number
         self._logger.info(
             "request %s is computed here and its KV is fetched besides as number %s, to compare both: it is not known"
-            " yet whether the prefiller at %s computes the same as this engine",
+            " yet whether the engine at %s computes the same as this one",
             *(shown(request.request_id), number, messengers[0]),
         )
-        return messengers, scratch
+        return scratch
 
     # ---- a step
 
@@ -312,3 +331,8 @@ def compared_tokens(first_token: int, end_token: int) -> list[int]:
     spread = (first_token + part * count // SPREAD_PARTS for part in range(1, SPREAD_PARTS))
     last = (end_token - 1 - back for back in range(LAST_TOKENS))
     return sorted({token for token in (*spread, *last) if first_token <= token < end_token})
+
+
+def held_as(number: str) -> tuple[str, str]:
+    """What the gate knows a shadow fetch as: no request has such an id."""
+    return "shadow", number

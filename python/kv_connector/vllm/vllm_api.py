@@ -160,6 +160,7 @@ __all__ = [
     "own_page_format",
     "own_ranks",
     "page_format",
+    "withdraw_offers",
 ]
 
 
@@ -209,8 +210,31 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
     core_class.collective_rpc = collective_rpc
     for name, notified in _NOTIFIED_AFTER.items():
         setattr(core_class, name, _notifying(getattr(core_class, name), notified))
+    if hasattr(core_class, "reset_prefix_cache"):
+        core_class.reset_prefix_cache = _announcing_reset(core_class.reset_prefix_cache)
     if hasattr(core_class, "sleep"):
         core_class.sleep = _notifying_of_sleep(core_class.sleep)
+
+
+def _announcing_reset(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps ``EngineCore.reset_prefix_cache``: ``before_cache_reset`` is called first on each of its connectors."""
+
+    @functools.wraps(original)
+    def reset(core: Any, *args: Any, **kwargs: Any) -> Any:
+        for connector in _own_connectors(core):
+            connector.before_cache_reset(core.model_executor.collective_rpc)
+        return original(core, *args, **kwargs)
+
+    return reset
+
+
+def withdraw_offers(worker: Any) -> list[str]:  # noqa: ARG001
+    """Run by each worker before the prefix cache is emptied: returns the offers that its messenger has released."""
+    from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group, has_kv_transfer_group
+
+    outer = get_kv_transfer_group() if has_kv_transfer_group() else None
+    own = [each for each in getattr(outer, "_connectors", None) or [outer] if hasattr(each, "withdraw_offers")]
+    return [number for connector in own for number in connector.withdraw_offers()]
 
 
 def _notifying_of_sleep(original: Callable[..., Any]) -> Callable[..., Any]:

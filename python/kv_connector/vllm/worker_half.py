@@ -8,13 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kv_connector.exceptions import MessengerError
-from kv_connector.metrics.figure_gains import GainMeter
 from kv_connector.runtime.client import MessengerClient
-from kv_connector.runtime.commands import Abandon, Command, Decline, Expect, Reject, ReportEnd
+from kv_connector.runtime.commands import Abandon, Command, Decline, Expect, ReportEnd
 from kv_connector.runtime.facade import (
     Arrived,
     Connected,
@@ -22,6 +20,7 @@ from kv_connector.runtime.facade import (
     Failed,
     Log,
     MessengerPort,
+    Offered,
     Opened,
     Prefilled,
     Quarantined,
@@ -30,10 +29,11 @@ from kv_connector.runtime.facade import (
     write_to_log,
 )
 from kv_connector.vllm.empty_steps import EmptySteps
+from kv_connector.vllm.engine_figures import EngineFigures
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.left_over import LeftOver
 from kv_connector.vllm.messenger_addresses import Address, Messengers
-from kv_connector.vllm.messenger_commands import chunk_of_step, comparison_command, fetch_command
+from kv_connector.vllm.messenger_commands import comparison_command, fetch_command
 from kv_connector.vllm.messenger_limits import Limits
 from kv_connector.vllm.metadata import (
     Chunk,
@@ -44,41 +44,20 @@ from kv_connector.vllm.metadata import (
     Transfer,
     WorkerNews,
 )
+from kv_connector.vllm.open_fetch import PROOF_WAIT_SECONDS, OpenFetch
 from kv_connector.vllm.outgoing_prefills import OutgoingPrefills
 from kv_connector.vllm.proof_messages import ProofTally
 from kv_connector.vllm.reports import Reports
 from kv_connector.vllm.request_numbers import RequestNames
 from kv_connector.vllm.submitted_steps import StepEnd, SubmittedSteps
+from kv_connector.vllm.worker_pulls import WorkerPulls
 
-PROOF_WAIT_SECONDS = 1.0
-"""How long a request that another prefiller may serve waits for proof that the first one no longer writes to its pages.
-The proof takes milliseconds if that prefiller is dead, and never comes if it hangs."""
-STATS_INTERVAL_SECONDS = 1.0
+WITHDRAW_LIMIT_SECONDS = 2.0
+"""How long an engine that resets its prefix cache waits for what others fetch from it; that takes milliseconds."""
 POLL_FAILURES_MAX = 3
 """The number of consecutive failed polls after which the messenger is lost; one may be due to a single event."""
 
 Item = TypeVar("Item")
-
-
-@dataclass(slots=True)
-class _Fetching:
-    """The state of a request that waits for KV."""
-
-    blocks: Sequence[int]
-    fetch: Fetch | None = None
-    """The fetch given to the messenger; None for a request that is refused."""
-    other_prefillers: list[Messengers] = field(default_factory=list)
-    """The prefillers to ask next, if this one fails."""
-    deadline_seconds: float = 0.0
-    quarantine_reason: str = ""
-    """Why its pages need quarantine if no proof comes until ``proof_deadline_seconds``; "" if they do not."""
-    proof_deadline_seconds: float = 0.0
-    logged_as: int = logging.ERROR  # the level at which a failure is logged
-
-    @property
-    def is_shadow(self) -> bool:
-        """Whether the engine does not know of it."""
-        return self.fetch is not None and self.fetch.shadow
 
 
 class WorkerHalf:
@@ -113,11 +92,13 @@ class WorkerHalf:
             self._client,
             self.names,
             limits.unheard_seconds,
-            on_sent=lambda request: self._reports.sent.add(request),
+            on_sent=self._on_sent,
             logger=logger,
             now_seconds=now_seconds,
         )
-        self._fetching: dict[str, _Fetching] = {}
+        self._fetching: dict[str, OpenFetch] = {}
+        self._quiet: set[str] = set()
+        """Ended prefills whose requests the engine has freed already, after another report."""
         self._expected: set[Transfer] = set()
         """Transfers of queued requests, until the messenger reports that they are computed."""
         self._quarantined: dict[str, float] = {}
@@ -125,9 +106,8 @@ class WorkerHalf:
         asked again whether they are."""
         self._reports = Reports()
         self._news = WorkerNews()
-        self._gains = GainMeter()
-        self._reported_gauges: dict[str, float] = {}
-        self._stats_due = time.monotonic()
+        self._figures = EngineFigures(messenger)
+        self._pulls = WorkerPulls(self._client, groups)
 
     # ---- a step begins
 
@@ -142,17 +122,20 @@ class WorkerHalf:
         """Submits everything that is new to the messenger, before the forward pass starts."""
         self.names.learn(meta.names)
         self._step_computes = meta.computes
-        if meta.fetches or meta.prefill_ends:
+        if meta.fetches or meta.prefill_ends or meta.asks or meta.offers:
             self._empty_steps.interrupted()
         self._each(meta.announces, self._prefills.announce)
         self._each(meta.given_up, self._prefills.give_up)
-        self._each(meta.prefill_ends, self._prefills.end)
         self._each(meta.refusals, self._refuse, self._fail_broken)
         self._each(meta.fetches, self._fetch, self._fail_broken)
+        self._end_prefills(meta)
         self._each(meta.expects.values(), self._expect)
         self._each(meta.declines, self._decline)
-        self._each(meta.rejections, self._reject)
+        self._each(meta.rejections, self._client.submit)
         self._each(meta.abandoned, self._abandon)
+        self._each(meta.asks, lambda ask: self._pulls.ask(ask, self._news))
+        self._each(meta.withdrawn, self._pulls.withdraw)
+        self._pulls.keep(meta.offers)
         chunks = [chunk for chunk in meta.chunks if not self._prefills.is_given_up(chunk.request)]
         if chunks and not self.lost_because:
             self._begin_chunks(meta, chunks)
@@ -169,6 +152,27 @@ class WorkerHalf:
                 if otherwise is not None:
                     otherwise(item)
 
+    def _end_prefills(self, meta: StepMetadata) -> None:
+        """Ends prefills. Of a request that ended while it was loading, the engine takes one report, and no second one.
+
+        If its load was reported before this step, that report is the one: its end as a prefill is kept quiet.
+        """
+        loading = set(meta.abandoned)
+        for end in meta.prefill_ends:
+            if end.request in loading and end.request not in self._fetching:
+                self._quiet.add(end.request)
+        self._each(meta.prefill_ends, self._prefills.end)
+
+    def _on_sent(self, request: str) -> None:
+        """Nothing reads the pages of an ended prefill any more."""
+        if request in self._quiet:
+            self._quiet.discard(request)
+            self._news.released.append(request)
+        elif request in self._fetching:
+            self._fetching[request].sends_no_more = True
+        else:
+            self._reports.sent.add(request)
+
     def _expect(self, expect: Expect) -> None:
         transfer = Transfer(expect.transfer, expect.prompt_digest)
         if self._client.submit(expect):
@@ -178,10 +182,8 @@ class WorkerHalf:
 
     def _decline(self, decline: Decline) -> None:
         self._expected.discard(Transfer(decline.transfer, decline.prompt_digest))
+        self._pulls.declined(decline.transfer)
         self._client.submit(decline)
-
-    def _reject(self, rejection: Reject) -> None:
-        self._client.submit(rejection)
 
     def _abandon(self, request: str) -> None:
         if request in self._fetching:
@@ -190,15 +192,7 @@ class WorkerHalf:
             self._client.submit(Abandon(request))
 
     def _begin_chunks(self, meta: StepMetadata, chunks: Sequence[Chunk]) -> None:
-        described = []
-        for chunk in chunks:
-            try:
-                described.append(chunk_of_step(chunk, self._groups))
-            except Exception:
-                self._logger.exception(
-                    "request %s is not sent: its chunk could not be told", self.names.shown(chunk.request)
-                )
-                self._prefills.give_up(chunk.request)
+        described = self._prefills.described(chunks, self._groups)
         if not described:
             return
         if self._steps.begin(meta.step, described, layers_are_right=meta.layers_are_right):
@@ -209,11 +203,11 @@ class WorkerHalf:
 
     def _fetch(self, fetch: Fetch) -> None:
         deadline_seconds = self._now_seconds() + self._limits.fetch_seconds
-        waiting = _Fetching(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
+        waiting = OpenFetch(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
         waiting.logged_as = logging.WARNING if fetch.shadow else logging.ERROR
         self._fetching[fetch.request] = waiting
         self._expected.discard(Transfer(fetch.transfer, fetch.prompt_digest))
-        if not self._ask(fetch, fetch.messengers, limit_seconds=0):
+        if not self._ask(fetch, fetch.messengers, fetch.limit_seconds):
             self._fail(fetch.request, "the messenger did not take the fetch")
 
     def _ask(self, fetch: Fetch, messengers: Messengers, limit_seconds: float) -> bool:
@@ -238,12 +232,12 @@ class WorkerHalf:
 
     def _refuse(self, refusal: Refusal) -> None:
         """Fails a request; the scheduler's half has logged the reason."""
-        self._fetching[refusal.request] = _Fetching(refusal.blocks)
+        self._fetching[refusal.request] = OpenFetch(refusal.blocks)
         self._fail(refusal.request, "")
 
     def _fail_broken(self, item: Refusal | Fetch) -> None:
         fetch = item if isinstance(item, Fetch) else None
-        self._fetching.setdefault(item.request, _Fetching(item.blocks, fetch))
+        self._fetching.setdefault(item.request, OpenFetch(item.blocks, fetch))
         self._fail(item.request, "its fetch could not be told to the messenger")
 
     def _lose(self, chunks: Iterable[Chunk]) -> None:
@@ -293,6 +287,7 @@ class WorkerHalf:
         vLLM calls this after the model's forward pass; with a drafter, before the end of the step.
         """
         self._steps.forward_over()
+        self._pulls.step_over(self._news)
         if self._has_news() or self._step_computes:
             self._empty_steps.interrupted()
         else:
@@ -301,14 +296,12 @@ class WorkerHalf:
         self._end_waits_in_vain()
         reports, self._reports = self._reports, Reports()
         if reports.sent or reports.received:
-            self._stats_due = time.monotonic()
+            self._figures.request_ended()
         return reports
 
     def _has_news(self) -> bool:
         self._client.poll(self._on)
-        news = self._news
-        of_engine = self._reports.sent or self._reports.received
-        return bool(of_engine or news.let_go or news.computed or news.arrived or news.shadows_failed)
+        return bool(self._reports.sent or self._reports.received or self._news.is_urgent())
 
     def _end_waits_for_proof(self) -> None:
         now_seconds = self._now_seconds()
@@ -347,16 +340,7 @@ class WorkerHalf:
 
     def figures(self) -> dict[str, dict[str, Any]] | None:
         """What counters have gained since the last call, and the gauges; None if unchanged or within the interval."""
-        now = time.monotonic()
-        if self.lost_because or now < self._stats_due:
-            return None
-        self._stats_due = now + STATS_INTERVAL_SECONDS
-        stats = self._messenger.stats()
-        gains = self._gains.gains(stats)
-        if not any(gains.values()) and stats.gauges == self._reported_gauges:
-            return None
-        self._reported_gauges = dict(stats.gauges)
-        return gains | {"gauges": {self._messenger.opened.incarnation: dict(stats.gauges)}}
+        return None if self.lost_because else self._figures.take()
 
     @property
     def opened(self) -> Opened:
@@ -376,8 +360,16 @@ class WorkerHalf:
             "expected": self._expected,
             "quarantined": self._quarantined,
             "names": self.names,
+            "quiet": self._quiet,
+            **self._pulls.held(),
         }
         return {name: len(requests) for name, requests in kinds.items() if requests}
+
+    def withdraw_offers(self) -> list[str]:
+        """Ends all offers that no engine is fetching; returns those whose pages nothing reads any more."""
+        return self._pulls.withdraw_all(
+            lambda: self._client.poll(self._on), self._messenger.wait, self._news, WITHDRAW_LIMIT_SECONDS
+        )
 
     def close(self) -> None:
         """Closes the messenger."""
@@ -398,6 +390,7 @@ class WorkerHalf:
             )
         self._messenger.close(why)
         self._prefills.on_closed()
+        self._pulls.on_lost(self._news, closed=True)
         self._news.computed.extend(self._expected)  # no event will come: let the fetch begin when it can
         return LeftOver(self._reports, self._news, self.names.all())
 
@@ -406,14 +399,17 @@ class WorkerHalf:
         self.names.learn(left.names)
         self._reports, self._news = left.reports, left.news
         self._each(left.declines, self._decline)
-        self._each(left.rejections, self._reject)
+        self._each(left.rejections, self._client.submit)
 
     # ---- inside
 
     def _on(self, event: Event) -> None:
         match event:
             case Released(request):
-                self._prefills.on_released(request)
+                if not self._pulls.on_released(request, self._news):
+                    self._prefills.on_released(request)
+            case Offered():
+                self._pulls.on_offered(event, self._news)
             case Prefilled(transfer, prompt_digest):
                 self._expected.discard(Transfer(transfer, prompt_digest))
                 self._news.computed.append(Transfer(transfer, prompt_digest))
@@ -444,8 +440,15 @@ class WorkerHalf:
             self._logger.warning("KV arrived for request %s, which does not wait for any", self.names.shown(request))
             return
         if not waiting.is_shadow:
-            self._reports.received.add(request)
+            self._loaded(request, waiting)
         self._news.arrived.append(request)
+
+    def _loaded(self, request: str, waiting: OpenFetch) -> bool:
+        """A load is over, well or not: False if its request has ended and is reported once nothing reads its pages."""
+        if self._prefills.is_ended(request):
+            return False
+        (self._reports.sent if waiting.sends_no_more else self._reports.received).add(request)
+        return not waiting.sends_no_more
 
     def _on_quarantined(self, request: str, reason: str) -> None:
         waiting = self._fetching.get(request)
@@ -478,8 +481,8 @@ class WorkerHalf:
         if waiting.is_shadow:
             self._news.shadows_failed.append(request)
             return
-        self._reports.received.add(request)
-        self._reports.failed[request] = waiting.blocks
+        if self._loaded(request, waiting):
+            self._reports.failed[request] = waiting.blocks
 
     def _on_lost(self, closed: bool) -> None:
         """Fails all transfers of a messenger that was given up.
@@ -491,5 +494,6 @@ class WorkerHalf:
             self._take_in(request, "the messenger was given up")
         self._news.computed.extend(self._expected)
         self._expected.clear()
+        self._pulls.on_lost(self._news, closed=closed)
         if closed:
             self._prefills.on_closed()

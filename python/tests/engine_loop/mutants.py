@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     WorldMutant(
         "a prefiller is not told of a request that the decoder's API server rejected",
-        *(WorkerHalf, "_reject", lambda *_: None),
+        *(SchedulerHalf, "_reject", lambda *_: None),
         *("rejected-once", 1, "stands still", 10.0),
     ),
     WorldMutant(

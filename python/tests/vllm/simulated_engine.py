@@ -141,6 +141,7 @@ class SimulatedEngine:
         vllm_config = config(kv_role, layers, extra={"transports": ["tcp"], **(extra or {})})
         vllm_config.model_config.max_model_len = model_tokens_max
         vllm_config.speculative_config = speculative
+        vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute" if recompute else "fail"
         kv_cache_config = caches(layers, FullAttentionSpec(block_tokens))
         self.messengers: list[SimulatedMessenger] = []
         self.worker, self.own_worker = self._connector(vllm_config, role.WORKER, kv_cache_config)

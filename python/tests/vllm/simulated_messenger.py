@@ -20,6 +20,7 @@ from kv_connector import (
     LeakCheck,
     Log,
     MessengerError,
+    Offered,
     Opened,
     Options,
     Prefilled,
@@ -59,6 +60,9 @@ class SimulatedMessenger:
         self._announced: dict[str, tuple[str, str]] = {}
         self._prefills: dict[str, dict[str, Any]] = {}
         self._owed: dict[str, str] = {}
+        """What it has yet to report: ends of prefills and offers, and answers to asks."""
+        self._loading: set[str] = set()
+        """Requests that are fetched; one that is sent on besides may end as a prefill before its fetch does."""
         self._step = 0
         self._step_open = False
         self._step_start = 0
@@ -106,7 +110,7 @@ class SimulatedMessenger:
             time.sleep(limit_seconds)
 
     def stats(self) -> Stats:
-        return Stats(counters=dict(self.totals), gauges={"kv_messenger_fetches_open": len(self._owed)})
+        return Stats(counters=dict(self.totals), gauges={"kv_messenger_fetches_open": len(self.owes())})
 
     def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
         assert limit_seconds > 0
@@ -119,7 +123,7 @@ class SimulatedMessenger:
         return [named[name] for name in reached]
 
     def leak_check(self) -> LeakCheck:
-        held = {"prefills": len(self._prefills), "owed": len(self._owed)}
+        held = {"prefills": len(self._prefills), "owed": len(self.owes())}
         return LeakCheck(clean=not any(held.values()), held=held)
 
     def close(self, why: str = "") -> None:
@@ -130,21 +134,27 @@ class SimulatedMessenger:
     # ---- what the test makes happen
 
     def arrive(self, request: str) -> None:
-        assert self._owed.pop(request) == "fetch"
+        self._loading.remove(request)
         self.events.append(Arrived(request, 1))
 
     def fail(self, request: str, reason: str = "simulated") -> None:
-        assert self._owed.pop(request) == "fetch"
+        self._loading.remove(request)
         self.events.append(Failed(request, reason))
 
     def quarantine(self, request: str, reason: str = "simulated silence") -> None:
-        assert self._owed[request] == "fetch"
+        assert request in self._loading
         self.events.append(Quarantined(request, reason))
 
     def release(self, request: str) -> None:
         assert self._owed.pop(request) == "prefill"
         self._prefills.pop(request, None)
         self.events.append(Released(request))
+
+    def offer(self, held_tokens: int, reason: str = "") -> None:
+        """Another engine answers the last question."""
+        ask = self.of_kind("ask")[-1]["request"]
+        assert self._owed.pop(ask) == "offered"
+        self.events.append(Offered(ask, held_tokens, reason))
 
     def grant(self, request: str) -> None:
         assert request in self._announced
@@ -165,7 +175,7 @@ class SimulatedMessenger:
         self.events.append(Timeline(transfer, fields))
 
     def owes(self) -> dict[str, str]:
-        return dict(self._owed)
+        return {**self._owed, **dict.fromkeys(self._loading, "fetch")}
 
     def chunks_of(self, request: str) -> list[dict[str, Any]]:
         steps = [command for command in self.commands if command["do"] == "step"]
@@ -197,6 +207,7 @@ class SimulatedMessenger:
     def _on_chunk(self, chunk: dict[str, Any]) -> None:
         request = chunk["request"]
         assert self._owed.get(request) is None, "chunks of a request that has ended"
+        assert request not in self._loading, "chunks of a request that is fetched"
         prefill = self._prefills.get(request)
         if prefill is None:
             prefill = self._prefills[request] = {"end": 0, "pages": [], "prompt": chunk["promptTokens"]}
@@ -248,7 +259,8 @@ class SimulatedMessenger:
         self._owed[request] = "prefill"
 
     def _on_fetch(self, command: dict[str, Any]) -> None:
-        assert command["request"] not in self._owed, "a request is fetched twice"
+        assert command["request"] not in self._loading, "a request is fetched twice"
+        assert command["request"] not in self._owed, "a request is fetched that has ended"
         page_tokens = self.geometry["groups"][0]["pageTokens"]
         assert command["firstToken"] % page_tokens == 0
         assert command["firstToken"] < command["promptTokens"]
@@ -258,10 +270,35 @@ class SimulatedMessenger:
         assert len(set(pages)) == len(pages)
         assert len(command["promptDigest"]) == 32
         assert ("cacheSalt" in command) == ("priority" in command) == ("promptTokenIds" in command)
-        self._owed[command["request"]] = "fetch"
+        self._loading.add(command["request"])
+
+    def _on_ask(self, command: dict[str, Any]) -> None:
+        assert command["request"] not in self._owed
+        assert len(command["promptDigest"]) == 32
+        assert len(command["prefillers"]) == 1
+        assert command["promptTokenIds"]
+        assert command["limitMillis"] > 0
+        self._owed[command["request"]] = "offered"
+
+    def _on_offer(self, command: dict[str, Any]) -> None:
+        assert command["request"] not in self._owed
+        assert not self._step_open, "blocks are offered that a pass may still fill"
+        assert bool(command["heldTokens"]) == bool(command["groups"]) == (not command["reason"])
+        if command["heldTokens"]:
+            (group,) = command["groups"]
+            assert group["firstPage"] == 0
+            assert len(group["pages"]) * self.geometry["groups"][0]["pageTokens"] == command["heldTokens"]
+            self._owed[command["request"]] = "prefill"
+
+    def _on_withdraw(self, command: dict[str, Any]) -> None:
+        if self._owed.get(command["request"]) == "prefill":
+            self.release(command["request"])
 
     def _on_decline(self, command: dict[str, Any]) -> None:
         assert command.keys() == {"do", "transfer", "promptDigest", "prefillers"}
+        asked = [ask["request"] for ask in self.of_kind("ask") if ask["transfer"] == command["transfer"]]
+        for ask in asked:
+            self._owed.pop(ask, None)
 
     def _on_reject(self, command: dict[str, Any]) -> None:
         assert command["prefillers"]
@@ -269,10 +306,10 @@ class SimulatedMessenger:
     def _on_abandon(self, command: dict[str, Any]) -> None:
         request = command["request"]
         ended = [event.request for event in self.events + self.lost if isinstance(event, Arrived | Failed)]
-        assert self._owed.get(request) == "fetch" or request in ended, "an unknown request is abandoned"
+        assert request in self._loading or request in ended, "an unknown request is abandoned"
 
     def _on_reportEnd(self, command: dict[str, Any]) -> None:  # noqa: N802
-        if command["request"] not in self._owed:
+        if command["request"] not in self._loading:
             self.events.append(Failed(command["request"], "it is not open any more"))
 
 

@@ -351,7 +351,7 @@ def test_should_report_nothing_twice(engine: EngineMaker, caplog: pytest.LogCapt
     decoder.messenger.arrive(REQUEST)
     decoder.messenger.events *= 3
     decoder.steps(2)
-    decoder.messenger._owed[REQUEST] = "fetch"
+    decoder.messenger._loading.add(REQUEST)
     decoder.messenger.fail(REQUEST)
     decoder.messenger._owed["unknown"] = "prefill"
     decoder.messenger.release("unknown")

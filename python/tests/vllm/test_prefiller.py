@@ -317,7 +317,7 @@ def test_should_end_the_request_alone_whose_command_fails(
     names = [f"request-{index}-0000000{index}" for index in range(2)]
     for name in names:
         prefiller.add(name, 100, remote_decode())
-    module = sys.modules[type(prefiller.worker._worker).__module__]
+    module = sys.modules[type(prefiller.worker._worker._prefills).__module__]
     chunk_of_step = module.chunk_of_step
 
     def fault(chunk: Any, groups: Any) -> Any:

@@ -1,0 +1,128 @@
+"""The source's side of pulls: what this engine's prefix cache holds of a prompt is offered to an engine that asks.
+
+The question comes as a request of its own, a carrier, because the engine's core looks into its queue even while it is
+idle or full. The carrier's blocks are looked up by the engine's own hashes, held by a reference, and its prompt is cut
+to one token: nothing is computed for another engine. The messenger gets the offer at the end of the step in whose
+metadata it came, since a block is in the prefix cache from when the pass that fills it is scheduled. It holds no blocks
+for a conversation: an offer ends by its fetch, or after a short limit.
+
+Used by the engine core's thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kv_connector.vllm.kv_groups import KvGroup
+from kv_connector.vllm.metadata import Offer, StepMetadata
+from kv_connector.vllm.misfits import unfit_to_be_enqueued
+from kv_connector.vllm.pull_params import Carrier
+from kv_connector.vllm.pull_rules import PullRules
+from kv_connector.vllm.request_numbers import RequestNumbers, shown
+
+
+class Offers:
+    """The offers that the messenger has not released, and their blocks."""
+
+    def __init__(
+        self,
+        groups: Sequence[KvGroup],
+        rules: PullRules,
+        numbers: RequestNumbers,
+        digest_of: Callable[[Any], str],
+        logger: logging.Logger,
+    ) -> None:
+        self._groups = groups
+        self._rules = rules
+        self._numbers = numbers
+        self._digest_of = digest_of
+        self._logger = logger
+        self._pool: Any = None
+        self._pinned: dict[str, list[Any]] = {}
+        """The blocks of each offer, by number."""
+        self._charged: dict[str, int] = {}
+        """How many of them no request held."""
+
+    def bind(self, block_pool: Any) -> None:
+        """Sets the engine's block pool; called before any request."""
+        self._pool = block_pool
+
+    def asked(self, request: Any, carrier: Carrier, meta: StepMetadata) -> None:
+        """A carrier was queued: answers it, and leaves of it one token to compute, which is sent nowhere."""
+        number = self._numbers.nameless()
+        tables: list[list[Any]] = [[] for _ in self._groups]
+        try:
+            reason = self._look_up(request, carrier, tables)
+            if not reason:
+                self._pin(number, [block for table in tables for block in table])
+        except Exception:
+            self._logger.exception("request %s of another engine is not answered", shown(request.request_id))
+            reason = "unavailable"
+        finally:
+            cut_to_one_token(request)
+        held = 0 if reason else len(tables[0]) * self._groups[0].block_tokens
+        groups = [[int(block.block_id) for block in table] for table in tables] if held else []
+        meta.offers.append(Offer(number, carrier.transfer, carrier.digest, held, groups, reason))
+
+    def _look_up(self, request: Any, carrier: Carrier, tables: Sequence[list[Any]]) -> str:
+        """Finds the blocks from the prompt's beginning on; returns why there is nothing to offer, or ""."""
+        if self._rules.offers_none_because:
+            return "unavailable"
+        if unfit_to_be_enqueued(request) or self._digest_of(request) != carrier.digest:
+            return "misfit"
+        block_tokens, tokens = self._groups[0].block_tokens, int(request.num_prompt_tokens)
+        if request.skip_reading_prefix_cache or not request.block_hashes:
+            return "not_held"
+        if len(request.block_hashes) != tokens // block_tokens:
+            return "misfit"  # hashes of other lengths than the blocks
+        for block_hash in request.block_hashes:
+            found = self._pool.get_cached_block(block_hash, list(range(len(self._groups))))
+            if found is None:
+                break
+            for table, block in zip(tables, found, strict=True):
+                table.append(block)
+        if not tables[0]:
+            return "not_held"
+        return "" if self._has_room(tables) else "busy"
+
+    def _has_room(self, tables: Sequence[Sequence[Any]]) -> bool:
+        """Whether what no request holds stays within the share of the pool that may be held for other engines."""
+        free = sum(block.ref_cnt == 0 for table in tables for block in table)
+        limit = int(self._rules.pages_share * len(self._pool.blocks))
+        return bool(free + sum(self._charged.values()) <= limit)
+
+    def _pin(self, number: str, blocks: list[Any]) -> None:
+        charged = sum(block.ref_cnt == 0 for block in blocks)
+        self._pool.touch(blocks)
+        self._pinned[number], self._charged[number] = blocks, charged
+
+    def released(self, numbers: Iterable[str]) -> None:
+        """Nothing reads the pages of these offers any more; other numbers are ignored."""
+        for number in numbers:
+            self._charged.pop(number, None)
+            if blocks := self._pinned.pop(number, None):
+                self._pool.free_blocks(reversed(blocks))
+
+    def withdraw(self, meta: StepMetadata) -> None:
+        """What is offered is not to be fetched any more, unless that has begun: at once, or with the next step."""
+        for index, offer in enumerate(meta.offers):
+            if offer.held_tokens:
+                self.released([offer.request])
+                meta.offers[index] = Offer(offer.request, offer.transfer, offer.prompt_digest, 0, [], "not_held")
+        meta.withdrawn = list(self._pinned)
+
+    def has_work(self) -> bool:
+        """Whether the engine must go on stepping: the messenger has yet to release an offer."""
+        return bool(self._pinned)
+
+
+def cut_to_one_token(request: Any) -> None:
+    """Leaves one token of a carrier: the engine computes it whenever it has room, and no other engine waits for it."""
+    request.kv_transfer_params = None
+    request.prompt_token_ids = request.prompt_token_ids[:1]  # a copy: another request may share the list
+    del request._all_token_ids[1:]
+    request.num_prompt_tokens = 1
+    request.block_hashes = []
+    request.max_tokens = 1

@@ -1,0 +1,62 @@
+"""The fetches that the scheduler's half asks of the workers. Used by the engine core's thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from logging import Logger
+from typing import Any
+
+from kv_connector.vllm.metadata import Fetch, Transfer
+from kv_connector.vllm.request_numbers import shown
+from kv_connector.vllm.shadow_fetches import ShadowFetches
+from kv_connector.vllm.transfer_params import Receive
+
+
+def fetch_of(
+    request: Any,
+    ask: Receive,
+    transfer: Transfer,
+    number: str,
+    tokens: tuple[int, int],
+    groups: Sequence[Sequence[int]],
+) -> Fetch:
+    """The fetch of the ``tokens``, from the first to before the last of these two, into the blocks of ``groups``."""
+    return Fetch(
+        request=number,
+        transfer=transfer.id,
+        messengers=ask.messengers,
+        prefiller_engine_id=ask.engine_id,
+        prompt_tokens=tokens[1],
+        first_token=tokens[0],
+        groups=groups,
+        prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
+        other_prefillers=ask.other_prefillers,
+        prompt_digest=transfer.prompt_digest,
+        cache_salt=getattr(request, "cache_salt", None) or "",
+        priority=getattr(request, "priority", 0),
+    )
+
+
+def shadow_fetch(
+    shadows: ShadowFetches,
+    request: Any,
+    ask: Receive,
+    number: str,
+    tokens: int,
+    transfer_of: Callable[[Any, Receive], Transfer],
+    logger: Logger,
+) -> Fetch | None:
+    """The fetch besides of a request that is computed here; None if it is not compared. No fault harms the request."""
+    try:
+        started = shadows.start(request, ask, number)
+        if started is None:
+            return None
+        asked = replace(ask, messengers=started[0], other_prefillers=())
+        return replace(
+            fetch_of(request, asked, transfer_of(request, ask), number, (0, tokens), started[1]), shadow=True
+        )
+    except Exception:
+        logger.exception("request %s is computed here and not compared", shown(request.request_id))
+        shadows.drop(number)
+        return None

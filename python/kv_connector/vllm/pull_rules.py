@@ -1,0 +1,60 @@
+"""What an engine may pull and offer, read once from its configuration. Pure but for the line in the log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from kv_connector.vllm.engine_facts import EngineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class PullRules:
+    """The options of pulls, and the reasons for which this engine takes no part in them."""
+
+    asks_none_because: str
+    """The reason, as it is counted, for which no other engine is asked; "" if some may be."""
+    offers_none_because: str
+    """Why nothing is offered; "" if something may be."""
+    tokens_min: int
+    pages_share: float
+    offer_limit_seconds: float
+
+
+def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, logger: logging.Logger) -> PullRules:
+    """The rules of this engine."""
+    options = facts.options
+    shared = _neither_because(vllm_config, facts)
+    asks_none = shared or ("role" if options.role == "prefiller" else "")
+    if not asks_none and load_failure_policy != "recompute":
+        asks_none = "policy_fail"
+        logger.info(
+            "no prompt's beginning is pulled from other engines: kv_load_failure_policy is %r, expected 'recompute', so"
+            " that a pull that fails is computed here instead of failing its request",
+            load_failure_policy,
+        )
+    offers_none = shared or ("role" if options.role == "decoder" else "")
+    if not offers_none and _passes_overlap(vllm_config):
+        offers_none = "overlap"
+    return PullRules(
+        asks_none, offers_none, options.pull_tokens_min, options.pull_pages_share, options.offer_limit_seconds
+    )
+
+
+def _neither_because(vllm_config: Any, facts: EngineFacts) -> str:
+    if facts.options.pulls == "off":
+        return "off"
+    if facts.groups.messenger_count > 1:
+        return "several_messengers"
+    sizes = {group.block_tokens for group in facts.kv_groups}
+    plain = all(group.kind == "full" for group in facts.kv_groups) and len(sizes) == 1
+    drafts = getattr(vllm_config, "speculative_config", None) is not None
+    return "" if plain and not drafts else "misfit"
+
+
+def _passes_overlap(vllm_config: Any) -> bool:
+    """Whether a step's end on the worker does not prove that its pass has written its KV, as with queues of a GPU."""
+    scheduler = getattr(vllm_config, "scheduler_config", None)
+    on_device = str(vllm_config.device_config.device_type) != "cpu"
+    return on_device and bool(getattr(scheduler, "async_scheduling", True))

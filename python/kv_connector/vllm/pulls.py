@@ -1,0 +1,279 @@
+"""The asker's side of pulls: the beginning of a prompt is fetched from another engine's prefix cache.
+
+A request that names such an engine asks it while it waits in the queue, without any page. It leaves the state ASKED by
+the answer or after a short limit. If the offer is worth it, the request gets blocks for the offered tokens and fetches
+them; the rest of its prompt is computed here. Anything else means that the whole prompt is computed here, with the
+reason counted: a pull never fails a request.
+
+No token of a pulled prefix is computed on both sides. So where ``last_token_check`` is to fail wrong KV, the first pull
+from an engine is a shadow fetch, whose request is computed here (``ShadowFetches``).
+
+Used by the engine core's thread only.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+from kv_connector.runtime.commands import Ask, Decline
+from kv_connector.runtime.facade import Offered
+from kv_connector.vllm.kv_groups import KvGroup
+from kv_connector.vllm.messenger_commands import prefillers
+from kv_connector.vllm.metadata import Fetch, StepMetadata, Transfer
+from kv_connector.vllm.misfits import stands_for_rejected, unfit_to_be_enqueued
+from kv_connector.vllm.planned_fetches import fetch_of
+from kv_connector.vllm.prefill_rate import PrefillRate
+from kv_connector.vllm.pull_params import SOURCE, Pull, Unreadable, read_pull
+from kv_connector.vllm.pull_rules import PullRules
+from kv_connector.vllm.request_name import read_name
+from kv_connector.vllm.request_numbers import RequestNumbers, shown
+from kv_connector.vllm.shadow_fetches import ShadowFetches
+from kv_connector.vllm.transfer_params import Receive
+
+ASK_LIMIT_SECONDS = 0.25
+"""How long a request waits for an answer that takes milliseconds if the engine that is asked can give one."""
+PULL_LIMIT_SECONDS_MIN = 2.0
+PULL_LIMIT_FACTOR = 3.0
+"""A fetch that takes this many times as long as computing its tokens is given up; its pages need proof then."""
+ASKS_MAX = 64
+PULLED = "arrived"
+
+
+class _State(enum.Enum):
+    ASKED = "asked"
+    OFFERED = "offered"
+    FETCHING = "fetching"
+
+
+@dataclass(slots=True)
+class _Pulling:
+    request_id: str
+    ask: str
+    """The number of the question."""
+    receive: Receive
+    digest: str
+    tokens: int
+    """Those that are asked for."""
+    late_at_seconds: float
+    state: _State = _State.ASKED
+    held_tokens: int = 0
+    why_not: str = ""
+    """Why nothing would be fetched, when the engine last asked."""
+
+    @property
+    def transfer(self) -> Transfer:
+        return Transfer(self.receive.transfer, self.digest)
+
+
+class Pulls:
+    """The requests whose prompt's beginning may come from another engine."""
+
+    def __init__(
+        self,
+        groups: Sequence[KvGroup],
+        rules: PullRules,
+        numbers: RequestNumbers,
+        digest_of: Callable[[Any], str],
+        logger: logging.Logger,
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._groups = groups
+        self._rules = rules
+        self._numbers = numbers
+        self._digest_of = digest_of
+        self._logger = logger
+        self._now_seconds = now_seconds
+        self._pulling: dict[str, _Pulling] = {}
+        self._by_ask: dict[str, _Pulling] = {}
+        """Those that wait for an answer, by the question's number."""
+        self.rate = PrefillRate(now_seconds)
+        self.results: Counter[str] = Counter()
+        """How many requests with a hint came to what."""
+
+    # ---- a request comes
+
+    def queued(self, request: Any, meta: StepMetadata) -> None:
+        """The engine has queued a request; one that names an engine to pull from asks it at once."""
+        pull = read_pull(request.kv_transfer_params)
+        if pull is None or read_name(request.request_id).choice > 0 or stands_for_rejected(request):
+            return
+        if isinstance(pull, Unreadable):
+            self.results["malformed"] += 1
+            self._logger.warning("request %s is computed here: %s", shown(request.request_id), pull.reason)
+            return
+        reason = self._unfit(request, pull)
+        if reason:
+            self.results[reason] += 1
+            return
+        self._ask(request, pull, meta)
+
+    def _unfit(self, request: Any, pull: Pull) -> str:
+        if self._rules.asks_none_because:
+            return self._rules.asks_none_because
+        if len(pull.messengers) != 1 or request.skip_reading_prefix_cache or unfit_to_be_enqueued(request):
+            return "misfit"
+        if self._asked_tokens(request) < self._rules.tokens_min:
+            return "not_worth"
+        return "busy" if len(self._by_ask) >= ASKS_MAX else ""
+
+    def _asked_tokens(self, request: Any) -> int:
+        """Whole blocks; the last token is computed here, because the answer begins with it."""
+        block_tokens = self._groups[0].block_tokens
+        return (int(request.num_prompt_tokens) - 1) // block_tokens * block_tokens
+
+    def _ask(self, request: Any, pull: Pull, meta: StepMetadata) -> None:
+        tokens = self._asked_tokens(request)
+        ids = list(request.prompt_token_ids[:tokens])
+        salt = getattr(request, "cache_salt", None) or ""
+        digest = self._digest_of(SimpleNamespace(prompt_token_ids=ids, cache_salt=salt))
+        limit_seconds = self._ask_limit_seconds(tokens)
+        receive = Receive(f"pull-{uuid.uuid4().hex}", pull.messengers, "", decoder_first=False)
+        late_at_seconds = self._now_seconds() + limit_seconds
+        pulling = _Pulling(request.request_id, self._numbers.nameless(), receive, digest, tokens, late_at_seconds)
+        self._pulling[request.request_id] = self._by_ask[pulling.ask] = pulling
+        meta.asks.append(
+            Ask(
+                request=pulling.ask,
+                transfer=receive.transfer,
+                prompt_digest=digest,
+                prefillers=prefillers(pull.messengers),
+                prompt_token_ids=ids,
+                cache_salt=salt,
+                priority=getattr(request, "priority", 0),
+                limit_millis=max(1, round(limit_seconds * 1000)),
+            )
+        )
+
+    def _ask_limit_seconds(self, tokens: int) -> float:
+        computing_seconds = self.rate.seconds_of(tokens)
+        return ASK_LIMIT_SECONDS if computing_seconds is None else min(ASK_LIMIT_SECONDS, computing_seconds / 2)
+
+    def matched_tokens(self, request: Any, computed_tokens: int, shadows: ShadowFetches) -> tuple[int | None, bool]:
+        """As ``SchedulerHalf.matched_tokens``, for a request that is not fetched as a whole; changes no state."""
+        name = read_name(request.request_id)
+        if name.choice > 0 and name.first_choice in self._pulling:
+            return None, False
+        pulling = self._pulling.get(request.request_id)
+        if pulling is None or pulling.state is _State.FETCHING:
+            return 0, False
+        worth = pulling.tokens - computed_tokens >= self._rules.tokens_min
+        if pulling.state is _State.ASKED and worth and self._now_seconds() < pulling.late_at_seconds:
+            return None, False
+        pulling.why_not = self._why_not(pulling, computed_tokens)
+        if pulling.why_not or not shadows.may_pull(request, pulling.receive):
+            return 0, False
+        return pulling.held_tokens - computed_tokens, True
+
+    def _why_not(self, pulling: _Pulling, computed_tokens: int) -> str:
+        """Why nothing is fetched for a request that gets its blocks now; "" if something is."""
+        if pulling.tokens - computed_tokens < self._rules.tokens_min:
+            return "not_worth"
+        if pulling.state is _State.ASKED:
+            return "late"
+        if pulling.held_tokens - computed_tokens < self._rules.tokens_min:
+            return "not_worth"
+        if computed_tokens % self._groups[0].block_tokens:
+            return "misfit"
+        return "expired" if self._now_seconds() >= pulling.late_at_seconds else ""
+
+    def allocated(
+        self,
+        request: Any,
+        block_ids: Sequence[Sequence[int]],
+        external_tokens: int,
+        meta: StepMetadata,
+        shadows: ShadowFetches,
+    ) -> Sequence[int] | None:
+        """The request has its blocks; returns those that a fetch fills, None if nothing is fetched for it."""
+        pulling = self._pulling.get(request.request_id)
+        if pulling is None or pulling.state is _State.FETCHING:
+            return None
+        # A copy: requests that were split from one share the object. What is to be sent on stays.
+        request.kv_transfer_params = {**request.kv_transfer_params, SOURCE: None}
+        if external_tokens <= 0:
+            self._compute(request, pulling, meta, shadows)
+            return None
+        self._by_ask.pop(pulling.ask, None)
+        pulling.state = _State.FETCHING
+        first_token = pulling.held_tokens - external_tokens
+        groups = [
+            table[group.needed(first_token, pulling.held_tokens)]
+            for group, table in zip(self._groups, block_ids, strict=True)
+        ]
+        number = self._numbers.of(request.request_id)
+        meta.fetches.append(self._fetch(request, pulling, number, first_token, groups))
+        return [block for blocks in groups for block in blocks]
+
+    def _fetch(
+        self, request: Any, pulling: _Pulling, number: str, first_token: int, groups: Sequence[Sequence[int]]
+    ) -> Fetch:
+        tokens = (first_token, pulling.held_tokens)
+        fetch = fetch_of(request, pulling.receive, pulling.transfer, number, tokens, groups)
+        computing_seconds = self.rate.seconds_of(pulling.held_tokens - first_token)
+        if computing_seconds is None:
+            return fetch
+        return replace(fetch, limit_seconds=max(PULL_LIMIT_SECONDS_MIN, PULL_LIMIT_FACTOR * computing_seconds))
+
+    def _compute(self, request: Any, pulling: _Pulling, meta: StepMetadata, shadows: ShadowFetches) -> None:
+        """The request is computed here; its offer is declined, or fetched besides to prove the pair."""
+        if not pulling.why_not and pulling.held_tokens:
+            number = self._numbers.nameless()
+            scratch = shadows.start_pull(request, pulling.receive, pulling.held_tokens, number)
+            if scratch is not None:
+                self._forget(pulling, "proves")
+                meta.fetches.append(replace(self._fetch(request, pulling, number, 0, scratch), shadow=True))
+                return
+        self._end(pulling, pulling.why_not or "unproven", meta)
+
+    # ---- what the workers report
+
+    def offered(self, offers: Sequence[Offered]) -> None:
+        """The engines that were asked have answered."""
+        for offer in offers:
+            pulling = self._by_ask.pop(offer.request, None)
+            if pulling is None:
+                continue
+            if offer.held_tokens <= 0:
+                self._forget(pulling, offer.reason or "not_held")
+            else:
+                pulling.state = _State.OFFERED
+                pulling.held_tokens = min(offer.held_tokens, pulling.tokens)
+                pulling.late_at_seconds = self._now_seconds() + self._rules.offer_limit_seconds
+
+    def loaded(self, request_id: str, *, arrived: bool) -> None:
+        """The request's fetch is over; what has not arrived is computed, and not asked for again."""
+        if (pulling := self._pulling.get(request_id)) is not None:
+            self._forget(pulling, PULLED if arrived else "failed")
+
+    # ---- a request ends
+
+    def gone(self, request_id: str, meta: StepMetadata) -> None:
+        """The request has ended; one that fetches is over once its fetch is."""
+        pulling = self._pulling.get(request_id)
+        if pulling is not None and pulling.state is not _State.FETCHING:
+            self._end(pulling, "aborted", meta)
+
+    def _end(self, pulling: _Pulling, result: str, meta: StepMetadata) -> None:
+        """Nothing will be fetched: the engine that was asked need not hold its pages."""
+        self._forget(pulling, result)
+        if any(ask.request == pulling.ask for ask in meta.asks):
+            meta.asks[:] = [ask for ask in meta.asks if ask.request != pulling.ask]
+        else:
+            meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.receive.messengers)))
+
+    def _forget(self, pulling: _Pulling, result: str) -> None:
+        self.results[result] += 1
+        self._by_ask.pop(pulling.ask, None)
+        self._pulling.pop(pulling.request_id, None)
+
+    def is_empty(self) -> bool:
+        """Whether no request is remembered; for leak checks at rest."""
+        return not (self._pulling or self._by_ask)

@@ -1,0 +1,105 @@
+"""The questions and offers of pulls as one worker's messenger has them. Used by the worker's main thread only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence, Sized
+
+from kv_connector.runtime.client import MessengerClient
+from kv_connector.runtime.commands import Ask, Withdraw
+from kv_connector.runtime.facade import Offered
+from kv_connector.vllm.kv_groups import GroupPages
+from kv_connector.vllm.messenger_commands import offer_command
+from kv_connector.vllm.metadata import Offer, WorkerNews
+
+
+class WorkerPulls:
+    """Passes on what other engines are asked and offered, and reports each answer and each release exactly once.
+
+    A messenger that is given up answers no more: its asks are answered here, and once it is closed its offers are
+    released, because it reads no page any more.
+    """
+
+    def __init__(self, client: MessengerClient, groups: Sequence[GroupPages]) -> None:
+        self._client = client
+        self._groups = groups
+        self._due: list[Offer] = []
+        """Offers of the step that runs: a pass may still fill their blocks."""
+        self._offers: set[str] = set()
+        """Offers that the messenger has taken and not released."""
+        self._asks: dict[str, str] = {}
+        """The transfers that are asked for, by number."""
+
+    def ask(self, ask: Ask, news: WorkerNews) -> None:
+        """Asks another engine."""
+        if self._client.submit(ask):
+            self._asks[ask.request] = ask.transfer
+        else:
+            news.offered.append(Offered(ask.request, 0, "unreachable"))
+
+    def keep(self, offers: Iterable[Offer]) -> None:
+        """Takes the offers of the step that begins."""
+        self._due.extend(offers)
+
+    def step_over(self, news: WorkerNews) -> None:
+        """The step's pass is over, and so are all earlier ones: the offered blocks are full."""
+        due, self._due = self._due, []
+        for offer in due:
+            taken = self._client.submit(offer_command(offer, self._groups))
+            if offer.held_tokens and taken:
+                self._offers.add(offer.request)
+            elif offer.held_tokens:
+                news.released.append(offer.request)
+
+    def withdraw(self, offer: str) -> None:
+        """Ends an offer unless it is being fetched."""
+        if offer in self._offers:
+            self._client.submit(Withdraw(offer))
+
+    def on_offered(self, event: Offered, news: WorkerNews) -> None:
+        """The other engine has answered, or cannot be asked."""
+        if self._asks.pop(event.request, None) is not None:
+            news.offered.append(event)
+
+    def declined(self, transfer: str) -> None:
+        """No answer of the engine that was asked for it will come."""
+        self._asks = {ask: asked for ask, asked in self._asks.items() if asked != transfer}
+
+    def on_released(self, request: str, news: WorkerNews) -> bool:
+        """Nothing reads the pages of an offer any more; False if it is none."""
+        if request not in self._offers:
+            return False
+        self._offers.discard(request)
+        news.released.append(request)
+        return True
+
+    def on_lost(self, news: WorkerNews, *, closed: bool) -> None:
+        """The messenger was given up."""
+        news.offered.extend(Offered(ask, 0, "unreachable") for ask in sorted(self._asks))
+        self._asks.clear()
+        if closed:
+            for offer in sorted(self._offers):
+                self.on_released(offer, news)
+        news.released.extend(offer.request for offer in self._due if offer.held_tokens)
+        self._due.clear()
+
+    def withdraw_all(
+        self, poll: Callable[[], None], wait: Callable[[float], None], news: WorkerNews, limit_seconds: float
+    ) -> list[str]:
+        """Ends all offers that are not being fetched; returns those released until then, waiting for a limited time."""
+        news.released.extend(offer.request for offer in self._due if offer.held_tokens)
+        self._due.clear()
+        for offer in sorted(self._offers):
+            self.withdraw(offer)
+        deadline = time.monotonic() + limit_seconds
+        poll()
+        while self._offers and (left_seconds := deadline - time.monotonic()) > 0:
+            wait(min(left_seconds, 0.01))
+            poll()
+        released = list(news.released)
+        news.released.clear()
+        return released
+
+    def held(self) -> dict[str, Sized]:
+        """The offers and asks that are open; for leak checks at rest."""
+        return {"offers": self._offers | {offer.request for offer in self._due}, "asks": self._asks}

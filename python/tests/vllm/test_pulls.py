@@ -1,0 +1,232 @@
+"""The asker's side of pulls: a prompt's beginning comes from an engine that holds it, or is computed here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import EngineMaker
+from simulated_engine import BLOCK_TOKENS, SimulatedEngine, remote_decode, remote_prefill
+from simulated_requests import SimulatedRequest
+
+REQUEST = "cmpl-a-0-11111111"
+SOURCE = {"remote_host": "127.0.0.1", "remote_port": 14580}
+HINT = {"remote_kv_source": SOURCE}
+PROMPT_TOKENS = 3 * BLOCK_TOKENS + 16
+ASKED_TOKENS = 3 * BLOCK_TOKENS
+HELD_TOKENS = 2 * BLOCK_TOKENS
+
+
+@pytest.fixture
+def asker(engine: EngineMaker) -> SimulatedEngine:
+    made = engine("kv_both", recompute=True)
+    made.own_scheduler._half._pulls._now_seconds = lambda: 0.0  # no answer is late
+    return made
+
+
+def results(asker: SimulatedEngine) -> dict[str, int]:
+    return dict(asker.own_scheduler._half._pulls.results)
+
+
+def ask(asker: SimulatedEngine, params: Any = None, **more: Any) -> dict[str, Any]:
+    asker.add(REQUEST, PROMPT_TOKENS, HINT if params is None else params, **more)
+    asker.step()
+    (asked,) = asker.messenger.of_kind("ask")
+    return asked
+
+
+def end(asker: SimulatedEngine) -> None:
+    asker.steps(6)
+    assert not asker.has_work()
+    assert not asker.own_worker._worker.held()
+    assert asker.messenger.leak_check().held == {"prefills": 0, "owed": 0}
+    assert asker.at_rest()
+
+
+def test_should_fetch_what_is_offered_and_compute_the_rest(asker: SimulatedEngine) -> None:
+    asked = ask(asker)
+    assert len(asked["promptTokenIds"]) == ASKED_TOKENS, "whole blocks without the last token"
+    assert asked["prefillers"] == [{"host": "127.0.0.1", "port": 14580, "engineId": ""}]
+    assert len(asker.free_blocks) == asker.block_count, "a question holds no page"
+    asker.messenger.offer(HELD_TOKENS)
+    asker.steps(2)
+    (fetch,) = asker.messenger.of_kind("fetch")
+    assert (fetch["transfer"], fetch["promptDigest"]) == (asked["transfer"], asked["promptDigest"])
+    assert (fetch["firstToken"], fetch["promptTokens"]) == (0, HELD_TOKENS)
+    assert "promptTokenIds" not in fetch, "nothing is computed there"
+    asker.messenger.arrive(REQUEST)
+    end(asker)
+    assert not asker.messenger.of_kind("decline")
+    assert results(asker) == {"arrived": 1}
+
+
+def test_should_fetch_only_what_its_own_cache_lacks(asker: SimulatedEngine) -> None:
+    ask(asker, cached=BLOCK_TOKENS)
+    asker.messenger.offer(ASKED_TOKENS)
+    asker.steps(2)
+    (fetch,) = asker.messenger.of_kind("fetch")
+    assert (fetch["firstToken"], fetch["promptTokens"]) == (BLOCK_TOKENS, ASKED_TOKENS)
+    asker.messenger.arrive(REQUEST)
+    end(asker)
+
+
+@pytest.mark.parametrize("reason", ["not_held", "busy", "misfit", "unavailable", "peer_too_old", "unreachable", "late"])
+def test_should_compute_what_is_not_offered(asker: SimulatedEngine, reason: str) -> None:
+    ask(asker)
+    asker.messenger.offer(0, reason)
+    end(asker)
+    assert not asker.messenger.of_kind("fetch")
+    assert results(asker) == {reason: 1}
+
+
+def test_should_compute_and_decline_when_no_answer_comes_in_time(asker: SimulatedEngine) -> None:
+    asked = ask(asker)
+    half = asker.own_scheduler._half
+    late_at_seconds = half._pulls._pulling[REQUEST].late_at_seconds
+    half._pulls._now_seconds = lambda: late_at_seconds
+    end(asker)
+    (declined,) = asker.messenger.of_kind("decline")
+    assert declined["transfer"] == asked["transfer"]
+    assert results(asker) == {"late": 1}
+
+
+def test_should_not_ask_for_what_its_own_cache_has(asker: SimulatedEngine) -> None:
+    asker.add(REQUEST, PROMPT_TOKENS, HINT, cached=ASKED_TOKENS)
+    end(asker)
+    assert not asker.messenger.of_kind("ask")
+    assert not asker.messenger.of_kind("decline")
+    assert results(asker) == {"not_worth": 1}
+
+
+def test_should_decline_an_offer_that_is_not_worth_it(asker: SimulatedEngine) -> None:
+    ask(asker, cached=BLOCK_TOKENS)
+    asker.messenger.offer(BLOCK_TOKENS)
+    end(asker)
+    assert len(asker.messenger.of_kind("decline")) == 1
+    assert results(asker) == {"not_worth": 1}
+
+
+@pytest.mark.parametrize("params", [HINT, remote_decode(**HINT)], ids=["alone", "sent on"])
+@pytest.mark.parametrize("offered", [False, True], ids=["asked", "offered"])
+def test_should_decline_when_its_client_leaves(asker: SimulatedEngine, params: Any, offered: bool) -> None:
+    asked = ask(asker, params)
+    if offered:
+        asker.messenger.offer(HELD_TOKENS)
+    asker.abort(REQUEST)
+    asker.step()
+    for name in [name for name, kind in asker.messenger.owes().items() if kind == "prefill"]:
+        asker.messenger.release(name)
+    end(asker)
+    assert [each["transfer"] for each in asker.messenger.of_kind("decline")] == [asked["transfer"]]
+    assert not asker.messenger.of_kind("fetch")
+
+
+def test_should_send_on_what_it_has_pulled(asker: SimulatedEngine) -> None:
+    ask(asker, remote_decode(**HINT))
+    asker.messenger.offer(HELD_TOKENS)
+    asker.steps(2)
+    asker.messenger.arrive(REQUEST)
+    asker.steps(4)
+    chunks = asker.messenger.chunks_of(REQUEST)
+    assert (chunks[0]["firstToken"], chunks[-1]["endToken"]) == (0, PROMPT_TOKENS)
+    assert asker.answers[REQUEST]["do_remote_prefill"], "the send half of the request is kept"
+    asker.messenger.release(REQUEST)
+    end(asker)
+
+
+@pytest.mark.parametrize("first", ["released", "failed", "arrived"])
+def test_should_report_once_a_request_that_ends_while_it_loads_and_is_to_be_sent(
+    asker: SimulatedEngine, first: str
+) -> None:
+    """A second report would end the engine: the simulated scheduler asserts that it knows the request."""
+    ask(asker, remote_decode(**HINT))
+    asker.messenger.offer(HELD_TOKENS)
+    asker.steps(2)
+    asker.abort(REQUEST)
+    asker.step()
+    assert asker.own_worker._worker._prefills.is_ended(asker.messenger.by_name.number(REQUEST))
+    finish = {"released": asker.messenger.release, "failed": asker.messenger.fail, "arrived": asker.messenger.arrive}
+    last = "failed" if first == "released" else "released"
+    finish[first](REQUEST)
+    asker.step()
+    assert REQUEST in asker.requests, "its pages may still be read or written to"
+    finish[last](REQUEST)
+    end(asker)
+
+
+def test_should_report_once_a_request_that_ends_while_its_load_is_being_reported(asker: SimulatedEngine) -> None:
+    ask(asker, remote_decode(**HINT))
+    asker.messenger.offer(HELD_TOKENS)
+    asker.steps(2)
+    asker.messenger.arrive(REQUEST)
+    output = asker._schedule()
+    output.kv_connector_metadata = asker.scheduler.build_connector_meta(output)
+    asker.messenger.by_name.learn(output.kv_connector_metadata)
+    reported = asker._execute(output)
+    asker.abort(REQUEST)
+    asker._update(output, reported)
+    asker.step()
+    asker.messenger.release(REQUEST)
+    end(asker)
+
+
+def test_should_compute_what_did_not_come_and_not_ask_again(asker: SimulatedEngine) -> None:
+    ask(asker)
+    asker.messenger.offer(HELD_TOKENS)
+    asker.steps(2)
+    asker.messenger.fail(REQUEST)
+    end(asker)
+    assert len(asker.messenger.of_kind("ask")) == 1
+    assert results(asker) == {"failed": 1}
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["x", {}, {"remote_host": 7}, {**SOURCE, "remote_port": 0}, {**SOURCE, "remote_host": ","}, {"remote_host": "a b"}],
+    ids=str,
+)
+def test_should_compute_where_the_hint_cannot_be_read(
+    asker: SimulatedEngine, caplog: pytest.LogCaptureFixture, source: Any
+) -> None:
+    asker.add(REQUEST, PROMPT_TOKENS, {"remote_kv_source": source})
+    end(asker)
+    assert not asker.messenger.of_kind("ask")
+    assert results(asker) == {"malformed": 1}
+    assert "kv_transfer_params.remote_kv_source" in caplog.text
+
+
+def test_should_not_ask_where_a_failed_load_would_fail_the_request(engine: EngineMaker) -> None:
+    asker = engine("kv_both")
+    asker.add(REQUEST, PROMPT_TOKENS, HINT)
+    end(asker)
+    assert not asker.messenger.of_kind("ask")
+    assert results(asker) == {"policy_fail": 1}
+
+
+def test_should_not_ask_where_pulls_are_off(engine: EngineMaker) -> None:
+    asker = engine("kv_both", recompute=True, extra={"pulls": "off"})
+    asker.add(REQUEST, PROMPT_TOKENS, HINT)
+    end(asker)
+    assert results(asker) == {"off": 1}
+
+
+def test_should_not_ask_for_a_prompt_that_is_fetched(asker: SimulatedEngine) -> None:
+    asker.add(REQUEST, PROMPT_TOKENS, {**remote_prefill(), **HINT})
+    asker.steps(2)
+    asker.messenger.arrive(REQUEST)
+    end(asker)
+    assert not asker.messenger.of_kind("ask")
+
+
+def test_should_name_another_prompt_by_another_salt(asker: SimulatedEngine) -> None:
+    digests = []
+    for salt in (None, "a", "b"):
+        request = SimulatedRequest(f"cmpl-{salt}-0-11111111", PROMPT_TOKENS, HINT, 1, 0, cache_salt=salt)
+        asker.requests[request.request_id] = request
+        asker.waiting.append(request)
+        asker.scheduler.on_new_request(request)
+        asker.step()
+        digests.append(asker.messenger.of_kind("ask")[-1]["promptDigest"])
+        asker.messenger.offer(0, "not_held")
+        end(asker)
+    assert len(set(digests)) == 3
