@@ -47,9 +47,10 @@ class Engines:
 @pytest.fixture(scope="module")
 def engines(model: Path, run_folder: Path) -> Iterator[Engines]:
     options = {"page_tokens": PAGE_TOKENS, "load_failure_policy": "recompute"}
+    extra = {"pulls": "always", "offer_limit_seconds": 600}
     with ExitStack() as stack:
         servers = [
-            messenger(Side(name, "kv_both", index % 2, options=options), model, run_folder)
+            messenger(Side(name, "kv_both", index % 2, extra=extra, options=options), model, run_folder)
             for index, name in enumerate(NAMES)
         ]
         start_messengers(stack, servers)

@@ -36,7 +36,7 @@ LAST_TOKEN_CHECKS = ("off", "warn", "fail")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
 SGLANG_OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
 ON_MESSENGER_LOST = ("exit", "stay")
-PULLS = ("auto", "off")
+PULLS = ("auto", "always", "off")
 GPU = ("off", "unproven")
 MESSENGER_PER = ("node", "rank")
 PREFILLER_PORT = 14579
@@ -273,7 +273,9 @@ class Options:
     )
     pulls: str = fields.choice(
         "Whether the beginning of a prompt may come from another engine's prefix cache (docs/pulls.md): auto asks the"
-        " engine that a request names in remote_kv_source; off asks none and answers none. vLLM only.",
+        " engine that a request names in remote_kv_source unless computing is expected to be faster; always pulls whatever"
+        " that engine holds and waits for its answer as long as it would hold an offer; off asks none and answers none."
+        " vLLM only.",
         "auto",
         choices=PULLS,
         java=False,

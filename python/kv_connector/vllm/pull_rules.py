@@ -17,6 +17,8 @@ class PullRules:
     """The reason, as it is counted, for which no other engine is asked; "" if some may be."""
     offers_none_because: str
     """Why nothing is offered; "" if something may be."""
+    always: bool
+    """Whether to pull whatever the other engine holds, also where computing it would be faster."""
     tokens_min: int
     pages_share: float
     offer_limit_seconds: float
@@ -38,7 +40,12 @@ def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, l
     if not offers_none and _passes_overlap(vllm_config):
         offers_none = "overlap"
     return PullRules(
-        asks_none, offers_none, options.pull_tokens_min, options.pull_pages_share, options.offer_limit_seconds
+        asks_none,
+        offers_none,
+        options.pulls == "always",
+        options.pull_tokens_min,
+        options.pull_pages_share,
+        options.offer_limit_seconds,
     )
 
 

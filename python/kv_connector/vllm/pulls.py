@@ -26,23 +26,20 @@ from typing import Any
 from kv_connector.runtime.commands import Ask, Decline
 from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.kv_groups import KvGroup
+from kv_connector.vllm.messenger_addresses import Messengers
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import Fetch, StepMetadata, Transfer
 from kv_connector.vllm.misfits import stands_for_rejected, unfit_to_be_enqueued
 from kv_connector.vllm.planned_fetches import fetch_of
 from kv_connector.vllm.prefill_rate import PrefillRate
 from kv_connector.vllm.pull_params import SOURCE, Pull, Unreadable, read_pull
+from kv_connector.vllm.pull_prices import PullPrices
 from kv_connector.vllm.pull_rules import PullRules
 from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
 from kv_connector.vllm.shadow_fetches import ShadowFetches
 from kv_connector.vllm.transfer_params import Receive
 
-ASK_LIMIT_SECONDS = 0.25
-"""How long a request waits for an answer that takes milliseconds if the engine that is asked can give one."""
-PULL_LIMIT_SECONDS_MIN = 2.0
-PULL_LIMIT_FACTOR = 3.0
-"""A fetch that takes this many times as long as computing its tokens is given up; its pages need proof then."""
 ASKS_MAX = 64
 PULLED = "arrived"
 
@@ -63,10 +60,19 @@ class _Pulling:
     tokens: int
     """Those that are asked for."""
     late_at_seconds: float
+    since_seconds: float
+    """When it was asked; once it is fetched, when that began."""
+    answer_seconds: float = 0.0
+    """How long the answer took."""
     state: _State = _State.ASKED
     held_tokens: int = 0
+    fetched_tokens: int = 0
     why_not: str = ""
     """Why nothing would be fetched, when the engine last asked."""
+
+    @property
+    def source(self) -> Messengers:
+        return self.receive.messengers
 
     @property
     def transfer(self) -> Transfer:
@@ -95,6 +101,7 @@ class Pulls:
         self._by_ask: dict[str, _Pulling] = {}
         """Those that wait for an answer, by the question's number."""
         self.rate = PrefillRate(now_seconds)
+        self._prices = PullPrices(rules, self.rate, now_seconds)
         self.results: Counter[str] = Counter()
         """How many requests with a hint came to what."""
 
@@ -120,7 +127,8 @@ class Pulls:
             return self._rules.asks_none_because
         if len(pull.messengers) != 1 or request.skip_reading_prefix_cache or unfit_to_be_enqueued(request):
             return "misfit"
-        if self._asked_tokens(request) < self._rules.tokens_min:
+        tokens = self._asked_tokens(request)
+        if tokens < self._rules.tokens_min or not self._prices.is_worth(pull.messengers, tokens):
             return "not_worth"
         return "busy" if len(self._by_ask) >= ASKS_MAX else ""
 
@@ -134,10 +142,18 @@ class Pulls:
         ids = list(request.prompt_token_ids[:tokens])
         salt = getattr(request, "cache_salt", None) or ""
         digest = self._digest_of(SimpleNamespace(prompt_token_ids=ids, cache_salt=salt))
-        limit_seconds = self._ask_limit_seconds(tokens)
+        limit_seconds = self._prices.ask_limit_seconds(tokens)
         receive = Receive(f"pull-{uuid.uuid4().hex}", pull.messengers, "", decoder_first=False)
-        late_at_seconds = self._now_seconds() + limit_seconds
-        pulling = _Pulling(request.request_id, self._numbers.nameless(), receive, digest, tokens, late_at_seconds)
+        now_seconds = self._now_seconds()
+        pulling = _Pulling(
+            request.request_id,
+            self._numbers.nameless(),
+            receive,
+            digest,
+            tokens,
+            now_seconds + limit_seconds,
+            now_seconds,
+        )
         self._pulling[request.request_id] = self._by_ask[pulling.ask] = pulling
         meta.asks.append(
             Ask(
@@ -151,10 +167,6 @@ class Pulls:
                 limit_millis=max(1, round(limit_seconds * 1000)),
             )
         )
-
-    def _ask_limit_seconds(self, tokens: int) -> float:
-        computing_seconds = self.rate.seconds_of(tokens)
-        return ASK_LIMIT_SECONDS if computing_seconds is None else min(ASK_LIMIT_SECONDS, computing_seconds / 2)
 
     def matched_tokens(self, request: Any, computed_tokens: int, shadows: ShadowFetches) -> tuple[int | None, bool]:
         """As ``SchedulerHalf.matched_tokens``, for a request that is not fetched as a whole; changes no state."""
@@ -178,7 +190,8 @@ class Pulls:
             return "not_worth"
         if pulling.state is _State.ASKED:
             return "late"
-        if pulling.held_tokens - computed_tokens < self._rules.tokens_min:
+        gained_tokens = pulling.held_tokens - computed_tokens
+        if gained_tokens < self._rules.tokens_min or not self._prices.is_worth(pulling.source, gained_tokens):
             return "not_worth"
         if computed_tokens % self._groups[0].block_tokens:
             return "misfit"
@@ -203,6 +216,8 @@ class Pulls:
             return None
         self._by_ask.pop(pulling.ask, None)
         pulling.state = _State.FETCHING
+        pulling.since_seconds = self._now_seconds()
+        pulling.fetched_tokens = external_tokens
         first_token = pulling.held_tokens - external_tokens
         groups = [
             table[group.needed(first_token, pulling.held_tokens)]
@@ -217,10 +232,7 @@ class Pulls:
     ) -> Fetch:
         tokens = (first_token, pulling.held_tokens)
         fetch = fetch_of(request, pulling.receive, pulling.transfer, number, tokens, groups)
-        computing_seconds = self.rate.seconds_of(pulling.held_tokens - first_token)
-        if computing_seconds is None:
-            return fetch
-        return replace(fetch, limit_seconds=max(PULL_LIMIT_SECONDS_MIN, PULL_LIMIT_FACTOR * computing_seconds))
+        return replace(fetch, limit_seconds=self._prices.fetch_limit_seconds(pulling.held_tokens - first_token))
 
     def _compute(self, request: Any, pulling: _Pulling, meta: StepMetadata, shadows: ShadowFetches) -> None:
         """The request is computed here; its offer is declined, or fetched besides to prove the pair."""
@@ -245,12 +257,15 @@ class Pulls:
                 self._forget(pulling, offer.reason or "not_held")
             else:
                 pulling.state = _State.OFFERED
+                pulling.answer_seconds = self._now_seconds() - pulling.since_seconds
                 pulling.held_tokens = min(offer.held_tokens, pulling.tokens)
                 pulling.late_at_seconds = self._now_seconds() + self._rules.offer_limit_seconds
 
     def loaded(self, request_id: str, *, arrived: bool) -> None:
         """The request's fetch is over; what has not arrived is computed, and not asked for again."""
         if (pulling := self._pulling.get(request_id)) is not None:
+            seconds = pulling.answer_seconds + self._now_seconds() - pulling.since_seconds
+            self._prices.pulled(pulling.source, pulling.fetched_tokens, seconds)
             self._forget(pulling, PULLED if arrived else "failed")
 
     # ---- a request ends
@@ -267,7 +282,7 @@ class Pulls:
         if any(ask.request == pulling.ask for ask in meta.asks):
             meta.asks[:] = [ask for ask in meta.asks if ask.request != pulling.ask]
         else:
-            meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.receive.messengers)))
+            meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.source)))
 
     def _forget(self, pulling: _Pulling, result: str) -> None:
         self.results[result] += 1

@@ -421,7 +421,8 @@ class SchedulerHalf:
         return prefill.reported or any(each.request == number for each in self._pending.announces)
 
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
-        """Takes the requests that all workers have reported; the engine frees their blocks when this returns."""
+        """A step is over: takes the requests that all workers have reported; the engine frees their blocks after it."""
+        self._pulls.rate.step_over()
         if isinstance(news, WorkerNews):
             self._keep_out_of_use(news)
             for number in self._shadows.reported(news.arrived, news.shadows_failed, news.shadows_proved):
@@ -496,4 +497,4 @@ class SchedulerHalf:
             self._pulls,
             self._numbers,
         )
-        return not (remembered or self.has_work()) and all(each.is_empty() for each in (*kept, self._pulls))
+        return not (remembered or self.has_work()) and all(each.is_empty() for each in kept)

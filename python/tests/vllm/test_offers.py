@@ -52,7 +52,7 @@ class Source:
         self.meta = metadata.StepMetadata(step=0)
         self.offers = offers.Offers(
             [groups.KvGroup(("layer",), BLOCK)],
-            rules.PullRules("", because, 64, share, 5.0),
+            rules.PullRules("", because, False, 64, share, 5.0),
             numbers.RequestNumbers(),
             prompts.digest_of,
             logging.getLogger("test"),

@@ -1,0 +1,76 @@
+"""What a pull costs beside computing the same tokens, by what this engine has measured."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kv_connector.vllm.messenger_addresses import Messengers
+from kv_connector.vllm.prefill_rate import PrefillRate
+from kv_connector.vllm.pull_rules import PullRules
+
+ASK_LIMIT_SECONDS = 0.25
+"""How long a request waits for an answer that takes milliseconds if the engine that is asked can give one."""
+PULL_LIMIT_SECONDS_MIN = 2.0
+PULL_LIMIT_FACTOR = 3.0
+"""A fetch that takes this many times as long as computing its tokens is given up; its pages need proof then."""
+KNOWN_SECONDS = 60.0
+"""How long a pull that was slow keeps others from the same engine: links and engines change."""
+SLOW_PULLS_MAX = 8
+SOURCES_MAX = 256
+"""Requests name the engines: those named longest ago are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    tokens: int
+    seconds: float
+    over_at_seconds: float
+
+
+class PullPrices:
+    """Decides whether a pull is worth it and how long to wait for one. Used by the engine core's thread only.
+
+    A pull of more tokens takes no less time. So it is not worth it where one from the same engine, of no more tokens,
+    has lately taken longer than computing would take now. Nothing is extrapolated: a small pull is all latency.
+    """
+
+    def __init__(self, rules: PullRules, rate: PrefillRate, now_seconds: Callable[[], float] = time.monotonic) -> None:
+        self._rules = rules
+        self._rate = rate
+        self._now_seconds = now_seconds
+        self._past: OrderedDict[Messengers, list[_Past]] = OrderedDict()
+
+    def is_worth(self, source: Messengers, tokens: int) -> bool:
+        """Whether pulling the tokens is expected to be faster than computing them."""
+        computing_seconds = None if self._rules.always else self._rate.seconds_of(tokens)
+        if computing_seconds is None:
+            return True
+        oldest_seconds = self._now_seconds() - KNOWN_SECONDS
+        return not any(
+            past.tokens <= tokens and past.seconds >= computing_seconds and past.over_at_seconds >= oldest_seconds
+            for past in self._past.get(source, ())
+        )
+
+    def pulled(self, source: Messengers, tokens: int, seconds: float) -> None:
+        """A pull of the tokens has arrived, or was given up, after this time in all."""
+        past = self._past.setdefault(source, [])
+        self._past.move_to_end(source)
+        past.append(_Past(tokens, seconds, self._now_seconds()))
+        del past[:-SLOW_PULLS_MAX]
+        if len(self._past) > SOURCES_MAX:
+            self._past.popitem(last=False)
+
+    def ask_limit_seconds(self, tokens: int) -> float:
+        """How long a request waits for the answer of the engine that it asks."""
+        if self._rules.always:
+            return self._rules.offer_limit_seconds
+        computing_seconds = self._rate.seconds_of(tokens)
+        return ASK_LIMIT_SECONDS if computing_seconds is None else min(ASK_LIMIT_SECONDS, computing_seconds / 2)
+
+    def fetch_limit_seconds(self, tokens: int) -> float:
+        """How long a pull may take; 0 = as long as any other fetch."""
+        computing_seconds = None if self._rules.always else self._rate.seconds_of(tokens)
+        return 0.0 if computing_seconds is None else max(PULL_LIMIT_SECONDS_MIN, PULL_LIMIT_FACTOR * computing_seconds)
