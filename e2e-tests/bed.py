@@ -28,6 +28,7 @@ PROVING_TOKENS: Final = 40
 HELD_GAUGES = (
     "kv_messenger_fetches_open",
     "kv_messenger_prefills_open",
+    "kv_messenger_pages_offered",
     "kv_messenger_grants_waiting",
     "kv_messenger_writes_in_flight",
     "kv_messenger_windows_open",

@@ -2,69 +2,162 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-from bed import Messenger, Side, messenger, start_messengers
+from bed import PREFILL_LEG, Side, decode_leg, messenger, send_decode, start_messengers
 from prompts import random_prompt
-from server_process import complete, greedy_completion, words_of
+from pulls_bed import ANSWER_TOKENS, EXTRA, OPTIONS, PAGE_TOKENS, Engines, Tokens, source_of, whole_pages
+from server_process import complete, words_of
 
-ANSWER_TOKENS: Final = 8
-PAGE_TOKENS: Final = 32
-NAMES: Final = ("pulls-a", "pulls-b", "pulls-c")
-
-
-class Engines:
-    """Three engines, each of which may ask any other; ``alone`` is one of them without its cache."""
-
-    def __init__(self, servers: list[Messenger]) -> None:
-        self.servers = servers
-
-    def alone(self, prompt: str) -> list[str]:
-        """What one engine answers by itself; a new salt hides all that is cached."""
-        body = {**greedy_completion(prompt, ANSWER_TOKENS), "cache_salt": str(uuid.uuid4())}
-        return words_of(self.servers[0].server.post("/v1/completions", body))
-
-    def ask(self, at: int, prompt: str, source: int | None, **more: Any) -> list[str]:
-        hint = None
-        if source is not None:
-            named = self.servers[source]
-            hint = {"remote_kv_source": {"remote_host": named.control_host(), "remote_port": named.control_port}}
-        return words_of(complete(self.servers[at].server, prompt, ANSWER_TOKENS, {**(hint or {}), **more} or None))
-
-    def pulled_tokens(self, at: int) -> float:
-        return self.servers[at].tokens_by_transfer()
-
-    def are_at_rest(self) -> None:
-        for server in self.servers:
-            server.wait_at_rest()
+PREFILLERS: Final = (0, 1)
+DECODER: Final = 2
+NAMES: Final = ("pulls-prefiller-a", "pulls-prefiller-b", "pulls-decoder")
+SEQUENCES_MAX: Final = 4
+TURNS: Final = 5
+FIRST_TOKENS: Final = 150
+NEW_TOKENS: Final = 45
+"""Neither is a whole number of pages, and no turn's end is."""
 
 
 @pytest.fixture(scope="module")
 def engines(model: Path, run_folder: Path) -> Iterator[Engines]:
-    options = {"page_tokens": PAGE_TOKENS, "load_failure_policy": "recompute"}
-    extra = {"pulls": "always", "offer_limit_seconds": 600}
+    options = {**OPTIONS, "sequences_max": SEQUENCES_MAX}
     with ExitStack() as stack:
         servers = [
-            messenger(Side(name, "kv_both", index % 2, extra=extra, options=options), model, run_folder)
+            messenger(Side(name, "kv_both", index % 2, extra=EXTRA, options=options), model, run_folder)
             for index, name in enumerate(NAMES)
         ]
         start_messengers(stack, servers)
-        yield Engines(servers)
+        made = Engines(servers)
+        made.prove_all()
+        for prefiller in PREFILLERS:
+            made.prove_all(fetching=(prefiller, DECODER))
+        yield made
 
 
-def test_engine_takes_a_beginning_from_the_one_that_holds_it(engines: Engines) -> None:
-    for turn in range(3):  # the first one of a pair is computed too, and compared
-        history = random_prompt(400, 900 + turn)
-        prompt = f"{history} {random_prompt(60, 950 + turn)}"
-        right = engines.alone(prompt)
-        engines.ask(0, history, None)
-        before = engines.pulled_tokens(1)
-        assert engines.ask(1, prompt, 0) == right
-        pulled = engines.pulled_tokens(1) - before
-        assert pulled == (0 if turn == 0 else 400 // PAGE_TOKENS * PAGE_TOKENS), turn
+def turn(engines: Engines, prefiller: int, prompt: str, source: int | None) -> list[str]:
+    """A prompt that the prefiller sends to the decoder, after it has pulled from the source what that one holds."""
+    request = f"turn-{uuid.uuid4()}"
+    first, decoder = engines.servers[prefiller], engines.servers[DECODER]
+    leg = dict(PREFILL_LEG) | ({} if source is None else source_of(engines.servers[source]))
+    complete(first.server, prompt, 1, leg, {"X-Request-Id": request})
+    return words_of(send_decode(decoder, prompt, ANSWER_TOKENS, decode_leg(first, request), request))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_conversations_go_on_at_any_prefiller(engines: Engines, seed: int) -> None:
+    """The prefiller computes only what no engine holds, and the decoder gets only pages that it lacks."""
+    order = random.Random(seed)
+    prompt, at_prefillers = engines.prompt(FIRST_TOKENS), [0, 0]
+    known = 0  # tokens of the conversation whose KV the decoder has: all but its last answer's last token
+    for index in range(TURNS):
+        prefiller = order.choice(PREFILLERS)
+        tokens = len(prompt.split())
+        before = [Tokens.of(server) for server in engines.servers]
+        answer = turn(engines, prefiller, prompt, DECODER if index else None)
+        of_prefiller, of_decoder = (
+            Tokens.of(engines.servers[each]).since(before[each]) for each in (prefiller, DECODER)
+        )
+        assert answer == engines.alone(prompt), f"turn {index} at {NAMES[prefiller]}"
+        held = whole_pages(known)
+        assert of_prefiller.computed == tokens - max(held, at_prefillers[prefiller]), f"turn {index}"
+        assert of_prefiller.moved == max(0, held - at_prefillers[prefiller]), f"turn {index}"
+        assert of_decoder.moved == tokens - held, f"turn {index}"
+        at_prefillers[prefiller] = whole_pages(tokens)
+        known = tokens + ANSWER_TOKENS - 1
+        prompt = f"{prompt} {' '.join(answer)} {engines.prompt(NEW_TOKENS)}"
+    engines.are_at_rest()
+
+
+def test_a_history_that_was_edited_is_pulled_up_to_the_edit(engines: Engines) -> None:
+    """At every page's boundary and one token beside; what the asker caches then is right for every prompt."""
+    pages = 3
+    for place in sorted({page * PAGE_TOKENS + beside for page in range(pages + 1) for beside in (-1, 0, 1)}):
+        if not 0 <= place < pages * PAGE_TOKENS:
+            continue
+        words = engines.prompt(pages * PAGE_TOKENS).split()
+        engines.ask(DECODER, " ".join(words))
+        new = engines.prompt(20)
+        edited = [*words[:place], next(iter({"w1", "w2"} - {words[place]})), *words[place + 1 :]]
+        assert engines.pulled(0, f"{' '.join(edited)} {new}", DECODER) == whole_pages(place), place
+        for again in (words, edited):
+            prompt = f"{' '.join(again)} {new}"
+            assert engines.ask(0, prompt) == engines.alone(prompt), place
+    engines.are_at_rest()
+
+
+@pytest.mark.parametrize("tokens", [PAGE_TOKENS - 1, PAGE_TOKENS, PAGE_TOKENS + 1, 2 * PAGE_TOKENS, 257])
+@pytest.mark.parametrize("beyond", [0, 1, PAGE_TOKENS])
+def test_lengths_at_the_end_of_pages(engines: Engines, tokens: int, beyond: int) -> None:
+    history = engines.prompt(tokens)
+    engines.ask(DECODER, history)
+    prompt = f"{history} {engines.prompt(beyond)}".strip() if beyond else history
+    held = min(whole_pages(tokens), whole_pages(tokens + beyond - 1))
+    assert engines.pulled(1, prompt, DECODER) == held
+    engines.are_at_rest()
+
+
+def test_salts_keep_histories_apart(engines: Engines) -> None:
+    history, salt = engines.prompt(100), str(uuid.uuid4())
+    engines.ask(DECODER, history, cache_salt=salt)
+    prompt = f"{history} {engines.prompt(10)}"
+    assert engines.pulled(0, prompt, DECODER) == 0
+    assert engines.pulled(0, prompt, DECODER, cache_salt=str(uuid.uuid4())) == 0
+    assert engines.pulled(0, prompt, DECODER, cache_salt=salt) == whole_pages(100)
+    engines.are_at_rest()
+
+
+def test_an_empty_cache_offers_nothing(engines: Engines) -> None:
+    history = engines.prompt(100)
+    engines.ask(DECODER, history)
+    assert "error" not in engines.servers[DECODER].server.post("/reset_prefix_cache", {})
+    assert engines.pulled(0, f"{history} {engines.prompt(10)}", DECODER) == 0
+    engines.are_at_rest()
+
+
+def test_full_engine_offers_what_it_holds(engines: Engines) -> None:
+    """The answer does not wait for the end of any request that runs at the source."""
+    history, server = engines.prompt(100), engines.servers[DECODER].server
+    engines.ask(DECODER, history)
+    running = "vllm:num_requests_running"
+    with ThreadPoolExecutor(SEQUENCES_MAX) as clients:
+        long = [clients.submit(complete, server, random_prompt(9, 70 + each), 1500) for each in range(SEQUENCES_MAX)]
+        while server.metric(running) < SEQUENCES_MAX:
+            assert not any(each.done() for each in long)
+        prompt = f"{history} {engines.prompt(10)}"
+        before = Tokens.of(engines.servers[0])
+        answer = engines.ask(0, prompt, DECODER)
+        assert Tokens.of(engines.servers[0]).since(before).moved == whole_pages(100)
+        assert not any(each.done() for each in long), "the pull may have waited for a request's end"
+        for each in long:
+            each.result()
+        assert answer == engines.alone(prompt)
+    engines.are_at_rest()
+
+
+HINTS: Final = (
+    {"remote_host": "127.0.0.1", "remote_port": 1},
+    {"remote_host": "127.0.0.1"},
+    {"remote_host": 7, "remote_port": 7},
+    {"remote_host": "127.0.0.1", "remote_port": "1"},
+    {"remote_host": "127.0.0.1:1,127.0.0.1:2", "remote_port": 0},
+    {},
+    [],
+    "x" * 5000,
+    -1,
+)
+
+
+@pytest.mark.parametrize("hint", HINTS, ids=range(len(HINTS)))
+def test_whatever_a_hint_is_the_prompt_is_computed(engines: Engines, hint: object) -> None:
+    prompt = engines.prompt(70)
+    right = engines.alone(prompt)
+    assert engines.ask(0, prompt, kv_transfer_params={"remote_kv_source": hint}) == right
     engines.are_at_rest()

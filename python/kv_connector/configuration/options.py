@@ -273,9 +273,9 @@ class Options:
     )
     pulls: str = fields.choice(
         "Whether the beginning of a prompt may come from another engine's prefix cache (docs/pulls.md): auto asks the"
-        " engine that a request names in remote_kv_source unless computing is expected to be faster; always pulls whatever"
-        " that engine holds and waits for its answer as long as it would hold an offer; off asks none and answers none."
-        " vLLM only.",
+        " engine that a request names in remote_kv_source unless computing is expected to be faster; always pulls"
+        " whatever that engine holds and waits for its answer as long as it would hold an offer; off asks none and"
+        " answers none. vLLM only.",
         "auto",
         choices=PULLS,
         java=False,
