@@ -48,6 +48,15 @@ RULES = (
         "requests-fail",
     ),
     Rule(
+        "KvMessengerPullsFail",
+        'sum by (instance) (rate(kv_messenger_pulls_ended_total{reason="failed"}[10m]))'
+        ' / sum by (instance) (rate(kv_messenger_pulls_ended_total{reason=~"arrived|failed"}[10m])) > 0.05',
+        "10m",
+        "warning",
+        "More than one pull in twenty fails: its prompt is computed after it has waited.",
+        "pulls-fail",
+    ),
+    Rule(
         "KvMessengerPagesDamaged",
         grew("kv_messenger_checksums_different_total", "1h"),
         "0m",

@@ -107,10 +107,19 @@ OPERATOR = Dashboard(
             by("peer", "Fetches that failed, by prefiller (metrics_peers)", "peer_fetches_failed"),
             by("peer", "Writes that failed, by decoder (metrics_peers)", "peer_writes_failed"),
         ),
+        "Pulls": (
+            by("reason", "What came of requests that may pull", "pulls_ended"),
+            by("reason", "Answers of the engines that were asked", "asks_answered"),
+            by("reason", "Answers to engines that ask", "offers_made"),
+            rates("Prompt tokens pulled", pulled="tokens_pulled"),
+            quantiles("From a question to its answer", "ask_seconds"),
+            quantiles("From a pull's pages to its arrival", "pull_seconds"),
+        ),
         "What is held": (
             gauges("Open", fetches="fetches_open", prefills="prefills_open", grants="grants_waiting"),
             gauges("Under way", writes="writes_in_flight", windows="windows_open"),
             gauges("Pages out of use", quarantined="pages_quarantined"),
+            gauges("Pages kept for other engines", offered="pages_offered"),
         ),
     },
 )

@@ -142,7 +142,7 @@ def test_full_engine_offers_what_it_holds(engines: Engines) -> None:
     engines.are_at_rest()
 
 
-HINTS: Final = (
+HINTS: Final[tuple[object, ...]] = (
     {"remote_host": "127.0.0.1", "remote_port": 1},
     {"remote_host": "127.0.0.1"},
     {"remote_host": 7, "remote_port": 7},

@@ -28,6 +28,10 @@ COUNTERS = {
     "checksums_different": "Fetches failed because pages arrived damaged: check the network and the memory of both hosts.",  # noqa: E501
     "last_tokens_compared": "Requests whose last prompt token was compared, as received and as computed here (last_token_check).",  # noqa: E501
     "fetches_refuted": "Fetches refused before they began, because the prefiller computes another KV than this engine: the log names the layer.",  # noqa: E501
+    "asks_answered": "Questions to other engines for cached prefixes, by what came of them.",
+    "offers_made": "Answers to other engines that asked for cached prefixes.",
+    "pulls_ended": "Requests that name an engine to take the beginning of their prompt from, by what came of it.",
+    "tokens_pulled": "Prompt tokens whose KV was taken from another engine's prefix cache.",
     "writes_refused": "Writes refused because they were outside their window or region.",
     "writes_failed": "Writes that ended without completing.",
     "windows_overshot": "Fetches failed because more immediates arrived than expected.",
@@ -86,10 +90,49 @@ REASONS: dict[str, tuple[str, ...]] = {
         "different",
         "unjudged",
     ),
+    "asks_answered": (
+        "held",
+        "not_held",
+        "busy",
+        "misfit",
+        "unavailable",
+        "peer_too_old",
+        "unreachable",
+        "late",
+    ),
+    "offers_made": (
+        "held",
+        "not_held",
+        "busy",
+        "misfit",
+        "unavailable",
+    ),
+    "pulls_ended": (
+        "arrived",
+        "failed",
+        "proves",
+        "not_worth",
+        "not_held",
+        "unproven",
+        "late",
+        "expired",
+        "busy",
+        "misfit",
+        "unavailable",
+        "peer_too_old",
+        "unreachable",
+        "aborted",
+        "malformed",
+        "off",
+        "role",
+        "policy_fail",
+        "several_messengers",
+    ),
 }
 """Of counters that are told apart by reason."""
 GAUGES = {
     "fetches_open": "Fetches not yet ended.",
+    "pages_offered": "Pages of the prefix cache that are kept for other engines.",
     "prefills_open": "Prefills whose pages are still needed by the messenger.",
     "grants_waiting": "Grants that wait for their prefill to start.",
     "windows_open": "Imm windows in use.",
@@ -106,6 +149,8 @@ HISTOGRAMS = {
     "first_write_seconds": "From the moment at which the prefiller has both grant and prompt to the completion of the first write.",  # noqa: E501
     "ready_poll_seconds": "From the arrival of a fetch's KV to the engine's poll that reports it: the engine's share of the delay.",  # noqa: E501
     "fetch_seconds": "From the engine's fetch to its last immediate.",
+    "ask_seconds": "From the question for a cached prefix to the answer of an engine that holds some of it.",
+    "pull_seconds": "From the moment at which a pull has its pages to its arrival.",
     "prefill_tail_seconds": "From the end of the last forward pass to the last write's completion.",
 }
 BUCKET_BOUNDS_SECONDS = tuple(5e-05 * 2**index for index in range(24))

@@ -209,6 +209,16 @@ class Withdraw(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class PullEnded(Command):
+    """What came of a request that names another engine to pull from. Times are 0 where nothing was offered, fetched."""
+
+    outcome: str
+    tokens: int
+    ask_micros: int
+    pull_micros: int
+
+
+@dataclass(frozen=True, slots=True)
 class Compared(Command):
     """Received KV was compared with own; see ``compared``."""
 

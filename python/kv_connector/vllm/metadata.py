@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kv_connector.runtime.commands import Announce, Ask, Decline, Expect, PrefillEnded, Reject
+from kv_connector.runtime.commands import Announce, Ask, Decline, Expect, PrefillEnded, PullEnded, Reject
 from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved, ShadowProof
@@ -131,6 +131,7 @@ class StepMetadata(KVConnectorMetadata):
     """Given to the messenger at the end of this step: a pass may still fill their blocks before."""
     withdrawn: list[str] = field(default_factory=list)
     """Offers that are not to be fetched any more."""
+    pull_ends: list[PullEnded] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
     shadow_proofs: list[ShadowProof] = field(default_factory=list)
     tallies: list[ProofTally] = field(default_factory=list)

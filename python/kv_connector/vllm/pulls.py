@@ -17,13 +17,12 @@ import enum
 import logging
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-from kv_connector.runtime.commands import Ask, Decline
+from kv_connector.runtime.commands import Ask, Decline, PullEnded
 from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.messenger_addresses import Messengers
@@ -67,6 +66,7 @@ class _Pulling:
     state: _State = _State.ASKED
     held_tokens: int = 0
     fetched_tokens: int = 0
+    fetch_seconds: float = 0.0
     why_not: str = ""
     """Why nothing would be fetched, when the engine last asked."""
 
@@ -102,8 +102,8 @@ class Pulls:
         """Those that wait for an answer, by the question's number."""
         self.rate = PrefillRate(now_seconds)
         self._prices = PullPrices(rules, self.rate, now_seconds)
-        self.results: Counter[str] = Counter()
-        """How many requests with a hint came to what."""
+        self.ended: list[PullEnded] = []
+        """What requests with a hint came to, since the last step."""
 
     # ---- a request comes
 
@@ -113,12 +113,12 @@ class Pulls:
         if pull is None or read_name(request.request_id).choice > 0 or stands_for_rejected(request):
             return
         if isinstance(pull, Unreadable):
-            self.results["malformed"] += 1
+            self._count("malformed")
             self._logger.warning("request %s is computed here: %s", shown(request.request_id), pull.reason)
             return
         reason = self._unfit(request, pull)
         if reason:
-            self.results[reason] += 1
+            self._count(reason)
             return
         self._ask(request, pull, meta)
 
@@ -264,7 +264,8 @@ class Pulls:
     def loaded(self, request_id: str, *, arrived: bool) -> None:
         """The request's fetch is over; what has not arrived is computed, and not asked for again."""
         if (pulling := self._pulling.get(request_id)) is not None:
-            seconds = pulling.answer_seconds + self._now_seconds() - pulling.since_seconds
+            pulling.fetch_seconds = self._now_seconds() - pulling.since_seconds
+            seconds = pulling.answer_seconds + pulling.fetch_seconds
             self._prices.pulled(pulling.source, pulling.fetched_tokens, seconds)
             self._forget(pulling, PULLED if arrived else "failed")
 
@@ -285,9 +286,12 @@ class Pulls:
             meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.source)))
 
     def _forget(self, pulling: _Pulling, result: str) -> None:
-        self.results[result] += 1
+        self._count(result, pulling.fetched_tokens, pulling.answer_seconds, pulling.fetch_seconds)
         self._by_ask.pop(pulling.ask, None)
         self._pulling.pop(pulling.request_id, None)
+
+    def _count(self, outcome: str, tokens: int = 0, answer_seconds: float = 0.0, fetch_seconds: float = 0.0) -> None:
+        self.ended.append(PullEnded(outcome, tokens, round(answer_seconds * 1e6), round(fetch_seconds * 1e6)))
 
     def is_empty(self) -> bool:
         """Whether no request is remembered; for leak checks at rest."""

@@ -310,6 +310,7 @@ class SchedulerHalf:
         meta.step = self._step
         meta.layers_are_right = self._open.counted_right == self._side.messenger_count
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
+        meta.pull_ends, self._pulls.ended = self._pulls.ended, []
         self._pulls.rate.step_begins(scheduler_output.total_num_scheduled_tokens)
         for announce in meta.announces:
             if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:

@@ -135,6 +135,7 @@ class WorkerHalf:
         self._each(meta.abandoned, self._abandon)
         self._each(meta.asks, lambda ask: self._pulls.ask(ask, self._news))
         self._each(meta.withdrawn, self._pulls.withdraw)
+        self._each(meta.pull_ends, self._client.submit)
         self._pulls.keep(meta.offers)
         chunks = [chunk for chunk in meta.chunks if not self._prefills.is_given_up(chunk.request)]
         if chunks and not self.lost_because:

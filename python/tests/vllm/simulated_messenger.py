@@ -191,6 +191,12 @@ class SimulatedMessenger:
         assert command["differenceMillionths"] >= 0
         assert command["prefillers"]
 
+    def _on_pullEnded(self, command: dict[str, Any]) -> None:  # noqa: N802
+        assert command["outcome"]
+        assert command["tokens"] >= 0
+        assert command["askMicros"] >= 0
+        assert command["pullMicros"] >= 0
+
     def _on_refuted(self, command: dict[str, Any]) -> None:
         assert command["fetches"] > 0
 

@@ -9,6 +9,7 @@ import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.EngineCommand.Prompt;
 import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.OfferOutcome;
+import io.kvmessenger.messenger.port.PullOutcome;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
@@ -72,6 +73,7 @@ final class CommandReader {
                         fields.integer("differenceMillionths"),
                         prefillers(fields).getFirst());
             case "refuted" -> new EngineCommand.Refuted(fields.integer("fetches"));
+            case "pullEnded" -> pullEnded(fields);
             case "ask" -> ask(fields);
             case "offer" -> offer(fields);
             case "withdraw" -> new EngineCommand.Withdraw(fields.text("request", REQUEST_LENGTH_MAX));
@@ -80,8 +82,16 @@ final class CommandReader {
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, step, "
                         + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon, "
-                        + "reportEnd, compared, refuted, ask, offer, withdraw");
+                        + "reportEnd, compared, refuted, pullEnded, ask, offer, withdraw");
         };
+    }
+
+    private static EngineCommand.PullEnded pullEnded(Fields fields) {
+        return new EngineCommand.PullEnded(
+                PullOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)),
+                fields.integer("tokens"),
+                TimeUnit.MICROSECONDS.toNanos(fields.integer("askMicros")),
+                TimeUnit.MICROSECONDS.toNanos(fields.integer("pullMicros")));
     }
 
     private static TransferKey transfer(Fields fields) {

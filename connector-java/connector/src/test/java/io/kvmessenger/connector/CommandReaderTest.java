@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.messenger.port.ComparisonOutcome;
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.PullOutcome;
 import io.kvmessenger.messenger.port.TransferKey;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
@@ -110,6 +111,18 @@ class CommandReaderTest {
                         new EngineCommand.Compared(
                                 ComparisonOutcome.DIFFERENT, 1_700_000, new EngineCommand.PrefillerAddress("h", 9, "")),
                         new EngineCommand.Refuted(2));
+    }
+
+    @Test
+    void shouldReadWhatPullsCameTo() {
+        assertThat(read("""
+            {"commands":[
+             {"do":"pullEnded","outcome":"arrived","tokens":96,"askMicros":1500,"pullMicros":2000000}]}\
+            """))
+                .containsExactly(new EngineCommand.PullEnded(PullOutcome.ARRIVED, 96, 1_500_000, 2_000_000_000));
+        assertRefused(
+                "{\"commands\":[{\"do\":\"pullEnded\",\"outcome\":\"lost\",\"tokens\":1,\"askMicros\":0,\"pullMicros\":0}]}",
+                "LOST");
     }
 
     @Test

@@ -122,6 +122,7 @@ public final class KvCache implements ServedSubject {
             case EngineCommand.ReportEnd again -> decoder.reportEnd(again.request());
             case EngineCommand.Compared compared -> decoder.compared(compared);
             case EngineCommand.Refuted refuted -> decoder.refuted(refuted);
+            case EngineCommand.PullEnded pull -> decoder.pullEnded(pull);
         }
     }
 

@@ -7,6 +7,7 @@ import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.PullOutcome;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Sessions;
@@ -118,6 +119,18 @@ final class Asks {
     void endBroken(EngineCommand.Ask ask) {
         byRequest.remove(ask.request());
         report(ask, 0, OfferOutcome.UNREACHABLE);
+    }
+
+    /** Counts what came of a request that might have pulled. */
+    void pullEnded(EngineCommand.PullEnded pull) {
+        tally.add(MessengerMetric.PULLS_ENDED, pull.outcome());
+        if (pull.askNs() > 0) {
+            tally.observe(MessengerMetric.ASK_SECONDS, pull.askNs() / 1e9);
+        }
+        if (pull.outcome() == PullOutcome.ARRIVED) {
+            tally.add(MessengerMetric.TOKENS_PULLED, pull.tokenCount());
+            tally.observe(MessengerMetric.PULL_SECONDS, pull.pullNs() / 1e9);
+        }
     }
 
     void onEnded(PrefillerSession session) {

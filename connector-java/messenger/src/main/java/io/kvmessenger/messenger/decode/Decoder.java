@@ -190,6 +190,11 @@ public final class Decoder {
         tally.add(MessengerMetric.FETCHES_REFUTED, refuted.fetchCount());
     }
 
+    /** Counts a request that might have pulled. */
+    public void pullEnded(EngineCommand.PullEnded pull) {
+        asks.pullEnded(pull);
+    }
+
     public void abandon(String request) {
         Fetch fetch = fetches.of(request);
         if (fetch == null) {

@@ -127,6 +127,14 @@ public sealed interface EngineCommand {
     record Compared(ComparisonOutcome outcome, long differenceMillionths, PrefillerAddress prefiller)
             implements EngineCommand {}
 
+    /**
+     * Decoder: what came of a request that names another engine to pull from.
+     *
+     * @param askNs how long the answer took; 0 = nothing was offered
+     * @param pullNs how long the fetch of the tokens took; 0 = none was begun
+     */
+    record PullEnded(PullOutcome outcome, long tokenCount, long askNs, long pullNs) implements EngineCommand {}
+
     /** Decoder: the engine does not begin this many fetches, because the prefiller computes another KV than it does. */
     record Refuted(long fetchCount) implements EngineCommand {}
 

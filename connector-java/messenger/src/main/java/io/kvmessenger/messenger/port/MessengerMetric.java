@@ -68,6 +68,13 @@ public enum MessengerMetric {
             "offers_made",
             "Answers to other engines that asked for cached prefixes.",
             OfferOutcome.answers()),
+    PULLS_ENDED(
+            Kind.COUNTER,
+            "pulls_ended",
+            "Requests that name an engine to take the beginning of their prompt from, by what came of it.",
+            PullOutcome.values()),
+    TOKENS_PULLED(
+            Kind.COUNTER, "tokens_pulled", "Prompt tokens whose KV was taken from another engine's prefix cache."),
     WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they were outside their window or region."),
     WRITES_FAILED(Kind.COUNTER, "writes_failed", "Writes that ended without completing."),
     WINDOWS_OVERSHOT(Kind.COUNTER, "windows_overshot", "Fetches failed because more immediates arrived than expected."),
@@ -207,6 +214,11 @@ public enum MessengerMetric {
             "ready_poll_seconds",
             "From the arrival of a fetch's KV to the engine's poll that reports it: the engine's share of the delay."),
     FETCH_SECONDS(Kind.HISTOGRAM, "fetch_seconds", "From the engine's fetch to its last immediate."),
+    ASK_SECONDS(
+            Kind.HISTOGRAM,
+            "ask_seconds",
+            "From the question for a cached prefix to the answer of an engine that holds some of it."),
+    PULL_SECONDS(Kind.HISTOGRAM, "pull_seconds", "From the moment at which a pull has its pages to its arrival."),
     PREFILL_TAIL_SECONDS(
             Kind.HISTOGRAM,
             "prefill_tail_seconds",

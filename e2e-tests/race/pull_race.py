@@ -1,0 +1,241 @@
+"""The first token of turns 2 to 5 of a conversation: pulled, recomputed, from a store, or from the decoder alone.
+
+    make race-pulls [ARGS="--rounds 6 --pairs ours nixl store"]
+
+A conversation begins with 1,500 tokens; each turn adds an answer and 300 new tokens. Cold: the prefiller's cache is
+emptied before each turn, as if another prefiller got it; warm: it has all but the last answer. Every pair has its turn
+in each round, in a rotating order, while the others are stopped by a signal. All answers must equal those of the
+decoder alone. Then: the time between tokens at the decoder while 20 pulls a second are asked of it, beside none; and
+what an abandoned conversation holds. Wants a quiet machine: rounds in which others used it are marked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.extend(
+    str(Path(__file__).resolve().parents[2] / folder) for folder in ("e2e-tests", "examples", "examples/vllm-1p1d")
+)
+
+import quiet
+from contenders import Ground, stream
+from demo_console import say, unwind_on_sigterm
+from engine_race import rivals_folder
+from hand_over import percentile
+from make_model import cached_model
+from processes import descendants
+from prompts import cache_home, random_prompt
+from pull_pairs import PAGE_TOKENS, Bidirectional, Pulling, Stored, Talk, TalkingPair
+from server_process import greedy_completion, start_all
+from warm_starts import LAUNCHER
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST_TOKENS: Final = 1500
+NEW_TOKENS: Final = 300
+ANSWER_TOKENS: Final = 24
+TURNS: Final = 5
+GAP_TOKENS: Final = 400
+PULLS_A_SECOND: Final = 20
+ABANDONED_SECONDS: Final = 5.0
+TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
+
+
+class PullRace:
+    """The pairs of a run, and the prompts, of which no two are alike."""
+
+    def __init__(self, pairs: list[TalkingPair], seed: int) -> None:
+        self.pairs = pairs
+        self.ways = [(pair, way) for pair in pairs for way in pair.ways]
+        self.seeds = random.Random(seed)
+
+    def prompt(self, tokens: int) -> str:
+        return random_prompt(tokens, self.seeds.randrange(1 << 30))
+
+    def conversation(self, pair: TalkingPair, way: str, *, cold: bool) -> list[float]:
+        """Milliseconds to the first token of each turn but the first one."""
+        talk, prompt, times_ms = Talk(), self.prompt(FIRST_TOKENS), []
+        for _ in range(TURNS):
+            if cold:
+                pair.forget()
+            first_token_ms, words = pair.turn(talk, way, prompt, ANSWER_TOKENS)
+            times_ms.append(first_token_ms)
+            if not words:
+                raise SystemExit(f"{pair.name}, {way}: no answer")
+            prompt = f"{prompt} {' '.join(words)} {self.prompt(NEW_TOKENS)}"
+        self.check(pair, way, prompt)
+        return times_ms[1:]
+
+    def check(self, pair: TalkingPair, way: str, prompt: str) -> None:
+        """What the prefiller has cached is what it computes: a wrong beginning would show in its answer."""
+        cached, alone = (
+            pair.prefiller.post("/v1/completions", {**greedy_completion(prompt, 8), "cache_salt": salt})
+            for salt in (None, str(self.seeds.random()))
+        )
+        if cached["choices"][0]["text"] != alone["choices"][0]["text"]:
+            raise SystemExit(f"{pair.name}, {way}: its prefiller answers otherwise from its cache")
+
+    def rounds(self, count: int) -> Iterator[dict[str, Any]]:
+        for index in range(count):
+            turned = [*self.ways[index % len(self.ways) :], *self.ways[: index % len(self.ways)]]
+            for pair, way in turned:
+                pair.resume()
+                for cold in (True, False):
+                    before = quiet.now()
+                    times_ms = self.conversation(pair, way, cold=cold)
+                    yield {
+                        "row": "turns",
+                        "pair": pair.name,
+                        "way": way,
+                        "cache": "cold" if cold else "warm",
+                        "firstTokenMs": [round(each, 1) for each in times_ms],
+                        "foreignCores": round(quiet.foreign_cores(before, quiet.now()), 2),
+                    }
+                pair.pause()
+
+
+def gaps(race: PullRace, pair: Pulling, clients: ThreadPoolExecutor) -> Iterator[dict[str, Any]]:
+    """The time between tokens of a request at the decoder, with and without pulls from it, in turns."""
+    pair.resume()
+    for index in range(6):
+        pulls = index % 2 == 1
+        histories = [race.prompt(4 * PAGE_TOKENS) for _ in range(8)]
+        for history in histories:
+            pair.decoder.post("/v1/completions", greedy_completion(history, 1))
+        over = threading.Event()
+        asked = clients.submit(pull_on, race, pair, histories, over) if pulls else None
+        body = greedy_completion(race.prompt(40), GAP_TOKENS)
+        answer = stream(pair.decoder, body, f"gaps-{index}", time.monotonic_ns())
+        over.set()
+        yield {
+            "row": "gaps",
+            "pullsPerSecond": round(asked.result(), 1) if asked is not None else 0,
+            "gapMs": {
+                name: round(percentile(answer.gaps_ms, share), 2) for name, share in (("p50", 0.5), ("p99", 0.99))
+            },
+            "meanMs": round(statistics.mean(answer.gaps_ms), 2),
+        }
+    pair.pause()
+
+
+def pull_on(race: PullRace, pair: Pulling, histories: list[str], over: threading.Event) -> float:
+    """Pulls the histories again and again at a steady rate; returns how many a second were answered."""
+    begun_seconds, count = time.monotonic(), 0
+    while not over.wait(max(0.0, begun_seconds + count / PULLS_A_SECOND - time.monotonic())):
+        prompt = f"{histories[count % len(histories)]} {race.prompt(8)}"
+        source = {"remote_kv_source": {"remote_host": "127.0.0.1", "remote_port": pair.ports[1]}}
+        pair.forget()
+        pair.prefiller.post("/v1/completions", {**greedy_completion(prompt, 1), "kv_transfer_params": source})
+        count += 1
+    return count / (time.monotonic() - begun_seconds)
+
+
+def abandoned(race: PullRace, pair: TalkingPair) -> dict[str, Any]:
+    """What is held, and the cores that are used, after a conversation that does not go on."""
+    pair.resume()
+    pair.turn(Talk(), pair.ways[0], race.prompt(FIRST_TOKENS), ANSWER_TOKENS)
+    time.sleep(2.0)
+    before = [cpu_seconds(server.pid) for server in pair.servers]
+    time.sleep(ABANDONED_SECONDS)
+    cores = [
+        (cpu_seconds(server.pid) - was) / ABANDONED_SECONDS for server, was in zip(pair.servers, before, strict=True)
+    ]
+    usage = [server.metric("vllm:kv_cache_usage_perc") for server in pair.servers]
+    pair.pause()
+    return {
+        "row": "abandoned",
+        "pair": pair.name,
+        "cores": [round(each, 2) for each in cores],
+        "kvCacheUsage": [round(each, 5) for each in usage],
+    }
+
+
+def cpu_seconds(pid: int) -> float:
+    ticks = 0
+    for each in descendants(pid):
+        stat = Path(f"/proc/{each}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = stat.rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / TICKS_A_SECOND
+
+
+def summary(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """The median over all turns of each way, beside the same of recomputing."""
+    turns = [line for line in lines if line["row"] == "turns"]
+    ways = sorted({(line["cache"], line["pair"], line["way"]) for line in turns})
+    medians = {
+        way: statistics.median(
+            ms for line in turns if (line["cache"], line["pair"], line["way"]) == way for ms in line["firstTokenMs"]
+        )
+        for way in ways
+    }
+    for (cache, pair, way), median_ms in medians.items():
+        beside = medians.get((cache, "ours", "recompute"))
+        ratio = f", {median_ms / beside:.2f} x recompute" if beside else ""
+        yield f"{cache}: {pair}, {way}: {median_ms:.0f} ms{ratio}"
+
+
+def made(name: str, ground: Ground, legs: ThreadPoolExecutor, stack: ExitStack) -> TalkingPair:
+    match name:
+        case "nixl":
+            return Bidirectional(ground, legs)
+        case "store":
+            return Stored(ground, legs, stack)
+        case _:
+            return Pulling(ground, legs)
+
+
+def run(given: argparse.Namespace) -> None:
+    folder = ROOT / "build" / "race-pulls" / time.strftime("%Y%m%d-%H%M%S")
+    rivals = rivals_folder() if "nixl" in given.pairs else folder
+    lines: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        stack.callback(LAUNCHER.stop)
+        legs = stack.enter_context(ThreadPoolExecutor(8))
+        ground = Ground(cached_model(cache_home()), folder, rivals)
+        race = PullRace([made(name, ground, legs, stack) for name in given.pairs], given.seed)
+        for pair in race.pairs:
+            for server in pair.servers:
+                stack.callback(server.stop)
+            start_all(list(pair.servers), say)
+            stack.callback(pair.resume)
+            for way in pair.ways:
+                race.conversation(pair, way, cold=True)  # warms up, and proves the pair
+            pair.pause()
+        if not quiet.wait_quiet(given.wait_seconds):
+            say("race-pulls: the machine did not become quiet")
+        parts = [race.rounds(given.rounds)]
+        parts += [gaps(race, pair, legs) for pair in race.pairs if isinstance(pair, Pulling)]
+        parts.append(abandoned(race, pair) for pair in race.pairs)
+        for part in parts:
+            for line in part:
+                lines.append(line)
+                print(json.dumps(line), flush=True)
+    for text in summary(lines):
+        print(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--pairs", nargs="+", choices=("ours", "nixl", "store"), default=["ours", "nixl", "store"])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
+    given = parser.parse_args()
+    unwind_on_sigterm()
+    run(given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What a pull is expected to take beside computing: measured steps and measured pulls, and nothing extrapolated."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+from conftest import EngineMaker
+
+SOURCE = (("127.0.0.1", 1),)
+OTHER = (("127.0.0.1", 2),)
+SECONDS_PER_TOKEN = 0.001
+
+
+class World:
+    def __init__(self, *, always: bool = False) -> None:
+        rates, prices, rules = (
+            importlib.import_module(f"kv_connector.vllm.{name}")
+            for name in ("prefill_rate", "pull_prices", "pull_rules")
+        )
+        self.now_seconds = 100.0
+        self.constants = prices
+        self.rate = rates.PrefillRate(lambda: self.now_seconds)
+        made = rules.PullRules("", "", always, 64, 0.1, 5.0)
+        self.prices = prices.PullPrices(made, self.rate, lambda: self.now_seconds)
+
+    def step(self, tokens: int, seconds: float) -> None:
+        self.rate.step_begins(tokens)
+        self.now_seconds += seconds
+        self.rate.step_over()
+
+    def measured(self) -> World:
+        self.step(1000, 1000 * SECONDS_PER_TOKEN)
+        return self
+
+
+@pytest.fixture
+def world(engine: EngineMaker) -> World:  # noqa: ARG001 - loads the release
+    return World()
+
+
+def test_should_measure_a_step_to_its_end_and_not_to_the_next_one(world: World) -> None:
+    world.measured()
+    world.now_seconds += 60
+    assert world.rate.seconds_of(2000) == pytest.approx(2.0)
+
+
+def test_should_measure_a_step_that_is_scheduled_ahead_from_the_end_of_the_one_before(world: World) -> None:
+    world.rate.step_begins(500)
+    world.rate.step_begins(500)
+    for _ in range(2):
+        world.now_seconds += 0.5
+        world.rate.step_over()
+    assert world.rate.seconds_of(500) == pytest.approx(0.5)
+
+
+def test_should_take_no_decode_step_for_a_prefill(world: World) -> None:
+    world.step(63, 1.0)
+    assert world.rate.seconds_of(1) is None
+    world.rate.step_over()  # of a step that was never scheduled
+
+
+def test_should_pull_while_nothing_is_known(world: World) -> None:
+    assert world.prices.is_worth(SOURCE, 1000)
+    assert world.prices.ask_limit_seconds(1000) == world.constants.ASK_LIMIT_SECONDS
+    assert world.prices.fetch_limit_seconds(1000) == 0
+    world.prices.pulled(SOURCE, 1000, 10.0)
+    assert world.prices.is_worth(SOURCE, 1000)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "worth"), [(999, True), (1000, False), (1001, False), (1499, False), (1500, False), (1501, True)]
+)
+def test_should_not_pull_what_a_smaller_pull_has_shown_to_be_slower(world: World, tokens: int, worth: bool) -> None:
+    """One of 1,000 tokens took as long as computing 1,500: of fewer tokens nothing is known, more may be faster."""
+    world.measured().prices.pulled(SOURCE, 1000, 1500 * SECONDS_PER_TOKEN)
+    assert world.prices.is_worth(SOURCE, tokens) is worth
+    assert world.prices.is_worth(OTHER, tokens)
+
+
+def test_should_forget_a_slow_pull_after_a_time(world: World) -> None:
+    world.measured().prices.pulled(SOURCE, 1000, 2.0)
+    world.now_seconds += world.constants.KNOWN_SECONDS
+    assert not world.prices.is_worth(SOURCE, 1000)
+    world.now_seconds += 0.001
+    assert world.prices.is_worth(SOURCE, 1000)
+
+
+def test_should_keep_few_engines_and_few_pulls_of_each(world: World) -> None:
+    constants: Any = world.constants
+    world.measured().prices.pulled(OTHER, 1000, 2.0)
+    for index in range(constants.SLOW_PULLS_MAX):
+        world.prices.pulled(OTHER, 1000 + index, 0.0)
+    assert world.prices.is_worth(OTHER, 1000)
+    for port in range(constants.SOURCES_MAX + 5):
+        world.prices.pulled((("127.0.0.1", port),), 1000, 2.0)
+    assert len(world.prices._past) == constants.SOURCES_MAX
+    assert world.prices.is_worth((("127.0.0.1", 0),), 1000), "named longest ago"
+
+
+def test_should_wait_for_half_the_time_of_computing_at_most(world: World) -> None:
+    world.measured()
+    assert world.prices.ask_limit_seconds(100) == pytest.approx(0.05)
+    assert world.prices.ask_limit_seconds(10_000) == world.constants.ASK_LIMIT_SECONDS
+    assert world.prices.fetch_limit_seconds(100) == world.constants.PULL_LIMIT_SECONDS_MIN
+    assert world.prices.fetch_limit_seconds(10_000) == pytest.approx(30.0)
+
+
+def test_should_pull_always_where_that_is_wanted(engine: EngineMaker) -> None:  # noqa: ARG001 - loads the release
+    world = World(always=True).measured()
+    world.prices.pulled(SOURCE, 1000, 100.0)
+    assert world.prices.is_worth(SOURCE, 1000)
+    assert world.prices.ask_limit_seconds(1) == 5.0
+    assert world.prices.fetch_limit_seconds(1000) == 0
