@@ -288,7 +288,7 @@ class WorkerHalf:
         vLLM calls this after the model's forward pass; with a drafter, before the end of the step.
         """
         self._steps.forward_over()
-        self._pulls.step_over(self._news)
+        self._pulls.step_over(self._news, self._now_seconds(), self._limits.unheard_seconds)
         if self._has_news() or self._step_computes:
             self._empty_steps.interrupted()
         else:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence, Sized
 
 from kv_connector.runtime.client import MessengerClient
-from kv_connector.runtime.commands import Ask, Withdraw
+from kv_connector.runtime.commands import Ask, PrefillEnded, Withdraw
 from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_commands import offer_command
@@ -25,8 +25,8 @@ class WorkerPulls:
         self._groups = groups
         self._due: list[Offer] = []
         """Offers of the step that runs: a pass may still fill their blocks."""
-        self._offers: set[str] = set()
-        """Offers that the messenger has taken and not released."""
+        self._offers: dict[str, float] = {}
+        """Offers that the messenger has taken and not released, and when it is asked again whether they are."""
         self._asks: dict[str, str] = {}
         """The transfers that are asked for, by number."""
 
@@ -41,13 +41,20 @@ class WorkerPulls:
         """Takes the offers of the step that begins."""
         self._due.extend(offers)
 
-    def step_over(self, news: WorkerNews) -> None:
-        """The step's pass is over, and so are all earlier ones: the offered blocks are full."""
+    def step_over(self, news: WorkerNews, now_seconds: float, unheard_seconds: float) -> None:
+        """The step's pass is over, and so are all earlier ones: the offered blocks are full.
+
+        An offer that is not released within ``unheard_seconds`` ends once more: the messenger ignores that while it has
+        the offer, and else releases it again.
+        """
+        for request in [request for request, due_seconds in self._offers.items() if now_seconds >= due_seconds]:
+            self._offers[request] = now_seconds + unheard_seconds
+            self._client.submit(PrefillEnded(request, "finished"))
         due, self._due = self._due, []
         for offer in due:
             taken = self._client.submit(offer_command(offer, self._groups))
             if offer.held_tokens and taken:
-                self._offers.add(offer.request)
+                self._offers[offer.request] = now_seconds + unheard_seconds
             elif offer.held_tokens:
                 news.released.append(offer.request)
 
@@ -67,9 +74,8 @@ class WorkerPulls:
 
     def on_released(self, request: str, news: WorkerNews) -> bool:
         """Nothing reads the pages of an offer any more; False if it is none."""
-        if request not in self._offers:
+        if self._offers.pop(request, None) is None:
             return False
-        self._offers.discard(request)
         news.released.append(request)
         return True
 
@@ -102,4 +108,4 @@ class WorkerPulls:
 
     def held(self) -> dict[str, Sized]:
         """The offers and asks that are open; for leak checks at rest."""
-        return {"offers": self._offers | {offer.request for offer in self._due}, "asks": self._asks}
+        return {"offers": {*self._offers, *(offer.request for offer in self._due)}, "asks": self._asks}

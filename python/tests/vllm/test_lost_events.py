@@ -10,7 +10,7 @@ from conftest import EngineMaker
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
 from kv_connector import Arrived, Failed, Granted, Log, Prefilled, Quarantined, Released, Stopped, Timeline
-from kv_connector.runtime.facade import Connected, Event, decode_events
+from kv_connector.runtime.facade import Connected, Event, Offered, decode_events
 
 KINDS = get_args(Event)
 HELD_BLOCKS = 6
@@ -45,7 +45,7 @@ def after_all_limits(engine: SimulatedEngine, clock: Clock) -> None:
 
 
 def test_should_know_each_kind_of_event() -> None:
-    known = {Released, Granted, Stopped, Prefilled, Connected, Arrived, Quarantined, Failed, Timeline, Log}
+    known = {Released, Granted, Stopped, Prefilled, Connected, Arrived, Quarantined, Failed, Offered, Timeline, Log}
     assert set(KINDS) == known
 
 
@@ -228,6 +228,7 @@ def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.
         {"event": "arrived", "request": "1", "pages": 1},
         {"event": "failed", "request": "1", "reason": "r"},
         {"event": "quarantined", "request": "1", "reason": "r"},
+        {"event": "offered", "request": "1", "heldTokens": 16, "reason": ""},
         {"event": "timeline", "transfer": "t"},
         {"event": "log", "level": "info", "message": "m"},
     ]

@@ -9,6 +9,8 @@ import pytest
 from conftest import EngineMaker
 from simulated_engine import BLOCK_TOKENS, SimulatedEngine, remote_decode
 
+from kv_connector import Released
+
 DIGEST = "a" * 32
 
 
@@ -107,4 +109,21 @@ def test_should_release_what_the_messenger_does_not_take(source: SimulatedEngine
     offer(source, blocks)
     source.step()
     assert held(source, blocks) == before
+    finish(source)
+
+
+def test_should_ask_again_whether_an_offer_is_released(source: SimulatedEngine) -> None:
+    blocks = begun(source)
+    number = offer(source, blocks)
+    worker = source.worker._worker
+    now_seconds = 1000.0
+    worker._now_seconds = lambda: now_seconds
+    source.step()
+    source.messenger.drops.append(Released)
+    source.messenger.release(number)
+    source.steps(2)
+    assert number in worker._pulls._offers
+    now_seconds += worker._limits.unheard_seconds
+    source.steps(2)
+    assert number not in worker._pulls._offers
     finish(source)
