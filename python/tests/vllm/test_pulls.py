@@ -10,6 +10,8 @@ from conftest import EngineMaker
 from simulated_engine import BLOCK_TOKENS, SimulatedEngine, remote_decode, remote_prefill
 from simulated_requests import SimulatedRequest
 
+from kv_connector import Offered
+
 REQUEST = "cmpl-a-0-11111111"
 SOURCE = {"remote_host": "127.0.0.1", "remote_port": 14580}
 HINT = {"remote_kv_source": SOURCE}
@@ -92,6 +94,19 @@ def test_should_compute_and_decline_when_no_answer_comes_in_time(asker: Simulate
     (declined,) = asker.messenger.of_kind("decline")
     assert declined["transfer"] == asked["transfer"]
     assert results(asker) == {"late": 1}
+
+
+def test_should_compute_when_the_answer_is_lost(asker: SimulatedEngine) -> None:
+    asked = ask(asker)
+    asker.messenger.drops.append(Offered)
+    asker.messenger.offer(HELD_TOKENS)
+    asker.steps(3)
+    assert REQUEST not in asker.ended
+    half = asker.own_scheduler._half
+    half._pulls._now_seconds = lambda late=half._pulls._pulling[REQUEST].late_at_seconds: late
+    end(asker)
+    (declined,) = asker.messenger.of_kind("decline")
+    assert declined["transfer"] == asked["transfer"], "the other engine does not keep its pages"
 
 
 def test_should_not_ask_for_what_its_own_cache_has(asker: SimulatedEngine) -> None:
