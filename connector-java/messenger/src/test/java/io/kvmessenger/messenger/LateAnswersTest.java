@@ -65,6 +65,8 @@ class LateAnswersTest extends MessengerPair {
         prefiller.transfer.completions.add(handler -> handler.onPeerLost(
                 prefiller.transfer.connected.getLast(), TransferFault.PEER_CLOSED, "the path broke"));
         prefiller.messenger.doWork();
+        nowNs += LIMITS.lastWordWaitNs();
+        prefiller.messenger.doWork();
 
         assertThat(prefiller.wire.closed).isTrue();
     }

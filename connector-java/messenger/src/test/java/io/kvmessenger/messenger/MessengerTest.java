@@ -97,6 +97,8 @@ class MessengerTest extends MessengerPair {
                     handler -> handler.onWriteFailed(cookie, TransferFault.PEER_CLOSED, "the path broke"));
         }
         prefiller.messenger.doWork();
+        nowNs += LIMITS.lastWordWaitNs();
+        prefiller.messenger.doWork();
 
         assertThat(prefiller.wire.take()).noneMatch(ControlFrame::hasCannotDeliver);
         assertThat(prefiller.wire.closed).isTrue();

@@ -17,5 +17,10 @@ public enum TransferFault {
     /** The peer does not permit reading some or all of the pages. */
     READ_REFUSED,
     /** A device failed to copy data to be sent or data received. */
-    COPY_FAILED
+    COPY_FAILED;
+
+    /** Whether the peer ended it, and may have given a reason elsewhere. */
+    public boolean isByPeer() {
+        return this == PEER_CLOSED || this == NOT_ADMITTED || this == WRITE_REFUSED;
+    }
 }

@@ -13,6 +13,7 @@ import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState.FetchRow;
+import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.Tally;
@@ -58,6 +59,7 @@ public final class Decoder {
     private final PrefillerLinks links;
     private final EngineEvents engine;
     private final Tally tally;
+    private final NanoClock clock;
     private final ProtocolLimits limits;
     private final GrantSender grants;
     private final FetchEnds ends;
@@ -91,6 +93,7 @@ public final class Decoder {
                 new PrefillerLinks(sessions, (link, peerAddress) -> new PrefillerSession(own, link, peerAddress, this));
         this.engine = ports.engine();
         this.tally = ports.tally();
+        this.clock = ports.clock();
         this.limits = limits;
         this.asks = new Asks(links, sessions, engine, tally);
         this.grants = new GrantSender(cache, fetches, coverage, links, sessions, ports, limits);
@@ -262,13 +265,24 @@ public final class Decoder {
         session.admissionClosed = true;
         if (session.state() == Session.State.ENDED) {
             sessionEnds.onProven(session, detail);
-        } else { // its end decides its sources: the admission is closed already, which is the proof
-            sessions.end(session, "the data paths from " + session.peerName() + " ended: " + detail);
+            return;
+        }
+        String reason = "the data paths from " + session.peerName() + " ended: " + detail;
+        if (session.refusedWrite) { // this side's reason: the peer has none
+            sessions.end(session, reason);
+        } else {
+            links.retire(session);
+            sessionEnds.onPathsEnded(session);
+            sessions.endUnlessExplained(session, reason, clock.nowNs()); // its end decides the other sources
         }
     }
 
     public void onWriteRefused(Admission admission, String detail) {
         tally.add(MessengerMetric.WRITES_REFUSED, 1);
+        PrefillerSession session = byAdmission.get(admission.id());
+        if (session != null) {
+            session.refusedWrite = true;
+        }
         engine.log(EngineLog.Level.ERROR, "refused a write from " + admission.peerName() + ": " + detail);
     }
 
@@ -370,7 +384,7 @@ public final class Decoder {
             return 0;
         }
         for (FetchSource source : fetch.sources) {
-            if (!fetch.failing() && source.state() == FetchSource.State.WAITING && source.session.ready()) {
+            if (!fetch.failing() && source.state() == FetchSource.State.WAITING && source.session.takesWork()) {
                 grants.send(source);
             }
         }

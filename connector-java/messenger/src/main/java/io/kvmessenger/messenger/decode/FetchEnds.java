@@ -104,6 +104,10 @@ final class FetchEnds {
                 links.decline(source.session, source.fetch.transfer);
             }
             case GRANTED -> {
+                if (source.session.admissionClosed) { // nothing is left to cancel
+                    fetches.end(source, FetchSource.State.DRAINED);
+                    return;
+                }
                 source.become(FetchSource.State.CANCELLING);
                 source.grant.confirmDeadlineNs = clock.nowNs() + limits.silenceLimitNs();
                 fetches.endBegins(source);
@@ -164,7 +168,10 @@ final class FetchEnds {
             return;
         }
         if (!again) {
-            fail(source.fetch, failureOf(message.getReason()), PeerText.oneLine(message.getSentence()));
+            fail(
+                    source.fetch,
+                    failureOf(message.getReason()),
+                    session.explained(PeerText.oneLine(message.getSentence())));
         }
         endIfDrained(source);
     }
@@ -216,7 +223,9 @@ final class FetchEnds {
 
     /** Ends a source whose posted writes have all been counted: nothing of them can land any more. */
     boolean endIfDrained(FetchSource source) {
-        if (source.state() != FetchSource.State.DRAINING || source.grant.arrivedWeight() < source.grant.postedWeight) {
+        boolean mayLand = source.grant.again || !source.session.admissionClosed;
+        if (source.state() != FetchSource.State.DRAINING
+                || (mayLand && source.grant.arrivedWeight() < source.grant.postedWeight)) {
             return false;
         }
         if (source.grant.arrivedWeight() > source.grant.postedWeight) {
@@ -227,8 +236,10 @@ final class FetchEnds {
             conclude(source.fetch);
         } else if (source.grant.again) {
             fetches.end(source, FetchSource.State.WAITING);
-            tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
-            grants.send(source);
+            if (source.session.takesWork()) { // else it ends with its session
+                tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
+                grants.send(source);
+            }
         } else {
             fetches.end(source, FetchSource.State.DRAINED);
             conclude(source.fetch);

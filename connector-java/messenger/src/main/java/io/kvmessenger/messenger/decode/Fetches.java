@@ -105,7 +105,7 @@ final class Fetches {
         while (!slotless.isEmpty()) {
             visits++;
             FetchSource first = slotless.iterator().next();
-            if (first.state() == FetchSource.State.WAITING && !first.fetch.failing() && first.session.ready()) {
+            if (first.state() == FetchSource.State.WAITING && !first.fetch.failing() && first.session.takesWork()) {
                 return first;
             }
             slotless.remove(first);

@@ -109,6 +109,11 @@ final class PrefillerLinks {
         return true;
     }
 
+    /** The session is about to end: the next ask of its address dials again. */
+    void retire(PrefillerSession session) {
+        byAddress.values().remove(session);
+    }
+
     /** Forgets the session. Returns the expected transfers for which no event will come. */
     Set<TransferKey> onEnded(PrefillerSession session) {
         byAddress.values().remove(session);

@@ -14,6 +14,8 @@ final class PrefillerSession extends KvSession {
     Admission admission;
     /** Nothing can be written through the admission any more. */
     boolean admissionClosed;
+    /** This side has refused a write of it, and closes its data paths for that. */
+    boolean refusedWrite;
     /** Frames about transfers, to be sent once the session is ready. */
     final List<ControlFrame.Builder> waitingFrames = new ArrayList<>();
 

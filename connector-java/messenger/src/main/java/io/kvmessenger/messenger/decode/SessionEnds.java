@@ -50,6 +50,26 @@ final class SessionEnds {
         decided.forEach(source -> ends.isolated(source.fetch, () -> end(source, why, reason)));
     }
 
+    /**
+     * The admission of a session that has not ended is closed, so that all counts are final. What is all here has
+     * arrived, but for its checksums, and what fails anyhow need not wait; the others fail for the reason of the session's
+     * end.
+     */
+    void onPathsEnded(PrefillerSession session) {
+        for (FetchSource source : fetches.sourcesAt(session)) {
+            boolean all = source.holdsWindow() && source.grant.hasAll();
+            if (!source.over() && (all || source.fetch.failing())) {
+                ends.isolated(source.fetch, () -> endNow(source, all));
+            }
+        }
+    }
+
+    private int endNow(FetchSource source, boolean all) {
+        fetches.end(source, all ? FetchSource.State.FILLED : FetchSource.State.DRAINED);
+        ends.conclude(source.fetch);
+        return 1;
+    }
+
     /** Whether all of a granted source may still arrive without its session. */
     private boolean mayBeFilled(FetchSource source) {
         SourceGrant grant = source.grant;

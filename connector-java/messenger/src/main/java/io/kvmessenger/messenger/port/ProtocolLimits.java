@@ -62,6 +62,12 @@ public record ProtocolLimits(
     /** How long two legs of one transfer id may name different prompts: more of either may be on their way. */
     public static final long CONTRADICTION_WAIT_MAX_NS = 5_000_000_000L;
 
+    /**
+     * How long after the end of its data paths a session waits for the peer's reason at most. The peer has sent it before
+     * it closed the paths, so that only a busy host delays it.
+     */
+    public static final long LAST_WORD_WAIT_MAX_NS = 2_000_000_000L;
+
     /** The longest that a decoder can have its grants wait for prompts of which nothing has been heard. */
     public static final long UNHEARD_LIMIT_MAX_NS = 86_400_000_000_000L;
 
@@ -126,6 +132,11 @@ public record ProtocolLimits(
     /** How long a finished prefill waits for its grant after a decoder has rejected the request. */
     public long rejectedWaitNs() {
         return Math.min(grantWaitNs / 4, REJECTED_WAIT_MAX_NS);
+    }
+
+    /** How long after the end of its data paths a session waits for the peer's reason. */
+    public long lastWordWaitNs() {
+        return Math.min(silenceLimitNs / 5, LAST_WORD_WAIT_MAX_NS);
     }
 
     /** How long a peer may delay the writes of a preempted prompt: the whole engine waits for them. */

@@ -97,6 +97,9 @@ final class AttachedDecoders {
 
     /** Ends the session if the grant's id is not new: answers to two grants of one id would be ambiguous. */
     private void onGrant(DecoderSession session, Grant grant, long nowNs) {
+        if (session.ending()) {
+            return; // its answer is the end of the session
+        }
         if (session.takesGrant(grant.getGrantId())) {
             parts.frames.onGrant(session, grant, nowNs);
         } else {
@@ -128,8 +131,12 @@ final class AttachedDecoders {
         session.peerReady = false;
         String sentence = "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail
                 + (fault == TransferFault.UNREACHABLE ? UNREACHABLE_REMEDY : "");
-        stopAll(session, sentence);
-        sessions.end(session, sentence);
+        if (fault.isByPeer()) {
+            sessions.endUnlessExplained(session, sentence, clock.nowNs());
+        } else {
+            stopAll(session, sentence);
+            sessions.end(session, sentence);
+        }
     }
 
     void onEnded(DecoderSession session, String reason) {
@@ -144,7 +151,8 @@ final class AttachedDecoders {
         }
     }
 
-    private void stopAll(DecoderSession session, String sentence) {
+    /** Stops what the decoder has not been sent; it is told so while its link is open. */
+    void stopAll(DecoderSession session, String sentence) {
         for (Delivery delivery : parts.prefills.deliveriesTo(session)) {
             if (!delivery.sent() && !delivery.awaitsOnlyCompletions()) {
                 parts.deliveries.stop(delivery, Reason.PATH_LOST, sentence);

@@ -28,6 +28,11 @@ final class DecoderSession extends KvSession {
         this.decoders = decoders;
     }
 
+    /** Whether writes to the decoder may be submitted. */
+    boolean writable() {
+        return peerReady && !ending();
+    }
+
     /** Whether this grant id is new in the session; it is recorded as used. */
     boolean takesGrant(long grantId) {
         if (grantId <= lastGrantId) {
@@ -55,6 +60,11 @@ final class DecoderSession extends KvSession {
     @Override
     protected boolean survivesBroken(ControlFrame frame, String why) {
         return decoders.survivesBroken(this, frame, why);
+    }
+
+    @Override
+    protected void onUnexplained(String reason) {
+        decoders.stopAll(this, reason);
     }
 
     @Override

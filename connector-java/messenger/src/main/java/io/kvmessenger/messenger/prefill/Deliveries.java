@@ -90,7 +90,7 @@ final class Deliveries {
         }
         for (int i = 0; i < prefill.deliveries.size(); i++) {
             Delivery delivery = prefill.deliveries.get(i);
-            boolean over = !delivery.open() || !delivery.grant.session().peerReady;
+            boolean over = !delivery.open() || !delivery.grant.session().writable();
             boolean contextToSend = prefill.ended() && delivery.contextPending();
             if (!over && (contextToSend || !delivery.isExhausted())) {
                 return false;
@@ -102,7 +102,7 @@ final class Deliveries {
     /** Submits every complete page not yet submitted. Returns the number of writes accepted. */
     int advance(Delivery delivery) {
         PageGrant grant = delivery.grant;
-        if (!delivery.open() || !grant.session().peerReady) {
+        if (!delivery.open() || !grant.session().writable()) {
             return 0;
         }
         if (delivery.isExhausted()) {
@@ -213,8 +213,13 @@ final class Deliveries {
         writer.recycle(write);
         delivery.mayStillLand = true;
         String sentence = "a write failed (" + fault + "): " + detail;
-        stop(delivery, Reason.PATH_LOST, sentence);
-        sessions.end(delivery.grant.session(), sentence); // the decoder obtains its proof by closing the admission
+        DecoderSession session = delivery.grant.session();
+        if (session.ready() && fault.isByPeer()) { // the delivery stops with the session, for the decoder's reason
+            sessions.endUnlessExplained(session, sentence, clock.nowNs());
+        } else {
+            stop(delivery, Reason.PATH_LOST, sentence);
+            sessions.end(session, sentence); // the decoder obtains its proof by closing the admission
+        }
         settle(delivery);
     }
 
@@ -229,7 +234,7 @@ final class Deliveries {
         if (delivery.writesInFlight > 0) {
             return;
         }
-        if (delivery.open() && delivery.kvSubmitted()) {
+        if (delivery.open() && delivery.kvSubmitted() && !delivery.mayStillLand) {
             if (delivery.contextPending()) {
                 sendContext(delivery);
             } else {
@@ -268,7 +273,7 @@ final class Deliveries {
                     "the prefiller's engine has left no context rows for transfer "
                             + delivery.grant.transferId() + ", and the decoder asks for some of ["
                             + writer.contextKinds().describe() + "]");
-        } else if (delivery.grant.session().peerReady) {
+        } else if (delivery.grant.session().writable()) {
             int result = writer.submitContext(delivery);
             if (result == TransferEngine.BACK_PRESSURE) {
                 tally.add(MessengerMetric.BACK_PRESSURED, 1);

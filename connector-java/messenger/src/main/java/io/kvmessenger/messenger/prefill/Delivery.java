@@ -141,12 +141,12 @@ final class Delivery {
 
     /** Whether the delivery can finish by writes alone, without the engine. */
     boolean leavesWithoutEngine() {
-        return grant.session().peerReady && prefill.computed() && (prefill.ended() || !contextPending());
+        return grant.session().writable() && prefill.computed() && (prefill.ended() || !contextPending());
     }
 
     /** Whether all of it is posted: its writes alone decide whether it has been sent, whatever the session does. */
     boolean awaitsOnlyCompletions() {
-        return writesInFlight > 0 && open() && kvSubmitted() && !contextPending();
+        return writesInFlight > 0 && open() && kvSubmitted() && !contextPending() && !mayStillLand;
     }
 
     /** Nothing reads the prefill's pages for this decoder, now or later. */

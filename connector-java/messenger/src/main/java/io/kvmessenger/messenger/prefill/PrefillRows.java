@@ -53,7 +53,7 @@ final class PrefillRows {
             String why = delivery.stop().sentence();
             return "the end of " + writes + "; stopped" + (why.isEmpty() ? "" : ": " + why);
         }
-        if (!delivery.grant.session().peerReady) {
+        if (!delivery.grant.session().writable()) {
             return "the data path";
         }
         return (prefill.computed() ? "" : "the rest of its forward passes; ") + writes;

@@ -62,6 +62,11 @@ public abstract class Session {
     /** Dialler: when it was dialled. */
     long begunNs;
 
+    /** Why this side ends the session unless the peer gives a reason first; empty while it goes on. */
+    private String endingReason = "";
+
+    long endingDeadlineNs;
+
     long handshakeDeadlineNs;
     long lastHeardNs;
     long lastHeartbeatNs;
@@ -100,6 +105,9 @@ public abstract class Session {
         return false;
     }
 
+    /** This side is about to end the session, having waited for the peer's reason: frames to it still leave. */
+    protected void onUnexplained(String reason) {}
+
     /** The link is closed. Called once for each session. */
     protected abstract void onEnded(String reason);
 
@@ -130,6 +138,30 @@ public abstract class Session {
 
     public boolean ready() {
         return state == State.READY;
+    }
+
+    /** Whether it only waits for the peer's reason to end: nothing may begin on it. */
+    public boolean ending() {
+        return !endingReason.isEmpty();
+    }
+
+    /** Whether something may begin on it. */
+    public boolean takesWork() {
+        return ready() && !ending();
+    }
+
+    void endBy(long deadlineNs, String reason) {
+        endingDeadlineNs = deadlineNs;
+        endingReason = reason;
+    }
+
+    String endingReason() {
+        return endingReason;
+    }
+
+    /** A reason that the peer has given, with what this side had noticed before. */
+    public String explained(String peersReason) {
+        return ending() ? peersReason + "; before that, " + endingReason : peersReason;
     }
 
     /** For how long the peer has sent no frame. */

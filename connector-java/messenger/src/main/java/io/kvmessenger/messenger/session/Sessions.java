@@ -119,7 +119,10 @@ public final class Sessions {
 
     public void onLinkClosed(long link, String reason) {
         Session session = byLink.remove(link);
-        if (session != null) {
+        if (session != null && session.ending()) {
+            warn(session, session.endingReason());
+            ended(session, session.endingReason());
+        } else if (session != null) {
             warn(session, session.peerName() + ": " + reason);
             ended(session, reason);
         }
@@ -159,14 +162,14 @@ public final class Sessions {
                 tally.add(MessengerMetric.LINKS_REFUSED, 1);
                 hangUp(
                         session,
-                        "refused by " + session.peerName() + ": "
-                                + PeerText.oneLine(frame.getRefusal().getSentence()));
+                        session.explained("refused by " + session.peerName() + ": "
+                                + PeerText.oneLine(frame.getRefusal().getSentence())));
             }
             case GOODBYE ->
                 hangUp(
                         session,
-                        session.peerName() + " said goodbye: "
-                                + PeerText.oneLine(frame.getGoodbye().getSentence()));
+                        session.explained(session.peerName() + " said goodbye: "
+                                + PeerText.oneLine(frame.getGoodbye().getSentence())));
             case BODY_NOT_SET -> outOfPlace(session, frame.getBodyCase());
             default -> { // the subject's
                 if (session.ready()) {
@@ -218,6 +221,11 @@ public final class Sessions {
             }
             return 0;
         }
+        if (session.ending() && nowNs - session.endingDeadlineNs >= 0) {
+            session.onUnexplained(session.endingReason());
+            end(session, session.endingReason());
+            return 1;
+        }
         if (nowNs - session.lastHeardNs >= limits.lostAfterNs()) {
             tally.add(MessengerMetric.PEERS_SILENT, 1);
             end(
@@ -248,6 +256,20 @@ public final class Sessions {
                     ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(PeerText.oneLine(reason))));
         }
         hangUp(session, reason);
+    }
+
+    /**
+     * Ends a session whose data paths have ended. The peer's own reason may be on its way by the link, and is waited for
+     * within a limit: the end of one channel says nothing of what another has delivered. A link that ends without a word
+     * leaves this reason.
+     */
+    public void endUnlessExplained(Session session, String reason, long nowNs) {
+        if (!session.ready()) {
+            end(session, reason);
+        } else if (!session.ending()) {
+            session.endBy(nowNs + limits.lastWordWaitNs(), reason);
+            due.add(session.endingDeadlineNs);
+        }
     }
 
     /** Closes a link whose peer knows the reason, and ends its session. */
@@ -343,9 +365,10 @@ public final class Sessions {
         if (!session.ready()) {
             return session.handshakeDeadlineNs - nowNs;
         }
-        return Math.min(
+        long untilDueNs = Math.min(
                 session.lastHeartbeatNs + limits.heartbeatNs() - nowNs,
                 session.lastHeardNs + limits.lostAfterNs() - nowNs);
+        return session.ending() ? Math.min(untilDueNs, session.endingDeadlineNs - nowNs) : untilDueNs;
     }
 
     /** Closes a handshake above the limit. */

@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.echo;
 
+import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.AttachWire;
@@ -23,6 +24,7 @@ final class EchoAnswers {
     private final Region region;
     private final Sessions sessions;
     private final TransferEngine transfer;
+    private final NanoClock clock;
     private final Map<Peer, EchoSession> byPeer = new LinkedHashMap<>();
     /** Writes in flight, by cookie. */
     private final Map<Long, Written> writing = new LinkedHashMap<>();
@@ -31,10 +33,11 @@ final class EchoAnswers {
 
     private record Written(Peer peer, RemoteWindow window) {}
 
-    EchoAnswers(Region region, Sessions sessions, TransferEngine transfer) {
+    EchoAnswers(Region region, Sessions sessions, TransferEngine transfer, NanoClock clock) {
         this.region = region;
         this.sessions = sessions;
         this.transfer = transfer;
+        this.clock = clock;
     }
 
     void attached(EchoSession session, Attach attach) {
@@ -75,7 +78,10 @@ final class EchoAnswers {
 
     private int writeAsked(EchoSession session) {
         int begun = 0;
-        while (session.peerReady && !session.asked.isEmpty() && write(session, session.asked.peek())) {
+        while (session.peerReady
+                && session.takesWork()
+                && !session.asked.isEmpty()
+                && write(session, session.asked.peek())) {
             session.asked.poll();
             begun++;
         }
@@ -125,7 +131,7 @@ final class EchoAnswers {
         EchoSession session = byPeer.get(writing.get(cookie).peer());
         onWriteCompleted(cookie);
         if (session != null) {
-            sessions.end(session, "a write to " + session.peerName() + " failed (" + fault + "): " + detail);
+            end(session, fault, "a write to " + session.peerName() + " failed (" + fault + "): " + detail);
         }
     }
 
@@ -142,7 +148,15 @@ final class EchoAnswers {
         if (session != null) {
             session.peer = null;
             session.peerReady = false;
-            sessions.end(session, "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail);
+            end(session, fault, "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail);
+        }
+    }
+
+    private void end(EchoSession session, TransferFault fault, String reason) {
+        if (fault.isByPeer()) {
+            sessions.endUnlessExplained(session, reason, clock.nowNs());
+        } else {
+            sessions.end(session, reason);
         }
     }
 

@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.echo;
 
 import com.google.protobuf.ByteString;
+import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Attach;
@@ -27,6 +28,7 @@ final class EchoAsks {
     private final Sessions sessions;
     private final TransferEngine transfer;
     private final EchoEvents events;
+    private final NanoClock clock;
     private final Map<Long, Asked> open = new LinkedHashMap<>();
     private final Map<String, EchoSession> byAddress = new HashMap<>();
     /** Sessions with an admission that is not closed, also those that have ended. */
@@ -55,11 +57,12 @@ final class EchoAsks {
         }
     }
 
-    EchoAsks(Region region, Sessions sessions, TransferEngine transfer, EchoEvents events) {
+    EchoAsks(Region region, Sessions sessions, TransferEngine transfer, EchoEvents events, NanoClock clock) {
         this.region = region;
         this.sessions = sessions;
         this.transfer = transfer;
         this.events = events;
+        this.clock = clock;
     }
 
     /** @throws IllegalStateException if an ask with this id has not ended */
@@ -106,7 +109,7 @@ final class EchoAsks {
     int request() {
         int requested = 0;
         for (Asked asked : open.values()) {
-            if (asked.window == null && asked.session.ready()) {
+            if (asked.window == null && asked.session.takesWork()) {
                 asked.window = transfer.openWindow(
                         asked.session.admission,
                         EchoSubject.answerArea(region.descriptor(), asked.lengthBytes),
@@ -167,10 +170,20 @@ final class EchoAsks {
 
     void onAdmissionClosed(Admission admission, String detail) {
         EchoSession session = byAdmission.remove(admission.id());
-        if (session != null) {
-            sessions.end(session, detail);
-            endAll(session, session.endedReason.isEmpty() ? detail : session.endedReason);
+        if (session == null) {
+            return;
         }
+        if (session.state() == Session.State.ENDED) {
+            endAll(session, session.endedReason);
+            return;
+        }
+        byAddress.values().remove(session); // the next ask dials again
+        for (Asked asked : new ArrayList<>(open.values())) {
+            if (asked.session == session && asked.hasAll()) {
+                end(asked, detail);
+            }
+        }
+        sessions.endUnlessExplained(session, detail, clock.nowNs()); // its end decides the other asks
     }
 
     private void endAll(EchoSession session, String reason) {
@@ -214,7 +227,7 @@ final class EchoAsks {
 
     /** Whether something could be asked but for a free window. */
     boolean waits() {
-        return open.values().stream().anyMatch(asked -> asked.window == null && asked.session.ready());
+        return open.values().stream().anyMatch(asked -> asked.window == null && asked.session.takesWork());
     }
 
     int openCount() {

@@ -24,7 +24,8 @@ final class EchoEngine implements EngineSubject {
                 region,
                 ports.sessions(),
                 ports.transfer(),
-                new Reported(ports.events()));
+                new Reported(ports.events()),
+                ports.clock());
     }
 
     /** Events as JSON. */

@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.echo;
 
 import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.ServedSubject;
+import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.ControlFrame;
@@ -57,12 +58,13 @@ public final class EchoSubject implements ServedSubject {
             Region region,
             Sessions sessions,
             TransferEngine transfer,
-            EchoEvents events) {
+            EchoEvents events,
+            NanoClock clock) {
         this.askLimitNs = askLimitNs;
         this.word = word;
         this.sessions = sessions;
-        this.asks = new EchoAsks(region, sessions, transfer, events);
-        this.answers = new EchoAnswers(region, sessions, transfer);
+        this.asks = new EchoAsks(region, sessions, transfer, events, clock);
+        this.answers = new EchoAnswers(region, sessions, transfer, clock);
     }
 
     /** Asks the messenger at an address for the first bytes of its region. */

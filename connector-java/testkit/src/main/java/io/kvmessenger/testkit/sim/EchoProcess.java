@@ -66,7 +66,7 @@ final class EchoProcess extends Incarnation {
                 tally,
                 random.split(),
                 warnings);
-        subject = new EchoSubject("sim", ASK_LIMIT_NS, region, sessions, transfer, new Ends());
+        subject = new EchoSubject("sim", ASK_LIMIT_NS, region, sessions, transfer, new Ends(), node::nowNs);
         messenger = new Messenger(sessions, subject, new Messenger.Ports(transfer, tally, warnings, node::nowNs));
         half(0).fill(content(node.name()));
         world.fabric().started(transport);

@@ -11,6 +11,8 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Requirements on every transport that carries a messenger, whatever it moves: this one has no KV. */
 @Timeout(900)
@@ -20,6 +22,9 @@ public abstract class EchoContractTest {
     private static final int LENGTH_BYTES = 300_000;
     private static final long AWAIT_LIMIT_NS = 60_000_000_000L;
     private static final long IDLE_NS = 100_000;
+
+    /** What the target knows alone of an ask for more than its half. */
+    private static final String TOO_MUCH = "expected at most the " + SMALL_MEMORY_BYTES / 2;
 
     private EchoNode one;
     private EchoNode target;
@@ -62,9 +67,28 @@ public abstract class EchoContractTest {
     void shouldEndAnAskForMoreThanThereIs() {
         one.ask(1, (int) SMALL_MEMORY_BYTES / 2 + 1);
         await(() -> !one.ends.isEmpty());
-        assertThat(one.ends.getFirst()).startsWith("failed 1: "); // by the reason, or by the end of the path
+        assertThat(one.ends).singleElement().asString().startsWith("failed 1: ").contains(TOO_MUCH);
         one.ends.clear();
         move(2, target, one);
+        await(() -> one.isClean() && target.isClean());
+    }
+
+    /** The reason is on its way by the control network when the data path ends, or has come before. */
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void shouldEndAnAskForThePeersReasonWhicheverChannelEndsFirst(boolean dataPathFirst) {
+        move(1, target, one);
+        one.holdsInputs = dataPathFirst;
+        one.ask(2, (int) SMALL_MEMORY_BYTES / 2 + 1);
+        await(() -> dataPathFirst ? one.pathEndCount > 0 : !one.ends.isEmpty());
+        if (dataPathFirst) {
+            assertThat(one.ends).isEmpty();
+            one.holdsInputs = false;
+            await(() -> !one.ends.isEmpty());
+        }
+        assertThat(one.ends).singleElement().asString().startsWith("failed 2: ").contains(TOO_MUCH);
+        one.ends.clear();
+        move(3, target, one);
         await(() -> one.isClean() && target.isClean());
     }
 

@@ -10,7 +10,13 @@ import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.testkit.echo.EchoEvents;
 import io.kvmessenger.testkit.echo.EchoSubject;
+import io.kvmessenger.testkit.fault.PassingTransferEngine;
 import io.kvmessenger.testkit.sim.SilentTally;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -21,7 +27,8 @@ import java.util.SplittableRandom;
 /** A messenger without KV on an engine that a test drives; its control network reaches one other node. One thread. */
 final class EchoNode implements ControlNetwork, EchoEvents, AutoCloseable {
     private static final long LIMIT_NS = 60_000_000_000L;
-    private static final NanoClock CLOCK = System::nanoTime;
+    /** Time stands still: what ends here, ends by an event. */
+    private static final NanoClock CLOCK = () -> 0;
 
     private final String name;
     private final DrivenEngine driven;
@@ -34,6 +41,10 @@ final class EchoNode implements ControlNetwork, EchoEvents, AutoCloseable {
     private EchoNode other;
     private long link;
     private boolean linked;
+    /** Set by a test: what has come by the control network is not taken. */
+    boolean holdsInputs;
+    /** Of data paths, to or from it. */
+    int pathEndCount;
 
     EchoNode(String name, DrivenEngine driven) {
         this.name = name;
@@ -48,8 +59,35 @@ final class EchoNode implements ControlNetwork, EchoEvents, AutoCloseable {
                 tally,
                 random,
                 warnings);
-        subject = new EchoSubject("marco", LIMIT_NS, driven.region(), sessions, driven.engine(), this);
-        messenger = new Messenger(sessions, subject, new Messenger.Ports(driven.engine(), tally, warnings, CLOCK));
+        TransferEngine engine = new PathEndCounting(driven.engine());
+        subject = new EchoSubject("marco", LIMIT_NS, driven.region(), sessions, engine, this, CLOCK);
+        messenger = new Messenger(sessions, subject, new Messenger.Ports(engine, tally, warnings, CLOCK));
+    }
+
+    /** Counts the ends of data paths as the messenger learns of them. */
+    private final class PathEndCounting extends PassingTransferEngine {
+        PathEndCounting(TransferEngine engine) {
+            super(engine);
+        }
+
+        @Override
+        public int poll(CompletionHandler handler, int limit) {
+            return super.poll(
+                    new PassingHandler(handler) {
+                        @Override
+                        public void onAdmissionClosed(Admission admission, String detail) {
+                            pathEndCount++;
+                            super.onAdmissionClosed(admission, detail);
+                        }
+
+                        @Override
+                        public void onPeerLost(Peer peer, TransferFault fault, String detail) {
+                            pathEndCount++;
+                            super.onPeerLost(peer, fault, detail);
+                        }
+                    },
+                    limit);
+        }
     }
 
     /** Lets the nodes reach each other. */
@@ -75,7 +113,7 @@ final class EchoNode implements ControlNetwork, EchoEvents, AutoCloseable {
     /** One duty cycle. */
     int doWork() {
         int work = 0;
-        for (Runnable input = inputs.poll(); input != null; input = inputs.poll()) {
+        for (Runnable input = holdsInputs ? null : inputs.poll(); input != null; input = inputs.poll()) {
             input.run();
             work++;
         }
