@@ -20,7 +20,7 @@ public abstract class EchoContractTest {
     private static final long MEMORY_BYTES = 1 << 20;
     private static final long SMALL_MEMORY_BYTES = 700_000;
     private static final int LENGTH_BYTES = 300_000;
-    private static final long AWAIT_LIMIT_NS = 60_000_000_000L;
+    private static final long AWAIT_LIMIT_NS = 600_000_000_000L;
     private static final long IDLE_NS = 100_000;
 
     /** What the target knows alone of an ask for more than its half. */
