@@ -136,6 +136,17 @@ class OffersTest extends MessengerPair {
     }
 
     @Test
+    void shouldAnswerAGrantAtOnceWhoseOfferWasGivenUp() {
+        ask();
+        offer(5, 6);
+        pass(limits.offerLimitNs() - 1);
+        pass(1);
+        fetch();
+        assertThat(decoder.reported).containsExactly("offered q " + HELD_TOKENS + " HELD", "failed q");
+        assertNothingHeld();
+    }
+
+    @Test
     void shouldReleaseAnOfferAtTheEndOfItsSession() {
         ask();
         offer(5, 6);
@@ -161,8 +172,7 @@ class OffersTest extends MessengerPair {
         offer(5, 6);
         prefiller.cache.onCommand(new EngineCommand.Withdraw("o"));
         assertThat(prefiller.reported).containsExactly("released o");
-        fetch();
-        pass(100);
+        fetch(); // answered at once: no other prefill comes under the id of a question
         assertThat(prefiller.transfer.submitted).isEmpty();
         assertThat(decoder.reported).containsExactly("offered q " + HELD_TOKENS + " HELD", "failed q");
         assertNothingHeld();

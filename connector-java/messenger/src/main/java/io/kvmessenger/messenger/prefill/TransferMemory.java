@@ -60,10 +60,17 @@ final class TransferMemory {
      * from the first answer to a new one.
      *
      * @param answered ranks that have answered the attempt; null if none has
+     * @param offered it was a cached prefix: its id names one question, so no attempt follows
      * @param links of the sessions that granted it; the sentence is not disclosed to other sessions
      * @param answersUntilNs how long answers may still be on their way
      */
-    private record End(String sentence, boolean aborted, EngineRanks answered, Set<Long> links, long answersUntilNs) {
+    private record End(
+            String sentence,
+            boolean aborted,
+            boolean offered,
+            EngineRanks answered,
+            Set<Long> links,
+            long answersUntilNs) {
         boolean owes(EngineRanks ranks, long nowNs) {
             return nowNs - answersUntilNs < 0
                     && (answered == null || (answered.fits(ranks) && !answered.intersects(ranks)));
@@ -74,7 +81,7 @@ final class TransferMemory {
             if (answered != null) {
                 all.add(answered);
             }
-            return new End(sentence, aborted, all, links, answersUntilNs);
+            return new End(sentence, aborted, offered, all, links, answersUntilNs);
         }
     }
 
@@ -197,7 +204,9 @@ final class TransferMemory {
         boolean aborted = prefill.stopped() && prefill.stop().reason() == Reason.PREFILL_ABORTED;
         // no fetch, and so no answer, is known to last longer than this side's own limit
         long answersUntilNs = nowNs + Math.max(limits.grantWaitNs(), limits.fetchLimitNs());
-        ends.put(prefill.transfer(), new End(sentence, aborted, prefill.answeredRanks(), links, answersUntilNs));
+        ends.put(
+                prefill.transfer(),
+                new End(sentence, aborted, prefill.isOffer(), prefill.answeredRanks(), links, answersUntilNs));
         endedLast.put(prefill.transfer().id(), prefill.transfer());
     }
 
@@ -240,12 +249,12 @@ final class TransferMemory {
 
     /**
      * Takes a grant that is meant for the ended attempt: the engine gave that prompt up while the decoder's answer was on
-     * its way, or the grant carries a prompt that another messenger of its decoder had sent before. Returns how that
-     * attempt ended; empty if the grant is for one to come.
+     * its way, or took back what it had offered, or the grant carries a prompt that another messenger of its decoder had
+     * sent before. Returns how that attempt ended; empty if the grant is for one to come.
      */
     Optional<Stop> takeLate(PageGrant grant, EngineCommand.Prompt prompt, long nowNs) {
         End end = ends.get(grant.transfer());
-        boolean mayBeLate = end != null && (end.aborted || !prompt.absent());
+        boolean mayBeLate = end != null && (end.aborted || end.offered || !prompt.absent());
         if (!mayBeLate || !takeOwed(grant.session(), grant.transfer(), nowNs)) {
             return Optional.empty();
         }
