@@ -248,6 +248,11 @@ public final class KvCache implements ServedSubject {
         return decoder.entryCount();
     }
 
+    /** Number of peers' questions for cached prefixes that the engine has not answered; none at rest. */
+    public int peerAskCount() {
+        return offers.openAskCount();
+    }
+
     public HeldCounts held() {
         return new HeldCounts(
                 decoder.fetchCount(),

@@ -69,7 +69,7 @@ public final class Offers {
         return prefiller.prefills.offeredPageCount();
     }
 
-    /** Peers' questions that the engine has not answered; none at rest. */
+    /** Peers' questions that the engine has not answered. */
     public int openAskCount() {
         return asks.count();
     }

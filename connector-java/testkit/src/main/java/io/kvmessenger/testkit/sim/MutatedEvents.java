@@ -4,6 +4,7 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
@@ -15,7 +16,7 @@ import java.util.Set;
 abstract class MutatedEvents implements EngineEvents {
     final EngineEvents engine;
 
-    private MutatedEvents(EngineEvents engine) {
+    MutatedEvents(EngineEvents engine) {
         this.engine = engine;
     }
 
@@ -47,6 +48,11 @@ abstract class MutatedEvents implements EngineEvents {
     @Override
     public void quarantined(String request, String reason) {
         engine.quarantined(request, reason);
+    }
+
+    @Override
+    public void offered(String request, int heldTokens, OfferOutcome outcome) {
+        engine.offered(request, heldTokens, outcome);
     }
 
     @Override

@@ -25,10 +25,17 @@ final class MutatedFrames {
 
     private final AnswersByImmediate answers = new AnswersByImmediate();
 
+    /** By process: what has a bug in how it takes answers to questions for cached prefixes. */
+    private final Map<String, MutatedOffers> offers = new HashMap<>();
+
     /** @param traffic determines the kinds of context rows */
     MutatedFrames(Mutation mutation, Traffic traffic) {
         this.mutation = mutation;
         this.onRequestBits = (1 << traffic.contextOnRequest()) - 1;
+    }
+
+    void offersAt(String process, MutatedOffers mutated) {
+        offers.put(process, mutated);
     }
 
     /** The frame as the process sends it. */
@@ -81,6 +88,12 @@ final class MutatedFrames {
             case COMPARISON_LEFT_OUT_AGAIN ->
                 frame.hasChecksums() && grantedAgain.contains(grantOf(process, frame)) ? withoutLast(frame) : frame;
             case ANSWERED_BY_IMMEDIATE -> answers.delivered(process, frame);
+            case LATE_OFFER_ACCEPTED -> {
+                if (frame.hasOffer()) {
+                    offers.get(process).onOffer(frame.getOffer());
+                }
+                yield frame;
+            }
             default -> frame;
         };
     }

@@ -22,10 +22,12 @@ final class MutatedPorts {
     private final ContextKinds kinds;
     private final MutatedEvents.FreeOnCancel events;
     private final MutatedEvents.FailWithLink failing;
+    private final MutatedOffers offers;
 
     MutatedPorts(
             Mutation mutation,
             EngineEvents events,
+            MutatedOffers offers,
             SimulatedTransport transport,
             List<Region> context,
             ContextKinds kinds) {
@@ -35,6 +37,7 @@ final class MutatedPorts {
         this.mutation = mutation;
         this.events = new MutatedEvents.FreeOnCancel(events);
         this.failing = new MutatedEvents.FailWithLink(events);
+        this.offers = offers;
     }
 
     KvPorts wrap(KvPorts ports, ComputedLayers layers) {
@@ -59,11 +62,17 @@ final class MutatedPorts {
                     case VERDICT_BEFORE_PROOF -> failing;
                     case QUARANTINE_SKIPPED -> new MutatedEvents.WithoutQuarantine(ports.engine());
                     case GRANT_NOT_REPORTED -> new MutatedEvents.WithoutGrants(ports.engine());
+                    case RELEASED_AT_OFFER, LATE_OFFER_ACCEPTED, WITHDRAWN_OFFER_GRANTED, OFFER_OF_ENDED_SESSION_KEPT ->
+                        offers;
                     default -> ports.engine();
                 },
                 ports.intake(),
                 mutated(ports.progress(), layers),
-                mutation == Mutation.VERDICT_BEFORE_PROOF ? failing.tally(ports.tally()) : ports.tally(),
+                switch (mutation) {
+                    case VERDICT_BEFORE_PROOF -> failing.tally(ports.tally());
+                    case OFFER_OF_ENDED_SESSION_KEPT -> offers.tally(ports.tally());
+                    default -> ports.tally();
+                },
                 ports.history(),
                 ports.clock(),
                 ports.random());
@@ -91,6 +100,8 @@ final class MutatedPorts {
                 failing.onCommand(command);
                 yield command;
             }
+            case RELEASED_AT_OFFER, LATE_OFFER_ACCEPTED, WITHDRAWN_OFFER_GRANTED, OFFER_OF_ENDED_SESSION_KEPT ->
+                offers.onCommand(command) ? command : null;
             case ANNOUNCEMENT_LOST -> command instanceof EngineCommand.Announce ? null : command;
             case REQUESTED_ROW_FORGOTTEN ->
                 command instanceof EngineCommand.Fetch fetch && kinds.anyAlways() ? withoutRequest(fetch) : command;

@@ -111,7 +111,17 @@ public enum Mutation {
     /** The pages of a fetch that is given up early are free at once. */
     QUARANTINE_SKIPPED(Hardships.Kind.CLOCKS),
     /** What a decoder waits for when a control link ends has failed, whatever has been written. */
-    VERDICT_BEFORE_PROOF;
+    VERDICT_BEFORE_PROOF,
+    /** What is offered to a peer is free as soon as it is offered. */
+    RELEASED_AT_OFFER(Hardships.Kind.PULLS),
+    /** An engine offers a page that a pass is still computing. */
+    OFFERED_BEFORE_WRITTEN(Hardships.Kind.PULLS),
+    /** An offer that comes when its question has ended as late answers it again. */
+    LATE_OFFER_ACCEPTED(Hardships.Kind.PULLS),
+    /** An offer that was taken back is free, and a grant of it is served all the same. */
+    WITHDRAWN_OFFER_GRANTED(Hardships.Kind.PULLS),
+    /** The offers of a session that ended are kept until their own limit. */
+    OFFER_OF_ENDED_SESSION_KEPT(Hardships.Kind.PULLS);
 
     /** The kind of run that can expose it. */
     final Weather weather;

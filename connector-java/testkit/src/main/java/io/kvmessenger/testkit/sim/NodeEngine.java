@@ -31,6 +31,9 @@ interface NodeEngine {
     /** The API server of this decoder rejects a request that would have fetched KV under this id. */
     void reject(String transferId, List<PrefillerAddress> prefillers);
 
+    /** After all faults: asks each other engine for a cached prefix, if the run's engines ask at all. */
+    default void pullFromAll() {}
+
     EngineEvents events();
 
     EngineIntake intake();

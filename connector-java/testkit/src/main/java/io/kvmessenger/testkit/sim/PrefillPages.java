@@ -52,6 +52,52 @@ final class PrefillPages {
             prompt.computedTokens = cached ? random.nextInt((prompt.tokenCount - 1) / pageTokens + 1) * pageTokens : 0;
             return prompt.computedTokens;
         }
+        int writtenTokens = share(prompt);
+        return mutation == Mutation.COMMITTED_TAKEN_AS_WRITTEN ? prompt.computedTokens : writtenTokens;
+    }
+
+    /**
+     * Holds for a peer what is cached of a prompt: the beginning that prompts of this engine share, or pages that were
+     * written long ago. Returns whether there is any.
+     */
+    boolean pin(PrefillPrompt offer, SplittableRandom random) {
+        offer.hits = pinShared(offer);
+        int taken = offer.hits.isEmpty()
+                ? Math.min(pool.spareCount(), 1 + random.nextInt(pool.pagesFor(offer.tokenCount)))
+                : 0;
+        if (offer.hits.isEmpty() && taken <= 0) {
+            return false;
+        }
+        listener.prefillBegun(node.process(), offer.request, offer.name);
+        if (taken > 0) {
+            offer.pages = pool.take(taken);
+            offer.computedTokens = taken * pageTokens;
+            listener.prefillPagesTaken(
+                    node.process(),
+                    offer.request,
+                    offer.tokenCount,
+                    IntStream.of(offer.pages).boxed().toList());
+            computeCached(offer);
+        } else {
+            share(offer);
+        }
+        return true;
+    }
+
+    /** A page that is not written yet may never be: it is offered by an engine with that bug only. */
+    private List<PrefixCache.Entry> pinShared(PrefillPrompt offer) {
+        List<PrefixCache.Entry> found = prefixes.hit(offer.name, offer.tokenCount + 1);
+        int offered = mutation == Mutation.OFFERED_BEFORE_WRITTEN ? found.size() : writtenCount(found);
+        found.subList(offered, found.size()).forEach(prefixes::giveUp);
+        return found.subList(0, offered);
+    }
+
+    private static int writtenCount(List<PrefixCache.Entry> entries) {
+        return (int) entries.stream().takeWhile(PrefixCache.Entry::written).count();
+    }
+
+    /** The prompt begins with the pages that it has found. Returns how many of its tokens are known to be written. */
+    private int share(PrefillPrompt prompt) {
         prompt.entries.addAll(prompt.hits);
         prompt.pages = prompt.hits.stream().mapToInt(PrefixCache.Entry::page).toArray();
         prompt.computedTokens = prompt.pages.length * pageTokens;
@@ -60,10 +106,9 @@ final class PrefillPages {
                 prompt.request,
                 prompt.tokenCount,
                 IntStream.of(prompt.pages).boxed().toList());
-        int written =
-                (int) prompt.hits.stream().takeWhile(PrefixCache.Entry::written).count();
-        reportComputed(prompt, written * pageTokens);
-        return mutation == Mutation.COMMITTED_TAKEN_AS_WRITTEN ? prompt.computedTokens : written * pageTokens;
+        int writtenTokens = writtenCount(prompt.hits) * pageTokens;
+        reportComputed(prompt, writtenTokens);
+        return writtenTokens;
     }
 
     /** Takes the pages that the chunk needs; full ones are in the cache from now on. */

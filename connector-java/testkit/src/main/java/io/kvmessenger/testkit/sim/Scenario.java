@@ -312,7 +312,7 @@ record Scenario(
                 prefillerGeometries,
                 decoderGeometries,
                 bothRoles,
-                limits,
+                besides.pulls().any() ? limitsOfPulls() : limits,
                 mode,
                 announces,
                 traffic,
@@ -323,9 +323,29 @@ record Scenario(
                 besides);
     }
 
+    /** Every engine may be asked by every other one, and keeps what it offers for long enough that an early end shows. */
+    private ProtocolLimits limitsOfPulls() {
+        Capacities kept = limits.capacities();
+        return limits.withOfferLimitNs(Pulls.OFFER_LIMIT_NS)
+                .with(new Capacities(
+                        ProtocolLimits.HANDSHAKES_MAX,
+                        ProtocolLimits.DECODERS_MAX,
+                        kept.expectedTransfersMax(),
+                        kept.grantsWaitingMax(),
+                        kept.grantBytesWaitingMax(),
+                        kept.grantBytesWaitingAllMax(),
+                        kept.endedTransfersMax(),
+                        kept.checksumsPerFrameMax()));
+    }
+
     /** Whether this messenger of an engine writes from device memory. */
     boolean writesFromDevice(String messenger) {
         return devicesWrite && messenger.startsWith("P");
+    }
+
+    /** Whether a node's build speaks only the version of the protocol before the newest. */
+    boolean isOlderBuild(String node) {
+        return hardships.pulls().isOlder(node, seed);
     }
 
     /** Names of an engine's messengers, in the order of their geometries; its own name if it has only one. */

@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.check.WorldListener;
@@ -16,6 +17,7 @@ final class SimulatedEngine implements NodeEngine {
     private final SimulatedNode node;
     private final SimulatedPrefillEngine prefill;
     private final SimulatedDecodeEngine decode;
+    private final SimulatedPulls pulls;
     private final Events events;
 
     SimulatedEngine(Simulation world, SimulatedNode node, PagePool pool, SplittableRandom random) {
@@ -32,7 +34,13 @@ final class SimulatedEngine implements NodeEngine {
                 (transfer, tokenCount) -> world.enqueue(Scenario.engineOf(node.name()), transfer, tokenCount),
                 () -> decode().wake());
         decode = new SimulatedDecodeEngine(world.clock(), node, pool, random.split(), world.scenario(), listener);
+        pulls = new SimulatedPulls(world, node, pool, decode::wake);
         events = new Events(world.trace(), listener);
+    }
+
+    @Override
+    public void pullFromAll() {
+        pulls.askAll();
     }
 
     @Override
@@ -74,16 +82,17 @@ final class SimulatedEngine implements NodeEngine {
     public void heal() {
         prefill.heal();
         decode.heal();
+        pulls.heal();
     }
 
     @Override
     public int unendedCount() {
-        return prefill.unendedCount() + decode.unendedCount();
+        return prefill.unendedCount() + decode.unendedCount() + pulls.unendedCount();
     }
 
     @Override
     public String describeUnended() {
-        return prefill.describeUnended() + " " + decode.describeUnended();
+        return prefill.describeUnended() + " " + decode.describeUnended() + " " + pulls.describeUnended();
     }
 
     /** Receives the messenger's events. */
@@ -115,7 +124,18 @@ final class SimulatedEngine implements NodeEngine {
         }
 
         @Override
+        public void offered(String request, int heldTokens, OfferOutcome outcome) {
+            trace.add(node.process(), "offered", request + " " + heldTokens + " " + outcome);
+            pulls.offered(request, heldTokens, outcome);
+        }
+
+        @Override
         public void arrived(String request, int pageCount) {
+            if (pulls.has(request)) {
+                trace.add(node.process(), "pulled", request);
+                pulls.arrived(request, pageCount);
+                return;
+            }
             trace.add(node.process(), "arrived", request);
             decode.arrived(request, pageCount);
         }
@@ -123,7 +143,11 @@ final class SimulatedEngine implements NodeEngine {
         @Override
         public void failed(String request, String reason) {
             trace.add(node.process(), "failed", request + ": " + reason);
-            decode.failed(request, reason);
+            if (pulls.has(request)) {
+                pulls.failed(request, reason);
+            } else {
+                decode.failed(request, reason);
+            }
         }
 
         @Override

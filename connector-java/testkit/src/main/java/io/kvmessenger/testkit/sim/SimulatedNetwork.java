@@ -77,6 +77,10 @@ final class SimulatedNetwork {
         this.frames = new MutatedFrames(mutation, scenario.traffic());
     }
 
+    MutatedFrames frames() {
+        return frames;
+    }
+
     void heal() {
         healed = true;
     }
@@ -203,6 +207,7 @@ final class SimulatedNetwork {
             clock.after(delayNs(), () -> end.node.input(m -> m.onLinkClosed(end.id, "closed")));
             End peer = end.link.other(end);
             listener.linkClosed(node.process(), nameOf(peer), end == end.link.dialler, "it closed the link");
+            listener.linkEnded(node.process(), end.id);
             if (peer != null) {
                 inOrder(peer, () -> {
                     if (!peer.deaf) {
@@ -261,6 +266,9 @@ final class SimulatedNetwork {
         inOrder(to, () -> {
             if (!to.closed && !to.deaf && to.node.alive() && links.contains(from.link)) {
                 listener.frameDelivered(from.node.process(), to.node.process(), frame);
+                if (frame.hasAsk()) {
+                    listener.askDelivered(from.node.process(), to.node.process(), to.id, frame.getAsk());
+                }
                 ControlFrame heard = frames.heard(to.node.process(), frame);
                 if (heard != null) {
                     to.node.input(m -> m.onFrame(to.id, heard));
@@ -287,6 +295,7 @@ final class SimulatedNetwork {
                     end.closed = true;
                     End peer = end.link.other(end);
                     listener.linkClosed(end.node.process(), nameOf(peer), end == end.link.dialler, reason);
+                    listener.linkEnded(end.node.process(), end.id);
                     end.node.input(m -> m.onLinkClosed(end.id, reason));
                 }
             });

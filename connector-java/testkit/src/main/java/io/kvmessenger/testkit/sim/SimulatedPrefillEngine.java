@@ -4,7 +4,6 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.LayerProgress;
-import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.testkit.sim.PrefillPrompt.State;
@@ -45,6 +44,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final Intake intake;
     private final Map<String, PrefillPrompt> prompts = new LinkedHashMap<>();
     private final PrefillPages pages;
+    private final SimulatedSource source;
     private final int pageTokens;
 
     private final ComputedLayers layers;
@@ -89,6 +89,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.pageTokens = pool.blockTokens();
         this.device = new SimulatedDevice(clock, node, pool, swarm, apart, listener, mutation, this::onDone);
         this.pages = new PrefillPages(node, pool, device, listener, mutation, onFreed);
+        this.source = new SimulatedSource(clock, node, pool, pages, scenario, listener, mutation);
         this.layers = device.layers();
         this.layerCount = layers.count();
         pool.promise(this::promisedPages);
@@ -97,6 +98,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     void heal() {
         healed = true;
+        source.heal();
     }
 
     // ---- requests
@@ -169,26 +171,23 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     @Override
     public void ask(TransferKey transfer, EngineCommand.Prompt prompt) {
-        clock.after(random.nextLong(2 * Scenario.MILLI), () -> {
-            if (node.alive()) {
-                node.command(new EngineCommand.Offer("", transfer, 0, List.of(), OfferOutcome.NOT_HELD));
-            }
-        });
+        source.ask(transfer, prompt.tokenIds().length);
     }
 
     int unendedCount() {
-        return prompts.size();
+        return prompts.size() + source.heldCount();
     }
 
     String describeUnended() {
-        return prompts.values().stream()
-                .map(p -> p.request + " " + p.state)
-                .toList()
-                .toString();
+        return prompts.values().stream().map(p -> p.request + " " + p.state).toList() + " and " + source.heldCount()
+                + " offered";
     }
 
     void released(String request) {
         listener.prefillReleased(node.process(), request);
+        if (source.released(request)) {
+            return;
+        }
         PrefillPrompt prompt = prompts.remove(request);
         if (prompt != null) {
             pool.context().giveBack(prompt.contextSlot);

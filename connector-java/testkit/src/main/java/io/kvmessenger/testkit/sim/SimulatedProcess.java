@@ -6,10 +6,13 @@ import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.decode.Decoder;
 import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.History;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.ProtocolVersions;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Sessions;
+import io.kvmessenger.messenger.wire.FrameVersions;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
@@ -21,6 +24,9 @@ import java.util.stream.Stream;
 
 /** One incarnation of one node: the production messenger on simulated ports, and its engine. */
 final class SimulatedProcess extends Incarnation {
+    private static final ProtocolVersions OLDER_BUILDS =
+            new ProtocolVersions(ProtocolLimits.PROTOCOL_VERSION_OLDEST, FrameVersions.OFFERS - 1);
+
     final PagePool pool;
     final NodeEngine engine;
     final KvCache cache;
@@ -53,9 +59,20 @@ final class SimulatedProcess extends Incarnation {
                 .map(region -> new RankMemory(List.of(region)))
                 .toList();
         List<Region> contextRegions = regions.subList(rankCount, regions.size());
+        MutatedOffers mutatedOffers = new MutatedOffers(
+                world.mutation(),
+                engine.events(),
+                node::nowNs,
+                action -> world.clock().after(scenario.limits().offerLimitNs(), () -> {
+                    if (node.alive()) {
+                        action.run();
+                    }
+                }));
+        world.network().frames().offersAt(node.process(), mutatedOffers);
         MutatedPorts mutated = new MutatedPorts(
                 world.mutation(),
                 engine.events(),
+                mutatedOffers,
                 transport,
                 contextRegions,
                 pool.context().kinds());
@@ -89,7 +106,11 @@ final class SimulatedProcess extends Incarnation {
         Scenario scenario = world.scenario();
         String secret = world.mutation().changesFrames() ? "" : scenario.secret();
         return new Sessions(
-                new MessengerIdentity(node.name(), node.incarnation(), secret.getBytes(StandardCharsets.UTF_8)),
+                new MessengerIdentity(
+                        node.name(),
+                        node.incarnation(),
+                        secret.getBytes(StandardCharsets.UTF_8),
+                        scenario.isOlderBuild(node.name()) ? OLDER_BUILDS : ProtocolVersions.OURS),
                 world.network().portOf(node, failing),
                 world.mutation().limits(scenario.limits()),
                 ports.tally(),

@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Function;
 
 /**
  * One run: the world of a seed, from the first request until everything has ended. Two phases: with faults, nothing
@@ -69,11 +70,13 @@ public final class Simulation extends World<SimulatedProcess> {
     private static WorldListener checkers(
             World<SimulatedProcess> world, Scenario scenario, Weather weather, Mutation mutation) {
         boolean immsRepeat = mutation.limits(scenario.engineLimits()).generations() < Imm.GENERATION_COUNT;
+        Function<String, SimulatedNode> nodeOf =
+                process -> world.latest(process.substring(0, process.indexOf('#'))).node;
         Checkers.World facts = new Checkers.World(
                 world.clock()::nowNs,
-                process -> world.latest(process.substring(0, process.indexOf('#')))
-                        .node
-                        .nowNs(),
+                process -> nodeOf.apply(process).nowNs(),
+                process -> nodeOf.apply(process).pausedUntilNs(),
+                process -> scenario.isOlderBuild(nodeOf.apply(process).name()),
                 scenario.limits(),
                 immsRepeat,
                 scenario.checksumMode(),
@@ -176,6 +179,8 @@ public final class Simulation extends World<SimulatedProcess> {
             router.sendBetweenAll();
         }
         awaitEnds();
+        alive().forEach(process -> process.engine.pullFromAll());
+        awaitEnds();
         advance(CHECK_PERIOD_NS); // an engine tells its workers of a request's end one step later
         checkAtRest();
     }
@@ -188,6 +193,9 @@ public final class Simulation extends World<SimulatedProcess> {
                         "Memory",
                         process.node.process() + " keeps " + process.cache.fetchEntryCount()
                                 + " entries about fetches and lost prefillers, and there are none");
+            }
+            if (process.cache.peerAskCount() > 0) {
+                throw new Violation("Memory", process.node.process() + " keeps questions of peers, which all are over");
             }
             listener()
                     .processAtRest(

@@ -14,7 +14,7 @@ import java.util.stream.LongStream;
  * faults, so that everything has to arrive, {@code --weather sound} with faults of engines, clients and routers only,
  * {@code --mutation M} with a bug injected, {@code --fabric F} over this fabric instead of the one that the seed draws
  * (with the Java engine), {@code --sources device|host} with prefillers' pages there,
- * {@code --beside ports|clocks} with {@link Hardships}, {@code --subject echo} with messengers that move no KV
+ * {@code --beside ports|clocks|pulls|pulls_and_ports|pulls_and_clocks} with {@link Hardships}, {@code --subject echo} with messengers that move no KV
  * ({@link EchoSimulation}), of which only seeds, weather and {@code --beside ports} can be asked for. Exit status 1 if a seed fails.
  */
 public final class SimulationMain {
@@ -74,7 +74,8 @@ public final class SimulationMain {
                 default ->
                     throw new IllegalArgumentException(option
                             + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
-                            + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host, --beside ports|clocks,"
+                            + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host,"
+                            + " --beside ports|clocks|pulls|pulls_and_ports|pulls_and_clocks,"
                             + " --subject kv_cache|echo");
             };
         }

@@ -90,6 +90,33 @@ class SimulationTest {
     }
 
     @ParameterizedTest
+    @EnumSource(
+            value = Hardships.Kind.class,
+            names = {"PULLS", "PULLS_AND_PORTS", "PULLS_AND_CLOCKS"})
+    void shouldKeepEveryPromiseWhenEnginesPullFromEachOther(Hardships.Kind beside) {
+        keepEveryPromise(beside);
+    }
+
+    /** Enough of what is offered arrives, so that the promises are not kept by doing nothing. */
+    @ParameterizedTest
+    @EnumSource(
+            value = Weather.class,
+            names = {"SOUND", "QUIET"})
+    void shouldPullSoonWhereTheNetworkIsSound(Weather weather) {
+        int pulled = LongStream.rangeClosed(1, SEEDS_OF_HARDSHIPS)
+                .parallel()
+                .mapToObj(seed -> {
+                    Scenario scenario = Scenario.draw(seed, weather).with(Hardships.Kind.PULLS.draw(seed));
+                    Simulation.Result result = Simulation.run(weather, scenario, Mutation.NONE);
+                    assertThat(result.passed()).as(result.report()).isTrue();
+                    return result.countByKind().getOrDefault("pulled", 0);
+                })
+                .mapToInt(Integer::intValue)
+                .sum();
+        assertThat(pulled).isGreaterThan(5 * (int) SEEDS_OF_HARDSHIPS);
+    }
+
+    @ParameterizedTest
     @EnumSource(FabricKind.class)
     void shouldKeepEveryPromiseWhenDevicesHaveAllPagesThatLeave(FabricKind fabric) {
         LongStream.rangeClosed(1, SEEDS_OF_DEVICES).parallel().forEach(seed -> {

@@ -4,13 +4,16 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.HeldCounts;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.wire.Ask;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
 import java.util.function.LongSupplier;
+import java.util.function.Predicate;
 import java.util.function.ToLongFunction;
 
 /**
@@ -30,6 +33,8 @@ public final class Checkers implements WorldListener {
      *
      * @param clock the world's time
      * @param clockOf by process: its own time
+     * @param resumedNs by process: when its last pause ended, or will end
+     * @param ofOlderBuild by process: whether it knows no questions for cached prefixes
      * @param immsRepeat whether there are so few generations that they repeat within a fetch
      * @param comparing which of the arriving pages decoders compare
      * @param portsThrow whether calls of ports fail
@@ -38,6 +43,8 @@ public final class Checkers implements WorldListener {
     public record World(
             LongSupplier clock,
             ToLongFunction<String> clockOf,
+            ToLongFunction<String> resumedNs,
+            Predicate<String> ofOlderBuild,
             ProtocolLimits limits,
             boolean immsRepeat,
             ChecksumMode comparing,
@@ -65,6 +72,7 @@ public final class Checkers implements WorldListener {
                 new GrantChecker(world.immsRepeat),
                 new SourceChecker(),
                 new ReuseChecker(),
+                new PullChecker(world),
                 counts,
                 new ContentChecker(),
                 new AccountingChecker(),
@@ -127,6 +135,16 @@ public final class Checkers implements WorldListener {
     @Override
     public void admissionClosed(String process, int admissionId) {
         report(c -> c.admissionClosed(process, admissionId));
+    }
+
+    @Override
+    public void linkEnded(String process, long linkId) {
+        report(c -> c.linkEnded(process, linkId));
+    }
+
+    @Override
+    public void askDelivered(String from, String to, long linkId, Ask ask) {
+        report(c -> c.askDelivered(from, to, linkId, ask));
     }
 
     @Override
@@ -227,6 +245,32 @@ public final class Checkers implements WorldListener {
     @Override
     public void prefillSent(String process, String request, String transferId) {
         report(c -> c.prefillSent(process, request, transferId));
+    }
+
+    @Override
+    public void pullAsked(
+            String process, String request, String transferId, String node, long limitNs, boolean certain) {
+        report(c -> c.pullAsked(process, request, transferId, node, limitNs, certain));
+    }
+
+    @Override
+    public void pullDeclined(String process, String request) {
+        report(c -> c.pullDeclined(process, request));
+    }
+
+    @Override
+    public void pullOffered(String process, String request, int heldTokens, OfferOutcome outcome) {
+        report(c -> c.pullOffered(process, request, heldTokens, outcome));
+    }
+
+    @Override
+    public void offerMade(String process, String request, String transferId, int heldTokens) {
+        report(c -> c.offerMade(process, request, transferId, heldTokens));
+    }
+
+    @Override
+    public void offerWithdrawn(String process, String request) {
+        report(c -> c.offerWithdrawn(process, request));
     }
 
     @Override

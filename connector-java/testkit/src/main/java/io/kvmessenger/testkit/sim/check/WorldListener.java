@@ -3,6 +3,8 @@ package io.kvmessenger.testkit.sim.check;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.HeldCounts;
+import io.kvmessenger.messenger.port.OfferOutcome;
+import io.kvmessenger.messenger.wire.Ask;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
@@ -46,6 +48,12 @@ public interface WorldListener {
      * @param dialled whether the process opened it, to fetch over it
      */
     default void linkClosed(String process, String peer, boolean dialled, String reason) {}
+
+    /** The process has closed, or has been told of the end of, this end of a link; every end of a link has an id. */
+    default void linkEnded(String process, long linkId) {}
+
+    /** @param linkId of the end at which it arrived */
+    default void askDelivered(String from, String to, long linkId, Ask ask) {}
 
     default void frameSent(String from, String to, ControlFrame frame) {}
 
@@ -112,6 +120,28 @@ public interface WorldListener {
 
     /** The messenger has reported that everything has left. */
     default void prefillSent(String process, String request, String transferId) {}
+
+    // ---- cached prefixes
+
+    /**
+     * An engine asks another one for a prefix.
+     *
+     * @param node that it asks
+     * @param certain whether nothing goes wrong any more
+     */
+    default void pullAsked(
+            String process, String request, String transferId, String node, long limitNs, boolean certain) {}
+
+    /** The messenger learns now that the answer, or what is offered, is not wanted. */
+    default void pullDeclined(String process, String request) {}
+
+    default void pullOffered(String process, String request, int heldTokens, OfferOutcome outcome) {}
+
+    /** An engine is about to offer pages; a prefill that has ended. */
+    default void offerMade(String process, String request, String transferId, int heldTokens) {}
+
+    /** The engine is about to take an offer back. */
+    default void offerWithdrawn(String process, String request) {}
 
     // ---- decoder's engine
 
