@@ -83,19 +83,20 @@ def _shadows(stack: contextlib.ExitStack) -> Counter[str]:
 
 
 def _worlds(parsed: argparse.Namespace, worlds: Iterable[tuple[str, int]], seen: Counter[str]) -> int:
-    from engine_loop.kinds import world_of
-    from engine_loop.loop import PATIENCE_SECONDS, World
+    from engine_loop.loop import PATIENCE_SECONDS
+    from engine_loop.pull_world import open_world
 
     begun, done, found = time.monotonic(), 0, False
     for kind, seed in worlds:
         began = time.monotonic()
-        world = World(world_of(kind, seed, parsed.world), parsed.patience or PATIENCE_SECONDS)
+        world = open_world(kind, seed, parsed.world, parsed.patience or PATIENCE_SECONDS)
         violations = world.run()
         requests = sum(len(ask.prompts) * ask.choices for group in world.plan.groups for ask in group)
         done += requests
         print(
             f"{kind} seed {seed}: {requests} requests, ended {world.ended}, {world.pages_checked()} pages checked,"
-            f" {time.monotonic() - began:.1f} s{_outlived(world.outlived)}{_slept(world.sleeper.slept)}",
+            f" {time.monotonic() - began:.1f} s"
+            f"{_outlived(world.outlived)}{_slept(world.sleeper.slept)}{_pulled(world.results)}",
             flush=True,
         )
         if seen["different rows"]:
@@ -120,6 +121,10 @@ def _slept(counts: Mapping[str, int]) -> str:
     return f", slept {seen}" if seen else ""
 
 
+def _pulled(results: Mapping[str, int]) -> str:
+    return f", pulls {dict(results)}" if results else ""
+
+
 def _named(worlds: str) -> Iterator[tuple[str, int]]:
     for world in worlds.split(","):
         kind, seed = world.split(":")
@@ -135,14 +140,14 @@ def _mutants(requests: int, patience_seconds: float) -> int:
     """How many live."""
     from mutant import living
 
-    from engine_loop.kinds import world_of
-    from engine_loop.loop import PATIENCE_SECONDS, World
+    from engine_loop.loop import PATIENCE_SECONDS
     from engine_loop.mutants import MUTANTS, WorldMutant
+    from engine_loop.pull_world import open_world
 
     def find(mutant: WorldMutant) -> tuple[bool, str]:
         stands_still = "stands still" in mutant.found_as
         patience = max(patience_seconds, mutant.patience_seconds) if stands_still else PATIENCE_SECONDS
-        violations = World(world_of(mutant.kind, mutant.seed, requests), patience).run()
+        violations = open_world(mutant.kind, mutant.seed, requests, patience).run()
         found = any(violation.startswith(mutant.found_as) for violation in violations)
         return found, f"{mutant.kind} {mutant.seed}: {(violations or ['nothing'])[0]}"
 

@@ -124,7 +124,20 @@ class LoopExecutor(SleepingWorkers, Executor):
         """How many requests the workers have reported as sent or received."""
 
     def collective_rpc(self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None, **_: Any) -> Any:  # noqa: ARG002
+        if callable(method):
+            return [method(rank) for rank in self._as_each_rank()]
         return getattr(self, f"_{method}")(*args, **(kwargs or {}))
+
+    def _start_draft_weight_update(self) -> list[None]:
+        return [None] * self.plan.tp_size
+
+    def _finish_weight_update(self) -> list[None]:
+        """Of a drafter: the name of the model's own weights stays, by which peers know them."""
+        return [None] * self.plan.tp_size
+
+    def _update_weights(self) -> list[None]:
+        """The model's own: they have another name from now on."""
+        return [None] * self.plan.tp_size
 
     def check_health(self) -> None:
         return
@@ -346,6 +359,7 @@ class Engine:
         self.scheduler.max_num_encoder_input_tokens = ENCODER_CACHE_TOKENS
         self.scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=ENCODER_CACHE_TOKENS)
         self.pool = self.scheduler.kv_cache_manager.block_pool
+        self.pool.engine = self  # for mutants
         self._requests: list[Any] = []
         """All that it has ever had, for their block hashes."""
         self.computed_tokens = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from engine_loop import conversations
 from engine_loop.engines import STATE, Chunk, EnginePlan
 from engine_loop.kv_pages import BLOCK_TOKENS, Beside
 from engine_loop.traffic import (
@@ -393,6 +394,8 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "rejected": _rejected,
     "rejected-once": _rejected_once,
     "sleep": _sleep,
+    "pulls": conversations.troubled,
+    "pulls-counted": conversations.counted,
 }
 
 
@@ -400,6 +403,6 @@ def world_of(kind: str, seed: int, requests: int) -> WorldPlan:
     """The whole plan of a world."""
     traffic = Traffic(kind, seed, requests)
     KINDS[kind](traffic)
-    if not traffic.plan.sleep_share:  # no session ends, after which these limits would be waited for
+    if not (traffic.plan.sleep_share or traffic.plan.sessions_end):  # no limit is waited for after a session's end
         traffic.option(**dict.fromkeys(OF_SESSIONS, UNREACHED_SECONDS))
     return traffic.plan

@@ -13,6 +13,7 @@ import random
 import re
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from engine_loop.engines import STATE, Engine
 from engine_loop.kv_pages import TOKENS_ONLY, Beside, digests, next_token
 from engine_loop.model_runner import salt_of
-from engine_loop.prefiller_api import Posted, PrefillerApi
+from engine_loop.prefiller_api import EngineApi, Posted
 from engine_loop.sleep_mode import Sleeper
 from engine_loop.traffic import DECODER_FIRST, HANDED_ON, PLAIN, Ask, WorldPlan
 
@@ -78,7 +79,7 @@ class Violations(logging.Handler):
         self._name = re.compile(rf"\b{plan.kind}-{plan.seed}-\d+")
         for ask in itertools.chain.from_iterable(plan.groups):
             for name in self._name.findall(f"{ask.name} {ask.transfer_id or ''}"):
-                self._may_fail[name] = self._may_fail.get(name, False) or ask.may_fail
+                self._may_fail[name] = self._may_fail.get(name, False) or ask.may_fail or ask.may_log
 
     def allow(self, ask: Ask) -> None:
         """This ask may fail after all."""
@@ -113,14 +114,18 @@ class World:
         self.violations.before_judging = self._allow_outlived
         self._log = logging.getLogger("vllm.kv_messenger")
         self._log.addHandler(self.violations)
-        self._api = PrefillerApi()
-        plan.prefiller.options["engine_api_url"] = self._api.url
+        served = plan.engines if plan.others else plan.engines[:1]
+        self._apis = {each.name: EngineApi() for each in served}
+        for each in served:
+            each.options["engine_api_url"] = self._apis[each.name].url
         self._depth = 0
         """How many steps run: an engine inside a pass may let the other one make a step, and no more."""
         report = self.violations.report
-        self._prefiller = Engine(plan.prefiller, report, lambda point: self._meanwhile(point, self._prefiller))
-        self._decoder = Engine(plan.decoder, report, lambda point: self._meanwhile(point, self._decoder))
-        self._engines = {"P": self._prefiller, "D": self._decoder}
+        self._engines = {
+            each.name: Engine(each, report, lambda point, side=each.name: self._meanwhile(point, self._engines[side]))
+            for each in plan.engines
+        }
+        self._prefiller, self._decoder, *self._others = self._engines.values()
         self.sleeper = Sleeper(self._random, self._engines, report)
         self._groups = iter(plan.groups)
         self._open: list[list[AskState]] = []
@@ -132,6 +137,8 @@ class World:
         self._progress_seconds = time.monotonic()
         self.outlived: set[str] = set()
         """Asks that were open for longer than the shortest limit when something failed."""
+        self.results: Counter[str] = Counter()
+        """What the requests that name an engine to pull from came to."""
         self.ended = {"length": 0, "error": 0, "gone": 0, "rejected": 0}
 
     # ---- the run
@@ -147,20 +154,25 @@ class World:
             if not self.violations.found:
                 self._drain()
             if not self.violations.found:
-                for engine in self._engines.values():
+                for engine in self._running():
                     engine.check_prefix_cache()
             if self.violations.found:
-                for engine in self._engines.values():
+                for engine in self._running():
                     self.violations.found += engine.last_words()
         finally:
             self._log.removeHandler(self.violations)
-            for engine in self._engines.values():
+            for engine in self._running():
                 engine.close()
-            self._api.close()
+            for api in self._apis.values():
+                api.close()
         return self.violations.found
 
+    def _running(self) -> list[Engine]:
+        """The engines that have not ended."""
+        return list(self._engines.values())
+
     def pages_checked(self) -> int:
-        """How many pages were compared on both sides."""
+        """How many pages were compared at all engines."""
         return sum(engine.executor.runner.pages_checked for engine in self._engines.values())
 
     def _one_round(self) -> None:
@@ -169,8 +181,9 @@ class World:
             self._groups_left -= 1
             now_seconds = time.monotonic()
             self._open.append([AskState(ask, self._round, now_seconds) for ask in next(self._groups)])
-        for posted in self._api.take():
-            self._on_posted(posted)
+        for side, api in self._apis.items():
+            for posted in api.take():
+                self._on_posted(posted, side)
         for state in itertools.chain.from_iterable(list(self._open)):
             self._advance(state)
         self._open = [group for group in self._open if not all(state.done() for state in group)]
@@ -208,9 +221,11 @@ class World:
 
     def _step_any(self) -> None:
         engine = self._prefiller if self._random.random() < self.plan.prefill_share else self._decoder
+        if self._others:
+            engine = self._random.choice(list(self._engines.values()))
         if engine.has_work:
             self._step(engine)
-        elif not any(each.has_work for each in self._engines.values()):
+        elif not any(each.has_work for each in self._running()):
             time.sleep(IDLE_SECONDS)  # a leg is due later, or waits for what a messenger does
 
     def _step(self, engine: Engine) -> None:
@@ -233,6 +248,8 @@ class World:
         if point == "begun" and (occupied or self._random.random() < self.plan.slow_pass_share):
             time.sleep(self.plan.slow_pass_seconds)
         other = self._decoder if engine is self._prefiller else self._prefiller
+        if self._others:
+            other = self._random.choice([each for each in self._engines.values() if each is not engine])
         if self._depth == 1 and other.has_work and self._random.random() < self.plan.interleave_share:
             self._step(other)
 
@@ -258,19 +275,21 @@ class World:
         if progress != self._progress:
             self._progress, self._progress_seconds = progress, time.monotonic()
         elif time.monotonic() - self._progress_seconds > self._patience_seconds:
-            held = "; ".join(filter(None, (engine.held() for engine in engines)))
             self.violations.report(
-                "stands still", f"nothing happened for {self._patience_seconds:g} s and {what}; {held}"
+                "stands still", f"nothing happened for {self._patience_seconds:g} s and {what}; {self._held()}"
             )
+
+    def _held(self) -> str:
+        return "; ".join(filter(None, (engine.held() for engine in self._running())))
 
     def _drain(self) -> None:
         """All have ended: nothing may stay held, on either side."""
         self._progress_seconds = time.monotonic()
         while not self.violations.found:
-            held = "; ".join(filter(None, (engine.held() for engine in self._engines.values())))
-            if not held and not any(engine.has_work for engine in self._engines.values()):
+            held = self._held()
+            busy = [engine for engine in self._running() if engine.has_work]
+            if not held and not busy:
                 return
-            busy = [engine for engine in self._engines.values() if engine.has_work]
             for engine in busy:
                 self._step(engine)
             if not busy:
@@ -284,7 +303,7 @@ class World:
         if ask.route == PLAIN:
             if not state.decode_sent:
                 state.prefill_sent = True
-                self._send_decode(state, None, side=ask.occupies or "D")
+                self._send_decode(state, None, side=ask.occupies or ask.side)
             if ask.occupies and time.monotonic() - self._started_seconds > self.plan.queue_seconds:
                 self._go(state)
         elif ask.route == DECODER_FIRST:
@@ -405,11 +424,13 @@ class World:
                 self.ended["gone"] += 1
                 self._engines[leg.side].abort(leg.request, during_step=self._random.random() < 0.3)
 
-    def _on_posted(self, posted: Posted) -> None:
-        """A prompt that the prefiller's messenger enqueues in its own engine."""
+    def _on_posted(self, posted: Posted, side: str) -> None:
+        """A prompt that a messenger enqueues in its own engine."""
         request = f"cmpl-{posted.transfer}-0-{self._random.getrandbits(32):08x}"
-        leg = Leg(request, "P", posted.prompt, posted.max_tokens, None, posted, beside=Beside(salt=posted.cache_salt))
+        leg = Leg(request, side, posted.prompt, posted.max_tokens, None, posted, beside=Beside(salt=posted.cache_salt))
         self._add(leg, posted.transfer_params)
+        if posted.is_question:
+            leg.prompt = posted.prompt[:1]
 
     # ---- what the engines put out
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,6 +102,8 @@ class ModelRunner:
         self._requests: dict[str, RunningRequest] = {}
         self.beside: dict[str, Beside] = {}
         """Of requests that have more than tokens."""
+        self.computed: Counter[str] = Counter()
+        """How many tokens of each request."""
         self.passes = 0
         self.pages_checked = 0
 
@@ -167,6 +170,7 @@ class ModelRunner:
     def _work(self, request_id: str, count: int) -> _Work:
         request = self._requests[request_id]
         end = request.computed + count
+        self.computed[request_id] += count
         assert end <= len(request.tokens), f"{request_id}: token {end} of {len(request.tokens)} is to be computed"
         paged = {group.index for group in self._layers if not group.state}
         least = min(len(request.tables[index]) for index in paged)

@@ -1,4 +1,4 @@
-"""The prefiller's HTTP API, as far as its own messenger uses it for requests that go to the decoder only."""
+"""An engine's HTTP API, as its own messenger uses it: for requests that go to the decoder only, and for questions."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Posted:
     transfer_params: dict[str, Any]
     transfer: str
     cache_salt: str = ""
+    is_question: bool = False
+    """What does the prefix cache hold of the prompt? Its engine computes one token of it."""
     _status: int = 0
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -35,7 +37,7 @@ class Posted:
         return self._status
 
 
-class PrefillerApi:
+class EngineApi:
     """Takes posts on threads of its own and hands them to the loop."""
 
     def __init__(self) -> None:
@@ -48,7 +50,9 @@ class PrefillerApi:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 params = body["kv_transfer_params"]
                 salt = body.get("cache_salt", "")
-                posted = Posted(body["prompt"], body["max_tokens"], params, params["transfer_id"], salt)
+                asked = params.get("asked_by_transfer")
+                transfer = asked or params["transfer_id"]
+                posted = Posted(body["prompt"], body["max_tokens"], params, transfer, salt, is_question=bool(asked))
                 posts.put(posted)
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the messenger has been closed
                     self.send_response(posted.wait())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm.distributed import parallel_state
+from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.v1.engine import core as engine_core
 
 MODES = ("abort", "wait", "keep")
@@ -68,6 +69,7 @@ class SleepingWorkers:
         """The ranks one after the other; vLLM says then that this process is that one."""
         for tp_rank, rank in enumerate(self.ranks):
             parallel_state.get_tensor_model_parallel_rank = lambda tp_rank=tp_rank: tp_rank
+            kv_transfer_state._KV_CONNECTOR_AGENT = rank.connector
             yield rank
 
     def _synchronize_device(self) -> None:

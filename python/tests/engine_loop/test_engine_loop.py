@@ -39,6 +39,7 @@ CLEAN_KINDS = (
 SHADOWED_KINDS = ("windows", "states", "chunks", "preemption", "aborts", "mixed")
 SHADOWED_REQUESTS = 300
 SLEEP_REQUESTS = 600
+PULLING_REQUESTS = 100
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,6 +79,15 @@ def test_should_serve_what_comes_between_sleeps_right(release: str) -> None:
     assert ended.returncode == 0, ended.stdout
     for mode in ("abort", "wait", "keep"):
         assert f"'{mode}': " in ended.stdout, ended.stdout
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_should_pull_what_other_engines_hold(release: str) -> None:
+    requests = str(PULLING_REQUESTS)
+    ended = run("--release", release, "--kind", "pulls,pulls-counted", "--requests", requests, "--world", "50")
+    assert ended.returncode == 0, ended.stdout
+    for outcome in ("arrived", "not_held", "malformed", "aborted"):
+        assert f"'{outcome}': " in ended.stdout, ended.stdout
 
 
 @pytest.mark.parametrize("release", RELEASES)

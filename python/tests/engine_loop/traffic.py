@@ -51,6 +51,10 @@ class Ask:
     """The decoder's API server rejects it: its engine only hears so."""
     occupies: str = ""
     """A plain request that keeps an engine, "P" or "D", busy."""
+    side: str = "D"
+    """The engine that gets a plain request."""
+    may_log: bool = False
+    """Errors in the log that name it are right, although it must be served."""
 
 
 @dataclass
@@ -61,6 +65,8 @@ class WorldPlan:
     seed: int
     prefiller: EnginePlan
     decoder: EnginePlan
+    others: list[EnginePlan] = field(default_factory=list)
+    """Engines beside these two, which get plain requests."""
     groups: list[list[Ask]] = field(default_factory=list)
     """The asks of a group arrive in the same round."""
     prefill_tokens_max: int = 1
@@ -74,10 +80,17 @@ class WorldPlan:
     """Of the points inside a pass, at how many the other engine makes a step."""
     sleep_share: float = 0.0
     """The probability with which an engine falls asleep in a round."""
+    sessions_end: bool = False
+    """Engines end or are not there: limits of their sessions are waited for."""
     queue_seconds: float = 0.0
     """Occupied engines stay so for that long."""
     shortest_limit_seconds: float = math.inf
     """Asks that are open for so long may fail: a limit may have ended them, if this process had no core meanwhile."""
+
+    @property
+    def engines(self) -> tuple[EnginePlan, ...]:
+        """All of them."""
+        return (self.prefiller, self.decoder, *self.others)
 
 
 class Traffic:
