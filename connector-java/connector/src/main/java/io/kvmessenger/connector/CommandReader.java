@@ -139,9 +139,10 @@ final class CommandReader {
     }
 
     private static EngineCommand offer(Fields fields) {
+        String request = fields.text("request", REQUEST_LENGTH_MAX);
         int heldTokens = fields.count("heldTokens");
         return new EngineCommand.Offer(
-                fields.text("request", REQUEST_LENGTH_MAX),
+                request,
                 transfer(fields),
                 heldTokens,
                 heldTokens == 0 ? List.of() : chunkPages(fields),

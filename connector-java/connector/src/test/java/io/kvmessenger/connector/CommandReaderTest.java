@@ -5,12 +5,17 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.messenger.port.ComparisonOutcome;
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.PullOutcome;
 import io.kvmessenger.messenger.port.TransferKey;
 import java.nio.charset.StandardCharsets;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 class CommandReaderTest {
@@ -77,7 +82,19 @@ class CommandReaderTest {
 
     /** The end of a request repeats its name, and an end that fits into no poll would leak the request's pages. */
     @ParameterizedTest
-    @ValueSource(strings = {"announce", "prefillEnded", "fetch", "abandon", "reportEnd", "computed", "chunk"})
+    @ValueSource(
+            strings = {
+                "announce",
+                "prefillEnded",
+                "fetch",
+                "abandon",
+                "reportEnd",
+                "computed",
+                "chunk",
+                "ask",
+                "offer",
+                "withdraw"
+            })
     void shouldRefuseARequestWhoseNameIsLongerThanOursAre(String kind) {
         String named = "\"request\":\"" + "x".repeat(CommandReader.REQUEST_LENGTH_MAX + 1) + "\"";
         String command = kind.equals("chunk")
@@ -123,6 +140,95 @@ class CommandReaderTest {
         assertRefused(
                 "{\"commands\":[{\"do\":\"pullEnded\",\"outcome\":\"lost\",\"tokens\":1,\"askMicros\":0,\"pullMicros\":0}]}",
                 "LOST");
+    }
+
+    @Test
+    void shouldReadQuestionsForCachedPrefixesAndTheirAnswers() {
+        assertThat(read("""
+            {"commands":[
+             {"do":"ask","request":"d","transfer":"t","promptDigest":"ab","prefillers":[{"host":"h","port":9}],
+              "promptTokenIds":[1,2],"cacheSalt":"s","priority":-2,"limitMillis":250},
+             {"do":"offer","request":"o","transfer":"t","promptDigest":"ab","heldTokens":32,
+              "groups":[{"firstPage":0,"pages":[3,1]}],"reason":""},
+             {"do":"offer","request":"o","transfer":"t","promptDigest":"ab","heldTokens":0,"groups":[],"reason":"busy"},
+             {"do":"withdraw","request":"o"}]}\
+            """))
+                .satisfiesExactly(
+                        ask -> assertThat((EngineCommand.Ask) ask)
+                                .returns("d", EngineCommand.Ask::request)
+                                .returns(new TransferKey("t", "ab"), EngineCommand.Ask::transfer)
+                                .returns(new EngineCommand.PrefillerAddress("h", 9, ""), EngineCommand.Ask::source)
+                                .returns(250_000_000L, EngineCommand.Ask::limitNs)
+                                .returns("s", a -> a.prompt().cacheSalt())
+                                .returns(-2, a -> a.prompt().priority())
+                                .satisfies(
+                                        a -> assertThat(a.prompt().tokenIds()).containsExactly(1, 2)),
+                        held -> assertThat((EngineCommand.Offer) held)
+                                .returns("o", EngineCommand.Offer::request)
+                                .returns(new TransferKey("t", "ab"), EngineCommand.Offer::transfer)
+                                .returns(32, EngineCommand.Offer::heldTokens)
+                                .returns(OfferOutcome.HELD, EngineCommand.Offer::outcome)
+                                .satisfies(offer -> assertThat(
+                                                offer.pages().getFirst().indices())
+                                        .containsExactly(3, 1)),
+                        none -> assertThat((EngineCommand.Offer) none)
+                                .returns(OfferOutcome.BUSY, EngineCommand.Offer::outcome)
+                                .returns(List.of(), EngineCommand.Offer::pages),
+                        withdraw -> assertThat(withdraw).isEqualTo(new EngineCommand.Withdraw("o")));
+    }
+
+    /** Each field of the commands for cached prefixes is demanded, and named when it is wrong. */
+    @ParameterizedTest
+    @CsvSource(delimiter = '|', textBlock = """
+            ask | request | 3
+            ask | transfer | 3
+            ask | prefillers | "h:9"
+            ask | promptTokenIds | "1"
+            ask | limitMillis | "soon"
+            offer | request | 3
+            offer | transfer | 3
+            offer | heldTokens | -1
+            offer | groups | 3
+            withdraw | request | 3
+            """)
+    void shouldNameTheFieldOfAQuestionThatIsMissingOrWrong(String kind, String field, String wrong) {
+        Map<String, String> fields = new LinkedHashMap<>();
+        fields.put("request", "\"o\"");
+        if (!kind.equals("withdraw")) {
+            fields.put("transfer", "\"t\"");
+            fields.put("promptDigest", "\"ab\"");
+        }
+        if (kind.equals("ask")) {
+            fields.put("prefillers", "[{\"host\":\"h\",\"port\":9}]");
+            fields.put("promptTokenIds", "[1]");
+            fields.put("limitMillis", "9");
+        } else if (kind.equals("offer")) {
+            fields.put("heldTokens", "16");
+            fields.put("groups", "[{\"firstPage\":0,\"pages\":[3]}]");
+        }
+        assertThat(read(commandOf(kind, fields))).hasSize(1);
+        fields.put(field, wrong);
+        assertRefused(commandOf(kind, fields), field + " is ");
+        fields.remove(field);
+        assertRefused(commandOf(kind, fields), field + " is missing");
+    }
+
+    private static String commandOf(String kind, Map<String, String> fields) {
+        String rest = fields.entrySet().stream()
+                .map(field -> ",\"" + field.getKey() + "\":" + field.getValue())
+                .collect(Collectors.joining());
+        return "{\"commands\":[{\"do\":\"" + kind + "\"" + rest + "}]}";
+    }
+
+    @Test
+    void shouldNameTheReasonsThatAnEngineMayHaveToOfferNothing() {
+        String nothing = "{\"commands\":[{\"do\":\"offer\",\"request\":\"o\",\"transfer\":\"t\",\"heldTokens\":0%s}]}";
+        assertRefused(
+                nothing.formatted(",\"reason\":\"tired\""),
+                "offer.reason is 'tired', expected not_held, busy, misfit or unavailable");
+        assertRefused(nothing.formatted(",\"reason\":\"held\""), "offer.reason is 'held', expected not_held");
+        assertRefused(nothing.formatted(",\"reason\":\"late\""), "offer.reason is 'late', expected not_held");
+        assertRefused(nothing.formatted(""), "reason is missing");
     }
 
     @Test

@@ -64,7 +64,10 @@ class ControlFuzzTest {
         }
     }
 
-    /** A conversation as real messengers have it: a transfer, a cancel, an abort, a decline, an end. */
+    /**
+     * A conversation as real messengers have it: a transfer, a cancel, an abort, a question for a cached prefix, a
+     * decline, an end.
+     */
     private static RecordingProxy record() throws IOException {
         List<Integer> pages = List.of(5, 6, 7);
         EngineDouble p = EngineDouble.of("prefiller");
@@ -82,6 +85,22 @@ class ControlFuzzTest {
             p.beginStep(2, "p3", "fuzz-3", 40, 0, 40, pages);
             p.submit(Map.of("do", "prefillEnded", "request", "p3", "outcome", "aborted"));
             d.await("failed", "d3");
+            d.submit(Map.of(
+                    "do",
+                    "ask",
+                    "request",
+                    "d5",
+                    "transfer",
+                    "fuzz-5",
+                    "promptDigest",
+                    "ab",
+                    "prefillers",
+                    List.of(Map.of("host", "127.0.0.1", "port", proxy.port())),
+                    "promptTokenIds",
+                    List.of(1, 2, 3),
+                    "limitMillis",
+                    3_600_000));
+            d.await("offered", "d5");
             d.decline("fuzz-4", proxy.port());
             p.compute(3, "p4", "fuzz-4", 40, 0, 40, pages, pages);
             p.submit(Map.of("do", "prefillEnded", "request", "p4", "outcome", "finished"));
@@ -92,10 +111,11 @@ class ControlFuzzTest {
                     .setGoodbye(Goodbye.newBuilder().setSentence("going"))
                     .build());
             assertThat(proxy.ofDecoder.stream().map(ControlFrame::getBodyCase))
-                    .contains(BodyCase.HELLO, BodyCase.ATTACH, BodyCase.GRANT, BodyCase.CANCEL, BodyCase.DECLINE);
+                    .contains(BodyCase.HELLO, BodyCase.ATTACH, BodyCase.GRANT, BodyCase.CANCEL, BodyCase.DECLINE)
+                    .contains(BodyCase.ASK);
             assertThat(proxy.ofPrefiller.stream().map(ControlFrame::getBodyCase))
                     .contains(BodyCase.CHALLENGE, BodyCase.WELCOME, BodyCase.CANNOT_DELIVER)
-                    .contains(BodyCase.CANCEL_CONFIRMED);
+                    .contains(BodyCase.CANCEL_CONFIRMED, BodyCase.OFFER);
             return proxy;
         }
     }

@@ -31,7 +31,7 @@ final class EngineDouble implements AutoCloseable {
     /** So long that a machine with much other work to do does not reach it. */
     static final long AWAIT_LIMIT_NS = 600_000_000_000L;
     /** Of limits that a test is not about: a busy machine outlives shorter ones. */
-    private static final int HOUR_MILLIS = 3_600_000;
+    static final int HOUR_MILLIS = 3_600_000;
 
     final MessengerHost host = new MessengerHost();
     final OpenResult opened;

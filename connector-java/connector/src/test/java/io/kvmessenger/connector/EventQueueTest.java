@@ -11,9 +11,11 @@ import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
+import java.io.IOException;
 import java.lang.reflect.Method;
 import java.lang.reflect.RecordComponent;
 import java.nio.charset.StandardCharsets;
@@ -182,7 +184,21 @@ class EventQueueTest {
         if (type == List.class) {
             return List.of();
         }
-        return type == EngineLog.Level.class ? EngineLog.Level.INFO : first ? "r" : "x".repeat(1 << 20);
+        if (type.isEnum()) {
+            return type.getEnumConstants()[0];
+        }
+        return first ? "r" : "x".repeat(1 << 20);
+    }
+
+    @Test
+    void shouldSayWhatIsOfferedOrWhyNothingIs() throws IOException {
+        engine.offered("r", 32, OfferOutcome.HELD);
+        engine.offered("s", 0, OfferOutcome.PEER_TOO_OLD);
+
+        assertThat(JSON.std.mapFrom(queue.drain(POLL_BYTES)).get("events"))
+                .isEqualTo(List.of(
+                        Map.of("event", "offered", "request", "r", "heldTokens", 32, "reason", ""),
+                        Map.of("event", "offered", "request", "s", "heldTokens", 0, "reason", "peer_too_old")));
     }
 
     @Test

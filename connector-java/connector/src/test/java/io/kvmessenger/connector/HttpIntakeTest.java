@@ -148,6 +148,94 @@ class HttpIntakeTest {
         }
     }
 
+    private static void ask(EngineDouble asker, EngineDouble source) {
+        Map<String, Object> command = new HashMap<>();
+        command.put("do", "ask");
+        command.put("request", "d");
+        command.put("transfer", "q");
+        command.put("promptDigest", "ab");
+        command.put("prefillers", List.of(Map.of("host", "127.0.0.1", "port", source.opened.controlPort())));
+        command.put("promptTokenIds", List.of(7, 8));
+        command.put("cacheSalt", "salt");
+        command.put("priority", 3);
+        command.put("limitMillis", EngineDouble.HOUR_MILLIS);
+        asker.submit(command);
+    }
+
+    private static void assertOffered(EngineDouble asker, int heldTokens, String reason) {
+        assertThat(asker.await("offered", "d"))
+                .containsEntry("heldTokens", heldTokens)
+                .containsEntry("reason", reason);
+    }
+
+    /** The engine finds the question in a request that it can compute in one token, and so wakes up for it. */
+    @Test
+    void shouldBringAQuestionForACachedPrefixToItsEngineAndItsAnswerBack() throws Exception {
+        List<Integer> pages = List.of(5);
+        try (EngineDouble source = new EngineDouble("prefiller", api("/v1"), Map.of());
+                EngineDouble asker = EngineDouble.of("decoder")) {
+            ask(asker, source);
+
+            Asked seen = asked.get();
+            assertThat(seen.path()).isEqualTo("/v1/completions");
+            assertThat(seen.body())
+                    .containsEntry("prompt", List.of(7, 8))
+                    .containsEntry("max_tokens", 1)
+                    .containsEntry("cache_salt", "salt")
+                    .containsEntry("priority", 3)
+                    .containsEntry("kv_transfer_params", Map.of("asked_by_transfer", "q", "asked_digest", "ab"));
+            source.submit(Map.of(
+                    "do",
+                    "offer",
+                    "request",
+                    "o",
+                    "transfer",
+                    "q",
+                    "promptDigest",
+                    "ab",
+                    "heldTokens",
+                    PROMPT_TOKENS,
+                    "groups",
+                    List.of(Map.of("firstPage", 0, "pages", pages)),
+                    "reason",
+                    ""));
+            assertOffered(asker, PROMPT_TOKENS, "");
+            Map<String, Object> fetch = new HashMap<>(EngineDouble.fetchCommand(
+                    "d",
+                    "q",
+                    List.of(Map.of("host", "127.0.0.1", "port", source.opened.controlPort())),
+                    PROMPT_TOKENS,
+                    0,
+                    List.of(1)));
+            fetch.put("promptDigest", "ab");
+            asker.submit(fetch);
+            asker.await("arrived", "d");
+            source.await("released", "o");
+        }
+    }
+
+    /** Its other limits are an hour. */
+    @Test
+    void shouldOfferNothingAtOnceWhenTheEngineRefusesTheQuestion() {
+        status = 500;
+        Map<String, Object> options = new HashMap<>(api(""));
+        options.put("offerLimitMillis", EngineDouble.HOUR_MILLIS);
+        try (EngineDouble source = new EngineDouble("prefiller", options, Map.of());
+                EngineDouble asker = EngineDouble.of("decoder")) {
+            ask(asker, source);
+            assertOffered(asker, 0, "busy");
+        }
+    }
+
+    @Test
+    void shouldOfferNothingWhereItsEnginesAddressIsNotKnown() {
+        try (EngineDouble source = EngineDouble.of("prefiller");
+                EngineDouble asker = EngineDouble.of("decoder")) {
+            ask(asker, source);
+            assertOffered(asker, 0, "unavailable");
+        }
+    }
+
     @Test
     void shouldDeclineAtOnceWithAShortSentenceWhenTheEngineRefuses() {
         status = 500;
