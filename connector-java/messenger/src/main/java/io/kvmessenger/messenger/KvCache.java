@@ -243,14 +243,9 @@ public final class KvCache implements ServedSubject {
         return prefiller.visits() + decoder.visits();
     }
 
-    /** Number of entries that the receiving side keeps for requests under way and lost peers; none at rest. */
+    /** Number of entries that are kept for fetches, for questions of either side and for lost peers; none at rest. */
     public int fetchEntryCount() {
-        return decoder.entryCount();
-    }
-
-    /** Number of peers' questions for cached prefixes that the engine has not answered; none at rest. */
-    public int peerAskCount() {
-        return offers.openAskCount();
+        return decoder.entryCount() + offers.openAskCount();
     }
 
     public HeldCounts held() {

@@ -192,10 +192,7 @@ public final class Simulation extends World<SimulatedProcess> {
                 throw new Violation(
                         "Memory",
                         process.node.process() + " keeps " + process.cache.fetchEntryCount()
-                                + " entries about fetches and lost prefillers, and there are none");
-            }
-            if (process.cache.peerAskCount() > 0) {
-                throw new Violation("Memory", process.node.process() + " keeps questions of peers, which all are over");
+                                + " entries about fetches, questions and lost prefillers, and there are none");
             }
             listener()
                     .processAtRest(
