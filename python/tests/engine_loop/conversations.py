@@ -173,6 +173,51 @@ def troubled(t: Traffic) -> None:
     t.groups(group)
 
 
+def _pair(t: Traffic, route: str, **second: object) -> list[Turn]:
+    """A long prompt at S, and a turn behind it that pulls it from there."""
+    first = replace(_turn(t, None), route=PLAIN, side="S", text=t.prompt(t.longest_prompt // 2), source=None)
+    return [first, replace(_turn(t, first), route=route, source=HOLDER, cut_at=None, changed_at=None, **second)]
+
+
+def left(t: Traffic) -> None:
+    """Clients that go while their request fetches, and that is to be sent on: it ends once, and is reported once."""
+    plan = _begin(t, requests_max=64)
+    for each in plan.engines:
+        each.options.update(pulls="always", pull_pages_share=1.0, pull_tokens_min=16)
+    plan.prefiller, plan.decoder, *plan.others = (replace(each, blocks=2_000) for each in plan.engines)
+    gone = {"gone_in": FETCHING, "may_fail": True, "may_log": True}
+    t.groups(lambda: list(_pair(t, t.random.choice([BOTH, HANDED_ON]), **gone)))
+
+
+def evicted(t: Traffic) -> None:
+    """An engine whose pool has room for two prompts, so that it uses each block again soon, is pulled from."""
+    plan = _begin(t, requests_max=64)
+    for each in plan.engines:
+        each.options.update(pulls="always", pull_pages_share=1.0, pull_tokens_min=16)
+    source = plan.others[0]
+    plan.others[0] = replace(source, blocks=source.model_tokens_max // BLOCK_TOKENS + 3, whole_prompt_must_fit=False)
+    plan.others[1] = replace(plan.others[1], blocks=2_000)
+    plan.open_groups = 8
+    t.groups(lambda: list(_pair(t, PLAIN, side="T")))
+
+
+def twins(t: Traffic) -> None:
+    """A prompt goes to two engines at once, and one asks the other, which has planned steps that are not begun."""
+    plan = _begin(t, requests_max=64)
+    for each in plan.engines:
+        each.options.update(pulls="always", pull_pages_share=1.0, pull_tokens_min=16)
+    plan.prefiller, plan.decoder, *plan.others = (
+        replace(each, blocks=2_000, overlapping=True, chunk_tokens=64) for each in plan.engines
+    )
+    plan.pause_share = 0.3
+
+    def group() -> list[Ask]:
+        first, second = _pair(t, PLAIN, side="T", after=None)
+        return [first, replace(second, text=first.text, beside=first.beside, source="S")]
+
+    t.groups(group)
+
+
 def text_of(turn: Turn, history: list[int], longest: int) -> list[int]:
     """The turn's prompt; the history is dropped where it gets too long."""
     kept = history[: turn.cut_at]

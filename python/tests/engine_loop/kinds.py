@@ -396,6 +396,9 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "sleep": _sleep,
     "pulls": conversations.troubled,
     "pulls-counted": conversations.counted,
+    "pulls-left": conversations.left,
+    "pulls-evicted": conversations.evicted,
+    "pulls-twins": conversations.twins,
 }
 
 

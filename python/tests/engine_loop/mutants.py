@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,8 +12,10 @@ from mutant import Mutant
 from kv_connector.vllm import connector, kv_groups, scheduler_half
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import KvGroup
+from kv_connector.vllm.offers import Offers
 from kv_connector.vllm.outgoing_prefills import OutgoingPrefills
 from kv_connector.vllm.prefill_chunks import PrefillChunks
+from kv_connector.vllm.pulls import Pulls
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.window_blocks import WindowBlocks
 from kv_connector.vllm.worker_half import WorkerHalf
@@ -20,6 +23,10 @@ from kv_connector.vllm.worker_half import WorkerHalf
 _end: Callable[..., Any] = OutgoingPrefills.end
 _plan: Callable[..., Any] = PrefillChunks.plan
 _take_in: Callable[..., Any] = SchedulerHalf._take_in
+_allocated: Callable[..., Any] = Pulls.allocated
+_ask: Callable[..., Any] = Pulls._ask
+_loaded: Callable[..., Any] = WorkerHalf._loaded
+_asked: Callable[..., Any] = Offers.asked
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,37 @@ def _first_page_missing(self: Any, request: Any, ask: Any, block_ids: tuple[list
 def _salt_lost(self: Any, request: Any, *more: Any) -> None:
     _take_in(self, request, *more)
     self._pending.fetches = [replace(fetch, cache_salt="") for fetch in self._pending.fetches]
+
+
+def _send_half_cleared(self: Any, request: Any, *more: Any) -> Any:
+    blocks = _allocated(self, request, *more)
+    if blocks is not None:
+        request.kv_transfer_params |= {"do_remote_prefill": False, "do_remote_decode": False}
+    return blocks
+
+
+def _reported_twice(self: Any, request: str, waiting: Any) -> bool:
+    if self._prefills.is_ended(request) or waiting.sends_no_more:
+        self._reports.received.add(request)
+    return bool(_loaded(self, request, waiting))
+
+
+def _asked_without_salt(self: Any, request: Any, *more: Any) -> None:
+    salt, request.cache_salt = request.cache_salt, None
+    _ask(self, request, *more)
+    request.cache_salt = salt
+
+
+def _not_pinned(self: Any, number: str, _: Any) -> None:
+    self._pinned[number], self._charged[number] = [], 0
+
+
+def _offered_at_once(self: Any, request: Any, carrier: Any, meta: Any) -> None:
+    """While steps that fill the blocks may be planned and not begun."""
+    _asked(self, request, carrier, meta)
+    worker = self._pool.engine.executor.ranks[0].connector._worker
+    worker._pulls.keep([meta.offers.pop()])
+    worker._pulls.step_over(worker._news, 0.0, math.inf)
 
 
 MUTANTS = (
@@ -143,5 +181,30 @@ MUTANTS = (
         "a window beside state begins with a page that vLLM has dropped",
         *(kv_groups, "_behind_the_last", lambda group: group),
         *("states", 8, "error logged"),
+    ),
+    WorldMutant(
+        "a pull takes back that its request is to be sent on",
+        *(Pulls, "allocated", _send_half_cleared),
+        *("pulls-counted", 1, "params changed"),
+    ),
+    WorldMutant(
+        "a request that ends while it loads and is sent on is reported twice",
+        *(WorkerHalf, "_loaded", _reported_twice),
+        *("pulls-left", 1, "engine died"),
+    ),
+    WorldMutant(
+        "an engine asks for the blocks of a prompt without its salt",
+        *(Pulls, "_ask", _asked_without_salt),
+        *("pulls-counted", 1, "computed"),
+    ),
+    WorldMutant(
+        "what is offered is not held",
+        *(Offers, "_pin", _not_pinned),
+        *("pulls-evicted", 1, "wrong page"),
+    ),
+    WorldMutant(
+        "what is offered is sent before the steps are over that fill it",
+        *(Offers, "asked", _offered_at_once),
+        *("pulls-twins", 1, "wrong page"),
     ),
 )

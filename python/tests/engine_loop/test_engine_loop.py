@@ -40,6 +40,7 @@ SHADOWED_KINDS = ("windows", "states", "chunks", "preemption", "aborts", "mixed"
 SHADOWED_REQUESTS = 300
 SLEEP_REQUESTS = 600
 PULLING_REQUESTS = 100
+PULLING_KINDS = "pulls,pulls-counted,pulls-left,pulls-evicted,pulls-twins"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -84,7 +85,7 @@ def test_should_serve_what_comes_between_sleeps_right(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_should_pull_what_other_engines_hold(release: str) -> None:
     requests = str(PULLING_REQUESTS)
-    ended = run("--release", release, "--kind", "pulls,pulls-counted", "--requests", requests, "--world", "50")
+    ended = run("--release", release, "--kind", PULLING_KINDS, "--requests", requests, "--world", "20")
     assert ended.returncode == 0, ended.stdout
     for outcome in ("arrived", "not_held", "malformed", "aborted"):
         assert f"'{outcome}': " in ended.stdout, ended.stdout
