@@ -34,10 +34,12 @@ USED_ELSEWHERE: Final = {
     "KvRequest.PREFILLER": "the same",
     "KvRequest.BOTH": "the same",
     "ComparisonOutcome.*": "a command's field, read by its name",
+    "PullOutcome.*": "the same",
     "PlanCase.*": "a parameter of a benchmark, all of whose constants are run",
     "KvOpener.KvOpener": "a ServiceLoader finds it",
     "KvSleepOpener.KvSleepOpener": "a ServiceLoader finds it",
     "KvCache.fetchEntryCount": "the simulation's checker of what is held",
+    "KvCache.peerAskCount": "the same",
     "ReportedChecksums.shapeCount": "a test bounds what is remembered",
 }
 """Names that production Java does not use, and who does."""

@@ -28,6 +28,8 @@ USED_ELSEWHERE: Final = {
     "_*._fields_": "ctypes reads them",
     "Options.*": "each is passed to Java by the table of options",
     "Fetch.*": "a command: all its fields are passed to Java",
+    "Ask.*": "a command: all its fields are passed to Java",
+    "PullEnded.*": "a command: all its fields are passed to Java",
     "Compared.*": "a command: all its fields are passed to Java",
     "ContextRow.*": "Java reads them",
     "Granted.context_kinds": "an event of docs/boundary.md has it",

@@ -25,7 +25,7 @@ RESETS: Final[Mapping[str, str]] = {"VLLM_SERVER_DEV_MODE": "1"}
 
 
 class Talk:
-    """One conversation: what its next turn needs to know of the last one."""
+    """One conversation: what the following turn needs to know of the last one."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -72,7 +72,7 @@ class TalkingPair(Pair):
         assert "error" not in answer, answer
 
     def turn(self, talk: Talk, way: str, prompt: str, tokens: int) -> tuple[float, list[str]]:
-        """(milliseconds to the first token, the answer) of one turn."""
+        """(milliseconds to the first token, the answer) of a conversation's turn.""" ""
         raise NotImplementedError
 
 

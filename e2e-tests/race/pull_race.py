@@ -2,8 +2,8 @@
 
     make race-pulls [ARGS="--rounds 6 --pairs ours nixl store"]
 
-A conversation begins with 1,500 tokens; each turn adds an answer and 300 new tokens. Cold: the prefiller's cache is
-emptied before each turn, as if another prefiller got it; warm: it has all but the last answer. Every pair has its turn
+A conversation begins with 1,500 tokens; its turns add an answer and 300 new tokens. Cold: the prefiller's cache is
+emptied before every one, as if another prefiller got it; warm: it has all but the last answer. Every pair has its turn
 in each round, in a rotating order, while the others are stopped by a signal. All answers must equal those of the
 decoder alone. Then: the time between tokens at the decoder while 20 pulls a second are asked of it, beside none; and
 what an abandoned conversation holds. Wants a quiet machine: rounds in which others used it are marked.
@@ -64,7 +64,7 @@ class PullRace:
         return random_prompt(tokens, self.seeds.randrange(1 << 30))
 
     def conversation(self, pair: TalkingPair, way: str, *, cold: bool) -> list[float]:
-        """Milliseconds to the first token of each turn but the first one."""
+        """Milliseconds to the first token of its turns but the first one."""
         talk, prompt, times_ms = Talk(), self.prompt(FIRST_TOKENS), []
         for _ in range(TURNS):
             if cold:

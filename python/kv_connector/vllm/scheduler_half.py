@@ -489,13 +489,5 @@ class SchedulerHalf:
         """Whether no state is left; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
         remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
-        kept = (
-            self._quarantine,
-            self._window_blocks,
-            self._gate,
-            self._proofs,
-            self._shadows,
-            self._pulls,
-            self._numbers,
-        )
-        return not (remembered or self.has_work()) and all(each.is_empty() for each in kept)
+        kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._shadows, self._pulls)
+        return not (remembered or self.has_work()) and all(each.is_empty() for each in (*kept, self._numbers))

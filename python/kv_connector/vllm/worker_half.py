@@ -52,8 +52,6 @@ from kv_connector.vllm.request_numbers import RequestNames
 from kv_connector.vllm.submitted_steps import StepEnd, SubmittedSteps
 from kv_connector.vllm.worker_pulls import WorkerPulls
 
-WITHDRAW_LIMIT_SECONDS = 2.0
-"""How long an engine that resets its prefix cache waits for what others fetch from it; that takes milliseconds."""
 POLL_FAILURES_MAX = 3
 """The number of consecutive failed polls after which the messenger is lost; one may be due to a single event."""
 
@@ -131,11 +129,10 @@ class WorkerHalf:
         self._end_prefills(meta)
         self._each(meta.expects.values(), self._expect)
         self._each(meta.declines, self._decline)
-        self._each(meta.rejections, self._client.submit)
+        self._each((*meta.rejections, *meta.pull_ends), self._client.submit)
         self._each(meta.abandoned, self._abandon)
         self._each(meta.asks, lambda ask: self._pulls.ask(ask, self._news))
         self._each(meta.withdrawn, self._pulls.withdraw)
-        self._each(meta.pull_ends, self._client.submit)
         self._pulls.keep(meta.offers)
         chunks = [chunk for chunk in meta.chunks if not self._prefills.is_given_up(chunk.request)]
         if chunks and not self.lost_because:
@@ -368,9 +365,7 @@ class WorkerHalf:
 
     def withdraw_offers(self) -> list[str]:
         """Ends all offers that no engine is fetching; returns those whose pages nothing reads any more."""
-        return self._pulls.withdraw_all(
-            lambda: self._client.poll(self._on), self._messenger.wait, self._news, WITHDRAW_LIMIT_SECONDS
-        )
+        return self._pulls.withdraw_all(lambda: self._client.poll(self._on), self._messenger.wait, self._news)
 
     def close(self) -> None:
         """Closes the messenger."""

@@ -12,6 +12,9 @@ from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_commands import offer_command
 from kv_connector.vllm.metadata import Offer, WorkerNews
 
+WITHDRAW_LIMIT_SECONDS = 2.0
+"""How long an engine that resets its prefix cache waits for what others fetch from it; that takes milliseconds."""
+
 
 class WorkerPulls:
     """Passes on what other engines are asked and offered, and reports each answer and each release exactly once.
@@ -89,15 +92,13 @@ class WorkerPulls:
         news.released.extend(offer.request for offer in self._due if offer.held_tokens)
         self._due.clear()
 
-    def withdraw_all(
-        self, poll: Callable[[], None], wait: Callable[[float], None], news: WorkerNews, limit_seconds: float
-    ) -> list[str]:
+    def withdraw_all(self, poll: Callable[[], None], wait: Callable[[float], None], news: WorkerNews) -> list[str]:
         """Ends all offers that are not being fetched; returns those released until then, waiting for a limited time."""
         news.released.extend(offer.request for offer in self._due if offer.held_tokens)
         self._due.clear()
         for offer in sorted(self._offers):
             self.withdraw(offer)
-        deadline = time.monotonic() + limit_seconds
+        deadline = time.monotonic() + WITHDRAW_LIMIT_SECONDS
         poll()
         while self._offers and (left_seconds := deadline - time.monotonic()) > 0:
             wait(min(left_seconds, 0.01))
