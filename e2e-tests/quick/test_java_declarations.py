@@ -39,7 +39,6 @@ USED_ELSEWHERE: Final = {
     "KvOpener.KvOpener": "a ServiceLoader finds it",
     "KvSleepOpener.KvSleepOpener": "a ServiceLoader finds it",
     "KvCache.fetchEntryCount": "the simulation's checker of what is held",
-    "KvCache.peerAskCount": "the same",
     "ReportedChecksums.shapeCount": "a test bounds what is remembered",
 }
 """Names that production Java does not use, and who does."""
