@@ -10,7 +10,7 @@ from engine_loop.traffic import BOTH, HANDED_ON, OF_SESSIONS, PLAIN, UNREACHED_S
 
 OTHERS = ("S", "T")
 HOLDER, EARLIER, ITSELF, DEAD, MUTE = "holder", "earlier holder", "itself", "dead", "mute"
-"""What a prompt names, beside the engines: the one that had the prompt before, the one before that, its own, an address
+"""What a message names, beside the engines: the one that had the last message, the one before that, its own, an address
 at which nothing listens, and one that takes a connection and never answers."""
 MALFORMED: tuple[object, ...] = (
     *(17, "10.0.0.7:1", [], {}, {"remote_host": 5, "remote_port": 1}, {"remote_host": "", "remote_port": 14579}),
@@ -23,7 +23,7 @@ ASKED, OFFERED, FETCHING = "asked", "offered", "fetching"
 
 @dataclass
 class Turn(Ask):
-    """A prompt of a conversation: its history, changed perhaps, and new text."""
+    """A message of a conversation: its history, changed perhaps, and new text."""
 
     after: Turn | None = None
     text: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class PullPlan(WorldPlan):
     """A world with pulls."""
 
     counted: bool = False
-    """No engine loses anything of its prefix cache, so each prompt's computed tokens are known."""
+    """No engine loses anything of its prefix cache, so each message's computed tokens are known."""
     reset_share: float = 0.0
     """The probability with which an engine's prefix cache is reset in a round."""
     update_share: float = 0.0
@@ -129,7 +129,7 @@ def _conversation(t: Traffic) -> list[Turn]:
 
 
 def counted(t: Traffic) -> None:
-    """Engines that lose nothing: a prompt computes what neither its engine nor the one it names holds, and no more."""
+    """Engines that lose nothing: a message computes what neither its engine nor the one it names holds, and no more."""
     plan = _begin(t, requests_max=64)
     plan.counted = True
     for each in plan.engines:
@@ -174,7 +174,7 @@ def troubled(t: Traffic) -> None:
 
 
 def _pair(t: Traffic, route: str, **second: object) -> list[Turn]:
-    """A long prompt at S, and one behind it that pulls it from there."""
+    """A long prompt at S, and a message behind it that pulls it from there."""
     first = replace(_turn(t, None), route=PLAIN, side="S", text=t.prompt(t.longest_prompt // 2), source=None)
     return [first, replace(_turn(t, first), route=route, source=HOLDER, cut_at=None, changed_at=None, **second)]
 

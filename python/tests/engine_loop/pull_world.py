@@ -1,6 +1,6 @@
 """Runs a world with pulls: turns of conversations at four engines, which may end, stop, and lose what they hold.
 
-Beside what every world checks: a prompt of a world in which nothing is lost computes what neither its engine nor the
+Beside what every world checks: a message of a world in which nothing is lost computes what neither its engine nor the
 one that it names holds, and no more; a pull leaves the request's other parameters alone; an engine without requests can
 reset its prefix cache; and at rest no half of a connector remembers anything.
 """
@@ -221,7 +221,7 @@ class PullWorld(World):
             return source
         return {"remote_host": host, "remote_port": port, "kv_request_id": "unused"}
 
-    # ---- what a prompt computes
+    # ---- what a message computes
 
     def _to_compute(self, leg: Leg, source: str | None) -> int:
         asked = (len(leg.prompt) - 1) // BLOCK_TOKENS * BLOCK_TOKENS

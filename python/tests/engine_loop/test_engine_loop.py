@@ -87,7 +87,7 @@ def test_should_pull_what_other_engines_hold(release: str) -> None:
     requests = str(PULLING_REQUESTS)
     ended = run("--release", release, "--kind", PULLING_KINDS, "--requests", requests, "--world", "20")
     assert ended.returncode == 0, ended.stdout
-    for outcome in ("arrived", "not_held", "malformed", "aborted"):
+    for outcome in ("arrived", "not_held", "failed"):
         assert f"'{outcome}': " in ended.stdout, ended.stdout
 
 
