@@ -89,8 +89,12 @@ def move(prefiller: Messenger, decoder: Messenger, transfer: str) -> None:
         pages = [{"firstPage": first, "pages": list(range(first, first + half))}]
         prefiller.submit([{"do": "computed", "groups": pages} | chunk | prompt])
     prefiller.submit([{"do": "prefillEnded", "request": transfer, "outcome": "finished"}])
+    begun_ns = time.monotonic_ns()
     ended = until(decoder, transfer, Arrived, Failed)
     assert isinstance(ended, Arrived), ended
+    micros = 1 + (time.monotonic_ns() - begun_ns) // 1000
+    counted = {"do": "pullEnded", "outcome": "arrived", "tokens": tokens, "askMicros": micros, "pullMicros": micros}
+    decoder.submit([counted])  # as if it had been asked for before, so that the panels of pulls have data
     until(prefiller, transfer, Released)
 
 

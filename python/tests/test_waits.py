@@ -38,6 +38,8 @@ FACT = "what is known of peers, layers or adapters: nothing is held for it"
 STEP = "lives for one step of the engine"
 ONE_FETCH = "vllm/test_lost_events.py::test_should_end_a_fetch_although_an_event_is_lost"
 ONE_PREFILL = "vllm/test_lost_events.py::test_should_end_a_prefill_although_an_event_is_lost"
+ONE_ANSWER = "vllm/test_pulls.py::test_should_compute_when_the_answer_is_lost"
+ONE_OFFER = "vllm/test_offers_in_steps.py::test_should_ask_again_whether_an_offer_is_released"
 PROOF = "vllm/test_lost_events.py::test_should_ask_again_for_the_proof_that_was_lost"
 FETCH_TWO = "test_exchange.py::test_should_ask_for_the_end_of_a_fetch_that_was_lost"
 FOLLOWER = "test_handover.py::test_should_not_hold_followers_of_a_lead_that_is_gone"
@@ -70,6 +72,14 @@ WAITS = {
         "VERDICT_LIMIT_SECONDS",
         "vllm/test_shadow_fetches.py::test_should_not_wait_for_a_verdict_for_ever",
     ),
+    "vllm/offers.py::Offers._pinned": ("unheard_seconds", ONE_OFFER),
+    "vllm/offers.py::Offers._charged": ("unheard_seconds", ONE_OFFER),
+    "vllm/worker_pulls.py::WorkerPulls._offers": ("unheard_seconds", ONE_OFFER),
+    "vllm/worker_pulls.py::WorkerPulls._asks": ("late_at_seconds", ONE_ANSWER),
+    "vllm/pulls.py::Pulls._by_ask": ("late_at_seconds", ONE_ANSWER),
+    "vllm/pulls.py::Pulls._pulling": ("late_at_seconds", ONE_ANSWER),
+    "vllm/scheduler_half.py::SchedulerHalf._quiet": ("unheard_seconds", ONE_PREFILL),
+    "vllm/worker_half.py::WorkerHalf._quiet": ("unheard_seconds", ONE_PREFILL),
     "vllm/worker_half.py::WorkerHalf._fetching": ("unheard_seconds", ONE_FETCH),
     "vllm/worker_half.py::WorkerHalf._quarantined": ("unheard_seconds", PROOF),
     "sglang/endpoint.py::TransferEndpoint._first_contacts": (
@@ -144,7 +154,10 @@ NO_WAITS = {
     "vllm/weight_changes.py::WeightChanges._noted": FACT,
     "vllm/window_blocks.py::WindowBlocks._kept": ENGINE,
     "vllm/worker_half.py::WorkerHalf._expected": "the gate's limit bounds it; a fetch or decline ends it",
-    "vllm/worker_half.py::WorkerHalf._reported_gauges": FACT,
+    "vllm/engine_figures.py::EngineFigures._reported_gauges": FACT,
+    "vllm/prefill_rate.py::PrefillRate._in_flight": FACT,
+    "vllm/pulls.py::Pulls.ended": STEP,
+    "vllm/worker_pulls.py::WorkerPulls._due": STEP,
     "vllm/connector.py: self._part.fence": "the fence of outgoing_prefills.py and of handover.py",
     "vllm/own_part.py: self.worker.fence": "the fence of outgoing_prefills.py",
     "vllm/worker_half.py: self._prefills.fence": "the fence of outgoing_prefills.py",
