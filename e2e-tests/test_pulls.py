@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,10 @@ from typing import Final
 
 import pytest
 from bed import PREFILL_LEG, Side, decode_leg, messenger, send_decode, start_messengers
+from conftest import ROOT
 from prompts import random_prompt
 from pulls_bed import ANSWER_TOKENS, EXTRA, OPTIONS, PAGE_TOKENS, Engines, Tokens, source_of, whole_pages
-from server_process import complete, words_of
+from server_process import Server, complete, free_port, start_all, words_of
 
 PREFILLERS: Final = (0, 1)
 DECODER: Final = 2
@@ -73,6 +75,30 @@ def test_conversations_go_on_at_any_prefiller(engines: Engines, seed: int) -> No
         at_prefillers[prefiller] = whole_pages(tokens)
         known = tokens + ANSWER_TOKENS - 1
         prompt = f"{prompt} {' '.join(answer)} {engines.prompt(NEW_TOKENS)}"
+    engines.are_at_rest()
+
+
+def test_proxy_keeps_conversations(engines: Engines, run_folder: Path, stack: ExitStack) -> None:
+    """With its name a conversation is pulled from the decoder that answered last, by whichever prefiller comes next."""
+    port, decoder = free_port(), engines.servers[DECODER]
+    command = [*(sys.executable, str(ROOT / "examples" / "conversation_proxy.py"), "--port", str(port))]
+    for prefiller in PREFILLERS:
+        command += ["--prefiller", engines.servers[prefiller].server.url]
+    command += ["--decoder", f"{decoder.server.url}={decoder.control_host()}:{decoder.control_port}"]
+    front = Server("conversation-proxy", command, port, run_folder)
+    stack.callback(front.stop)
+    start_all([front], print)
+    for name in ({}, {"X-Session-ID": str(uuid.uuid4())}):
+        prompt, moved = engines.prompt(FIRST_TOKENS), []
+        for _ in range(3):
+            before = [Tokens.of(engines.servers[prefiller]) for prefiller in PREFILLERS]
+            answer = words_of(complete(front, prompt, ANSWER_TOKENS, headers=name))
+            assert answer == engines.alone(prompt)
+            after = [Tokens.of(engines.servers[prefiller]) for prefiller in PREFILLERS]
+            moved.append(sum(now.since(was).moved for now, was in zip(after, before, strict=True)))
+            prompt = f"{prompt} {' '.join(answer)} {engines.prompt(NEW_TOKENS)}"
+        assert moved[0] == 0
+        assert all(moved[1:]) == bool(name), moved
     engines.are_at_rest()
 
 

@@ -1,0 +1,120 @@
+"""A proxy that keeps conversations: a prompt names the engine that has answered the one before, to pull its beginning.
+
+Requests go to a prefiller and then to a decoder, both in rotation. A client that sends the header ``X-Session-ID`` goes
+on with a conversation: its prefiller is named the decoder of the last answer (``remote_kv_source``), and takes from it
+what that one holds of the prompt. Nothing else is kept of a conversation, and nothing goes wrong if a name is stale.
+
+    environment run engine -- examples/conversation_proxy.py --port 8000 --prefiller http://127.0.0.1:8100 \
+        --decoder http://127.0.0.1:8200=127.0.0.1:7200
+
+A decoder is its HTTP API and the control address of its messenger (option ``listen_port``); it runs with the role
+``kv_both`` and ``engine_api_url``, the prefillers with ``kv_both`` and ``kv_load_failure_policy`` ``recompute``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from decoder_first_proxy import FORWARDED, HOP_HEADERS, REQUEST_BYTES_MAX, health
+
+CONVERSATIONS_MAX = 100_000
+PREFILL_LEG = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+@dataclass
+class Decoder:
+    url: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Decoder:
+        """``URL=HOST:PORT``."""
+        url, _, address = text.rpartition("=")
+        host, _, port = address.rpartition(":")
+        if not (url and host and port.isdecimal()):
+            raise argparse.ArgumentTypeError(f"{text!r} is not URL=HOST:PORT, as http://127.0.0.1:8200=127.0.0.1:7200")
+        return cls(url.rstrip("/"), host, int(port))
+
+
+@dataclass
+class Proxy:
+    prefillers: Sequence[str]
+    decoders: Sequence[Decoder]
+    count: itertools.count[int] = field(default_factory=itertools.count)
+    answered_by: OrderedDict[str, Decoder] = field(default_factory=OrderedDict)
+    """The decoder that answered last, by conversation."""
+
+    async def forward(self, request: web.Request) -> web.StreamResponse:
+        body, number = await request.json(), next(self.count)
+        conversation = request.headers.get("X-Session-ID", "")
+        decoder = self.decoders[number % len(self.decoders)]
+        headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP_HEADERS}
+        headers["X-Request-Id"] = str(uuid.uuid4())
+        leg = {**PREFILL_LEG, **self.source(conversation)}
+        prefill = {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": leg}
+        prefill.pop("stream_options", None)
+        async with ClientSession(timeout=ClientTimeout(total=None)) as session:
+            try:
+                url = self.prefillers[number % len(self.prefillers)] + request.path
+                async with session.post(url, json=prefill, headers=headers) as prefilled:
+                    if prefilled.status != 200:
+                        return web.Response(status=prefilled.status, text=await prefilled.text())
+                    params = (await prefilled.json())["kv_transfer_params"]
+                url = decoder.url + request.path
+                answered = await session.post(url, json={**body, "kv_transfer_params": params}, headers=headers)
+            except ClientError as unreachable:
+                raise web.HTTPBadGateway(text=f"no answer from {url}: {unreachable}") from unreachable
+            self.keep(conversation, decoder)
+            return await passed_on(request, answered)
+
+    def source(self, conversation: str) -> dict[str, Any]:
+        held_by = self.answered_by.get(conversation)
+        if held_by is None:
+            return {}
+        return {"remote_kv_source": {"remote_host": held_by.host, "remote_port": held_by.port}}
+
+    def keep(self, conversation: str, decoder: Decoder) -> None:
+        if conversation:
+            self.answered_by[conversation] = decoder
+            self.answered_by.move_to_end(conversation)
+            if len(self.answered_by) > CONVERSATIONS_MAX:
+                self.answered_by.popitem(last=False)
+
+
+async def passed_on(request: web.Request, answered: Any) -> web.StreamResponse:
+    """The answer, as it arrives."""
+    async with answered:
+        response = web.StreamResponse(status=answered.status)
+        response.content_type = answered.content_type
+        await response.prepare(request)
+        async for part in answered.content.iter_any():
+            await response.write(part)
+        await response.write_eof()
+        return response
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--prefiller", action="append", required=True, metavar="URL")
+    parser.add_argument("--decoder", action="append", required=True, type=Decoder.parse, metavar="URL=HOST:PORT")
+    given = parser.parse_args()
+    proxy = Proxy([url.rstrip("/") for url in given.prefiller], given.decoder)
+    made = web.Application(client_max_size=REQUEST_BYTES_MAX)
+    made.router.add_get("/health", health)
+    for path in FORWARDED:
+        made.router.add_post(path, proxy.forward)
+    web.run_app(made, host=given.host, port=given.port, print=None)
+
+
+if __name__ == "__main__":
+    main()
