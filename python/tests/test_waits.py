@@ -72,6 +72,10 @@ WAITS = {
         "VERDICT_LIMIT_SECONDS",
         "vllm/test_shadow_fetches.py::test_should_not_wait_for_a_verdict_for_ever",
     ),
+    "vllm/offers.py::Offers._waiting": (
+        "late_at_seconds",
+        "vllm/test_offers.py::test_should_give_up_an_offer_whose_steps_never_end",
+    ),
     "vllm/offers.py::Offers._pinned": ("unheard_seconds", ONE_OFFER),
     "vllm/offers.py::Offers._charged": ("unheard_seconds", ONE_OFFER),
     "vllm/worker_pulls.py::WorkerPulls._offers": ("unheard_seconds", ONE_OFFER),

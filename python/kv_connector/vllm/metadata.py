@@ -109,6 +109,8 @@ class StepMetadata(KVConnectorMetadata):
     step: int
     computes: bool = False
     """Whether the step has a forward pass."""
+    reports_end: bool = False
+    """Whether the workers' news of this step name it."""
     layers_are_right: bool = False
     """Whether each messenger has checked its first pass, where GPUs count layers; none begins a step early before."""
     names: dict[str, str] = field(default_factory=dict)
@@ -163,6 +165,8 @@ class WorkerNews(KVConnectorWorkerMetadata):
     """The answers to this engine's asks."""
     released: list[str] = field(default_factory=list)
     """This engine's offers of which nothing reads the pages any more."""
+    steps_over: list[int] = field(default_factory=list)
+    """The step whose output this comes with, if it reports its end: its pass has written its KV."""
 
     def is_urgent(self) -> bool:
         """Whether requests of the engine wait for some of it."""
@@ -185,6 +189,7 @@ class WorkerNews(KVConnectorWorkerMetadata):
             self.shadows_proved + other.shadows_proved,
             self.offered + other.offered,
             self.released + other.released,
+            self.steps_over + other.steps_over,
         )
 
 

@@ -2,9 +2,10 @@
 
 The question comes as a request of its own, a carrier, because the engine's core looks into its queue even while it is
 idle or full. The carrier's blocks are looked up by the engine's own hashes, held by a reference, and its prompt is cut
-to one token: nothing is computed for another engine. The messenger gets the offer at the end of the step in whose
-metadata it came, since a block is in the prefix cache from when the pass that fills it is scheduled. It holds no blocks
-for a conversation: an offer ends by its fetch, or after a short limit.
+to one token: nothing is computed for another engine. A block is in the prefix cache from when the pass that fills it is
+scheduled, and on a GPU passes are queued ahead. So the messenger gets an offer only once the outputs of all steps that
+were scheduled before its look-up have come. It holds no blocks for a conversation: an offer ends by its fetch, or after
+a short limit.
 
 Used by the engine core's thread only.
 """
@@ -12,7 +13,9 @@ Used by the engine core's thread only.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.vllm.kv_groups import KvGroup
@@ -21,6 +24,15 @@ from kv_connector.vllm.misfits import unfit_to_be_enqueued
 from kv_connector.vllm.pull_params import Carrier
 from kv_connector.vllm.pull_rules import PullRules
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    offer: Offer
+    after_step: int
+    """The last step whose pass may still fill its blocks."""
+    late_at_seconds: float
+    """When it is given up, whatever has become of that step."""
 
 
 class Offers:
@@ -33,8 +45,10 @@ class Offers:
         numbers: RequestNumbers,
         digest_of: Callable[[Any], str],
         logger: logging.Logger,
+        now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._groups = groups
+        self._now_seconds = now_seconds
         self._rules = rules
         self._numbers = numbers
         self._digest_of = digest_of
@@ -44,12 +58,17 @@ class Offers:
         """The blocks of each offer, by number."""
         self._charged: dict[str, int] = {}
         """How many of them no request held."""
+        self._step_in_flight = 0
+        """The last step with a pass, and the last one whose output has come."""
+        self._step_over = 0
+        self._waiting: list[_Waiting] = []
+        """Offers that the messenger has not got."""
 
     def bind(self, block_pool: Any) -> None:
         """Sets the engine's block pool; called before any request."""
         self._pool = block_pool
 
-    def asked(self, request: Any, carrier: Carrier, meta: StepMetadata) -> None:
+    def asked(self, request: Any, carrier: Carrier) -> None:
         """A carrier was queued: answers it, and leaves of it one token to compute, which is sent nowhere."""
         number = self._numbers.nameless()
         tables: list[list[Any]] = [[] for _ in self._groups]
@@ -64,7 +83,33 @@ class Offers:
             cut_to_one_token(request)
         held = 0 if reason else len(tables[0]) * self._groups[0].block_tokens
         groups = [[int(block.block_id) for block in table] for table in tables] if held else []
-        meta.offers.append(Offer(number, carrier.transfer, carrier.digest, held, groups, reason))
+        offer = Offer(number, carrier.transfer, carrier.digest, held, groups, reason)
+        late_at_seconds = self._now_seconds() + self._rules.offer_limit_seconds
+        self._waiting.append(_Waiting(offer, self._step_in_flight if held else 0, late_at_seconds))
+
+    def step_begins(self, meta: StepMetadata) -> None:
+        """A step is scheduled; its metadata takes the offers whose blocks are full, and ends those that are late."""
+        now_seconds, waiting = self._now_seconds(), self._waiting
+        self._waiting = []
+        for each in waiting:
+            if each.after_step <= self._step_over:
+                meta.offers.append(each.offer)
+            elif now_seconds >= each.late_at_seconds:
+                meta.offers.append(self._taken_back(each.offer, "busy"))
+            else:
+                self._waiting.append(each)
+        if meta.computes:
+            self._step_in_flight = meta.step
+            meta.reports_end |= not self._rules.offers_none_because
+
+    def step_over(self, step: int) -> None:
+        """The output of a step has come: its pass, and all before it, have written their KV."""
+        self._step_over = max(self._step_over, step)
+
+    def _taken_back(self, offer: Offer, reason: str) -> Offer:
+        """The answer that offers nothing, in place of one that the messenger has not got."""
+        self.released([offer.request])
+        return Offer(offer.request, offer.transfer, offer.prompt_digest, 0, [], reason)
 
     def _look_up(self, request: Any, carrier: Carrier, tables: Sequence[list[Any]]) -> str:
         """Finds the blocks from the prompt's beginning on; returns why there is nothing to offer, or ""."""
@@ -107,15 +152,14 @@ class Offers:
 
     def withdraw(self, meta: StepMetadata) -> None:
         """What is offered is not to be fetched any more, unless that has begun: at once, or with the next step."""
-        for index, offer in enumerate(meta.offers):
-            if offer.held_tokens:
-                self.released([offer.request])
-                meta.offers[index] = Offer(offer.request, offer.transfer, offer.prompt_digest, 0, [], "not_held")
+        due = [*meta.offers, *(each.offer for each in self._waiting)]
+        self._waiting.clear()
+        meta.offers = [self._taken_back(offer, "not_held") if offer.held_tokens else offer for offer in due]
         meta.withdrawn = list(self._pinned)
 
     def has_work(self) -> bool:
-        """Whether the engine must go on stepping: the messenger has yet to release an offer."""
-        return bool(self._pinned)
+        """Whether the engine must go on stepping: the messenger has yet to get or to release an offer."""
+        return bool(self._pinned or self._waiting)
 
 
 def cut_to_one_token(request: Any) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
+
+from kv_connector.vllm.metadata import StepMetadata
 
 MEASURED_TOKENS_MIN = 64
 """Steps of fewer tokens are decode steps, most likely."""
 SHARE_OF_NEWEST = 0.3
 STEPS_IN_FLIGHT_MAX = 64
-"""More than an engine has scheduled at once; steps whose end is never reported do not pile up."""
+"""More than an engine has scheduled at once: those of workers that report nothing do not pile up."""
 
 
 class PrefillRate:
@@ -18,27 +19,27 @@ class PrefillRate:
 
     def __init__(self, now_seconds: Callable[[], float] = time.monotonic) -> None:
         self._now_seconds = now_seconds
-        self._in_flight: deque[tuple[float, int]] = deque(maxlen=STEPS_IN_FLIGHT_MAX)
-        """(when it was scheduled, its tokens) of each step whose output has not come."""
+        self._in_flight: dict[int, tuple[float, int]] = {}
+        """(when it was scheduled, its tokens) of each step that is measured and whose output has not come."""
         self._last_end_seconds = 0.0
         self._seconds_per_token: float | None = None
 
-    def step_begins(self, tokens: int) -> None:
+    def step_begins(self, meta: StepMetadata, tokens: int) -> None:
         """A step that computes this many tokens is scheduled."""
-        self._in_flight.append((self._now_seconds(), tokens))
+        if tokens >= MEASURED_TOKENS_MIN and len(self._in_flight) < STEPS_IN_FLIGHT_MAX:
+            self._in_flight[meta.step] = self._now_seconds(), tokens
+            meta.reports_end = True
 
-    def step_over(self) -> None:
-        """The output of the first step in flight has come. It was computed after the one before."""
-        if not self._in_flight:
-            return
-        scheduled_seconds, tokens = self._in_flight.popleft()
-        now_seconds = self._now_seconds()
-        begun_seconds = max(scheduled_seconds, self._last_end_seconds)
-        self._last_end_seconds = now_seconds
-        if tokens >= MEASURED_TOKENS_MIN:
-            measured = (now_seconds - begun_seconds) / tokens
+    def step_over(self, step: int) -> None:
+        """The output of a step has come; it was computed after those before it. Without output a step is forgotten."""
+        now_seconds, measured = self._now_seconds(), self._in_flight.get(step)
+        self._in_flight = {later: begun for later, begun in self._in_flight.items() if later > step}
+        begun_seconds, self._last_end_seconds = self._last_end_seconds, now_seconds
+        if measured is not None:
+            scheduled_seconds, tokens = measured
+            newest = (now_seconds - max(scheduled_seconds, begun_seconds)) / tokens
             known = self._seconds_per_token
-            self._seconds_per_token = measured if known is None else known + SHARE_OF_NEWEST * (measured - known)
+            self._seconds_per_token = newest if known is None else known + SHARE_OF_NEWEST * (newest - known)
 
     def seconds_of(self, tokens: int) -> float | None:
         """How long this engine would compute that many tokens; None before anything was measured."""

@@ -37,8 +37,6 @@ def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, l
             load_failure_policy,
         )
     offers_none = shared or ("role" if options.role == "decoder" else "")
-    if not offers_none and _passes_overlap(vllm_config):
-        offers_none = "overlap"
     return PullRules(
         asks_none,
         offers_none,
@@ -58,10 +56,3 @@ def _neither_because(vllm_config: Any, facts: EngineFacts) -> str:
     plain = all(group.kind == "full" for group in facts.kv_groups) and len(sizes) == 1
     drafts = getattr(vllm_config, "speculative_config", None) is not None
     return "" if plain and not drafts else "misfit"
-
-
-def _passes_overlap(vllm_config: Any) -> bool:
-    """Whether a step's end on the worker does not prove that its pass has written its KV, as with queues of a GPU."""
-    scheduler = getattr(vllm_config, "scheduler_config", None)
-    on_device = str(vllm_config.device_config.device_type) != "cpu"
-    return on_device and bool(getattr(scheduler, "async_scheduling", True))

@@ -133,7 +133,7 @@ class SchedulerHalf:
         """The engine has queued the request; it may wait for a long time before it has blocks."""
         request_id = request.request_id
         if (carrier := read_carrier(request.kv_transfer_params)) is not None:
-            self._offers.asked(request, carrier, self._pending)
+            self._offers.asked(request, carrier)
             return
         ask = read(request.kv_transfer_params, request_id, self._side)
         self._pulls.queued(request, self._pending)
@@ -311,7 +311,8 @@ class SchedulerHalf:
         meta.layers_are_right = self._open.counted_right == self._side.messenger_count
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
         meta.pull_ends, self._pulls.ended = self._pulls.ended, []
-        self._pulls.rate.step_begins(scheduler_output.total_num_scheduled_tokens)
+        self._offers.step_begins(meta)
+        self._pulls.rate.step_begins(meta, scheduler_output.total_num_scheduled_tokens)
         for announce in meta.announces:
             if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
                 prefill.reported = True
@@ -423,8 +424,10 @@ class SchedulerHalf:
 
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
         """A step is over: takes the requests that all workers have reported; the engine frees their blocks after it."""
-        self._pulls.rate.step_over()
         if isinstance(news, WorkerNews):
+            for step in news.steps_over:
+                self._offers.step_over(step)
+                self._pulls.rate.step_over(step)
             self._keep_out_of_use(news)
             for number in self._shadows.reported(news.arrived, news.shadows_failed, news.shadows_proved):
                 self._gate.gone(held_as(number))

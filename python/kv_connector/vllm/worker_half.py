@@ -83,6 +83,7 @@ class WorkerHalf:
 
         self._empty_steps = EmptySteps()
         self._step_computes = False
+        self._reported_step = 0
         self._open_step: StepMetadata | None = None
         """The step whose forward pass is running, if it has chunks."""
         self._reported_counted_right = False
@@ -119,7 +120,7 @@ class WorkerHalf:
     def begin(self, meta: StepMetadata) -> None:
         """Submits everything that is new to the messenger, before the forward pass starts."""
         self.names.learn(meta.names)
-        self._step_computes = meta.computes
+        self._step_computes, self._reported_step = meta.computes, meta.step if meta.reports_end else 0
         if meta.fetches or meta.prefill_ends or meta.asks or meta.offers:
             self._empty_steps.interrupted()
         self._each(meta.announces, self._prefills.announce)
@@ -286,6 +287,8 @@ class WorkerHalf:
         """
         self._steps.forward_over()
         self._pulls.step_over(self._news, self._now_seconds(), self._limits.unheard_seconds)
+        if self._reported_step:
+            self._news.steps_over.append(self._reported_step)
         if self._has_news() or self._step_computes:
             self._empty_steps.interrupted()
         else:

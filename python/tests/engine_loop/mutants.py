@@ -97,11 +97,11 @@ def _not_pinned(self: Any, number: str, _: Any) -> None:
     self._pinned[number], self._charged[number] = [], 0
 
 
-def _offered_at_once(self: Any, request: Any, carrier: Any, meta: Any) -> None:
+def _offered_at_once(self: Any, request: Any, carrier: Any) -> None:
     """While steps that fill the blocks may be planned and not begun."""
-    _asked(self, request, carrier, meta)
+    _asked(self, request, carrier)
     worker = self._pool.engine.executor.ranks[0].connector._worker
-    worker._pulls.keep([meta.offers.pop()])
+    worker._pulls.keep([self._waiting.pop().offer])
     worker._pulls.step_over(worker._news, 0.0, math.inf)
 
 

@@ -56,7 +56,10 @@ class Source:
             numbers.RequestNumbers(),
             prompts.digest_of,
             logging.getLogger("test"),
+            lambda: self.now_seconds,
         )
+        self.now_seconds = 1000.0
+        self.steps = 0
         self.offers.bind(self.pool)
 
     def hold(self, blocks: int) -> None:
@@ -79,10 +82,71 @@ class Source:
             }
         )
         carrier = self.params.Carrier(TRANSFER, digest or prompt_digest(ids))
-        self.offers.asked(request, carrier, self.meta)
+        self.offers.asked(request, carrier)
         assert (request.prompt_token_ids, request._all_token_ids, request.num_prompt_tokens) == ([0], [0], 1)
         assert (request.max_tokens, request.kv_transfer_params, request.block_hashes) == (1, None, [])
-        return self.meta.offers[-1]
+        return self.offers._waiting[-1].offer
+
+    def step(self, *, computes: bool = True) -> list[tuple[int, str]]:
+        """(held tokens, reason) of the offers that the messenger gets with the next step."""
+        self.steps += 1
+        self.meta.offers.clear()
+        self.meta.step, self.meta.computes, self.meta.reports_end = self.steps, computes, False
+        self.offers.step_begins(self.meta)
+        assert self.meta.reports_end == computes
+        return [(offer.held_tokens, offer.reason) for offer in self.meta.offers]
+
+
+@pytest.mark.parametrize("idle_after", range(4), ids=lambda count: f"{count} empty steps")
+@pytest.mark.parametrize("ahead", range(4))
+def test_should_wait_for_the_outputs_of_the_steps_before_its_look_up(
+    vllm_release: Release, ahead: int, idle_after: int
+) -> None:
+    """Passes that were scheduled before may still fill the blocks, as with asynchronous scheduling on a GPU."""
+    source = Source(vllm_release)
+    source.hold(3)
+    for _ in range(2):
+        assert not source.step()
+        source.offers.step_over(source.steps)
+    in_flight = [source.steps + each + 1 for each in range(ahead)]
+    for _ in in_flight:
+        assert not source.step()
+    for _ in range(idle_after):
+        assert not source.step(computes=False), "a step without a pass reports nothing"
+    source.ask()
+    for step in in_flight:
+        assert not source.step(computes=False), "a pass that fills its blocks may not be over"
+        assert source.offers.has_work()
+        source.offers.step_over(step)
+    assert source.step() == [(3 * BLOCK, "")]
+    assert not source.step()
+
+
+def test_should_answer_at_once_that_it_holds_nothing(vllm_release: Release) -> None:
+    source = Source(vllm_release)
+    assert not source.step()
+    source.ask()
+    assert source.step() == [(0, "not_held")]
+
+
+def test_should_give_up_an_offer_whose_steps_never_end(vllm_release: Release) -> None:
+    source = Source(vllm_release)
+    source.hold(3)
+    assert not source.step()
+    source.ask()
+    source.now_seconds += 4.9
+    assert not source.step()
+    assert source.pool.references() == 3
+    source.now_seconds += 0.1
+    assert source.step() == [(0, "busy")]
+    assert (source.pool.references(), source.offers.has_work()) == (0, False)
+
+
+def test_should_report_no_step_where_nothing_is_offered(vllm_release: Release) -> None:
+    source = Source(vllm_release, because="role")
+    source.meta.computes = True
+    source.offers.step_begins(source.meta)
+    assert not source.meta.reports_end
 
 
 def test_should_offer_the_blocks_from_the_beginning_on(vllm_release: Release) -> None:
@@ -93,6 +157,7 @@ def test_should_offer_the_blocks_from_the_beginning_on(vllm_release: Release) ->
     offer = source.ask()
     assert (offer.held_tokens, offer.groups, offer.reason) == (BLOCK, [[1]], "")
     assert (offer.transfer, source.pool.blocks[1].ref_cnt, source.pool.references()) == (TRANSFER, 1, 1)
+    assert source.step() == [(BLOCK, "")]
     source.offers.released([offer.request])
     source.offers.released([offer.request])
     assert (source.pool.references(), source.offers.has_work()) == (0, False)
@@ -145,9 +210,11 @@ def test_should_withdraw_at_once_what_the_messenger_has_not_got(vllm_release: Re
     source = Source(vllm_release)
     source.hold(5)
     first = source.ask()
+    assert source.step() == [(5 * BLOCK, "")]
     source.meta.offers.clear()
     second = source.ask()
     source.offers.withdraw(source.meta)
+    assert not source.offers._waiting
     assert source.meta.withdrawn == [first.request]
     (answer,) = source.meta.offers
     assert (answer.request, answer.held_tokens, answer.reason) == (second.request, 0, "not_held")

@@ -19,16 +19,24 @@ class World:
             importlib.import_module(f"kv_connector.vllm.{name}")
             for name in ("prefill_rate", "pull_prices", "pull_rules")
         )
-        self.now_seconds = 100.0
+        self.metadata = importlib.import_module("kv_connector.vllm.metadata")
+        self.rates, self.steps, self.now_seconds = rates, 0, 100.0
         self.constants = prices
         self.rate = rates.PrefillRate(lambda: self.now_seconds)
         made = rules.PullRules("", "", always, 64, 0.1, 5.0)
         self.prices = prices.PullPrices(made, self.rate, lambda: self.now_seconds)
 
     def step(self, tokens: int, seconds: float) -> None:
-        self.rate.step_begins(tokens)
+        step = self.begin(tokens)
         self.now_seconds += seconds
-        self.rate.step_over()
+        self.rate.step_over(step)
+
+    def begin(self, tokens: int) -> int:
+        self.steps += 1
+        meta = self.metadata.StepMetadata(step=self.steps)
+        self.rate.step_begins(meta, tokens)
+        assert meta.reports_end == (tokens >= self.rates.MEASURED_TOKENS_MIN)
+        return self.steps
 
     def measured(self) -> World:
         self.step(1000, 1000 * SECONDS_PER_TOKEN)
@@ -47,18 +55,25 @@ def test_should_measure_a_step_to_its_end_and_not_to_the_next_one(world: World) 
 
 
 def test_should_measure_a_step_that_is_scheduled_ahead_from_the_end_of_the_one_before(world: World) -> None:
-    world.rate.step_begins(500)
-    world.rate.step_begins(500)
-    for _ in range(2):
+    for step in [world.begin(500), world.begin(500)]:
         world.now_seconds += 0.5
-        world.rate.step_over()
+        world.rate.step_over(step)
     assert world.rate.seconds_of(500) == pytest.approx(0.5)
 
 
 def test_should_take_no_decode_step_for_a_prefill(world: World) -> None:
     world.step(63, 1.0)
     assert world.rate.seconds_of(1) is None
-    world.rate.step_over()  # of a step that was never scheduled
+    world.rate.step_over(0)  # of a step that was never scheduled
+
+
+def test_should_forget_steps_whose_end_is_never_reported(world: World) -> None:
+    lost = [world.begin(1000) for _ in range(world.rates.STEPS_IN_FLIGHT_MAX)]
+    world.now_seconds += 100
+    world.rate.step_over(lost[-2])
+    assert world.rate.seconds_of(1) == pytest.approx(0.1)
+    world.rate.step_over(lost[-1])
+    assert not world.rate._in_flight
 
 
 def test_should_pull_while_nothing_is_known(world: World) -> None:
