@@ -33,6 +33,8 @@ ANSWER_TOKENS = 16
 COMPARED_LENGTHS = "2,127,129,700"
 SEED = 1
 TIMELINE_LIMIT_SECONDS = 30.0
+SILENCE_LIMIT_SECONDS = 60.0
+"""Both engines wait by `sched_yield`, which on two cores keeps a messenger from a core for 10 s (docs/testing.md)."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -44,10 +46,10 @@ class Bed:
 
 
 def start(stack: ExitStack, model: Path, folder: Path) -> Bed:
-    drawn = {"timelines": "full"}
-    control = {"listen_port": free_port(), **drawn}  # the default port is fixed, and another demo may be running
+    both = {"timelines": "full", "silence_limit_seconds": SILENCE_LIMIT_SECONDS}
+    control = {"listen_port": free_port(), **both}  # the default port is fixed, and another demo may be running
     prefiller = engine("prefiller", EngineOptions(model, kv_role="kv_producer", core=0, extra_config=control), folder)
-    decoder = engine("decoder", EngineOptions(model, kv_role="kv_consumer", core=1, extra_config=drawn), folder)
+    decoder = engine("decoder", EngineOptions(model, kv_role="kv_consumer", core=1, extra_config=both), folder)
     front = router("router", [prefiller], [decoder], folder)
     for server in (prefiller, decoder, front):
         stack.callback(server.stop)
