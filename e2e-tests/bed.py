@@ -173,11 +173,16 @@ PREFILL_LEG: Mapping[str, Any] = {
 
 def decode_leg(prefiller: Messenger, request: str) -> dict[str, Any]:
     """What a router that sends both legs at once puts on the decoder's."""
+    return decode_leg_to(prefiller.control_host(), prefiller.control_port, request)
+
+
+def decode_leg_to(host: str, port: int, request: str) -> dict[str, Any]:
+    """The same, of a prefiller whose messenger has this address."""
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
-        "remote_host": prefiller.control_host(),
-        "remote_port": prefiller.control_port,
+        "remote_host": host,
+        "remote_port": port,
         "remote_request_id": request,
     }
 

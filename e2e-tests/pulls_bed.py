@@ -29,7 +29,12 @@ def whole_pages(tokens: int) -> int:
 
 def source_of(server: Messenger) -> dict[str, Any]:
     """What names the engine in a request that may pull from it."""
-    return {"remote_kv_source": {"remote_host": server.control_host(), "remote_port": server.control_port}}
+    return source_at(server.control_host(), server.control_port)
+
+
+def source_at(host: str, port: int) -> dict[str, Any]:
+    """The same, of the engine whose messenger has this address."""
+    return {"remote_kv_source": {"remote_host": host, "remote_port": port}}
 
 
 @dataclass

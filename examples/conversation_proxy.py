@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
-from decoder_first_proxy import FORWARDED, HOP_HEADERS, REQUEST_BYTES_MAX, health
+from decoder_first_proxy import HOP_HEADERS, application, passed_on
 
 CONVERSATIONS_MAX = 100_000
 PREFILL_LEG = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -89,18 +89,6 @@ class Proxy:
                 self.answered_by.popitem(last=False)
 
 
-async def passed_on(request: web.Request, answered: Any) -> web.StreamResponse:
-    """The answer, as it arrives."""
-    async with answered:
-        response = web.StreamResponse(status=answered.status)
-        response.content_type = answered.content_type
-        await response.prepare(request)
-        async for part in answered.content.iter_any():
-            await response.write(part)
-        await response.write_eof()
-        return response
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--host", default="127.0.0.1")
@@ -109,11 +97,7 @@ def main() -> None:
     parser.add_argument("--decoder", action="append", required=True, type=Decoder.parse, metavar="URL=HOST:PORT")
     given = parser.parse_args()
     proxy = Proxy([url.rstrip("/") for url in given.prefiller], given.decoder)
-    made = web.Application(client_max_size=REQUEST_BYTES_MAX)
-    made.router.add_get("/health", health)
-    for path in FORWARDED:
-        made.router.add_post(path, proxy.forward)
-    web.run_app(made, host=given.host, port=given.port, print=None)
+    web.run_app(application(proxy.forward), host=given.host, port=given.port, print=None)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, web
 
 FORWARDED = ("/v1/completions", "/v1/chat/completions")
 HOP_HEADERS = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
@@ -44,25 +44,30 @@ class Proxy:
                 answered = await session.post(url, json=body, headers=headers)
             except ClientError as unreachable:
                 raise web.HTTPBadGateway(text=f"no answer from the decoder {url}: {unreachable}") from unreachable
-            async with answered:
-                response = web.StreamResponse(status=answered.status)
-                response.content_type = answered.content_type
-                await response.prepare(request)
-                async for part in answered.content.iter_any():
-                    await response.write(part)
-                await response.write_eof()
-                return response
+            return await passed_on(request, answered)
+
+
+async def passed_on(request: web.Request, answered: ClientResponse) -> web.StreamResponse:
+    """The answer, as it arrives."""
+    async with answered:
+        response = web.StreamResponse(status=answered.status)
+        response.content_type = answered.content_type
+        await response.prepare(request)
+        async for part in answered.content.iter_any():
+            await response.write(part)
+        await response.write_eof()
+        return response
 
 
 async def health(request: web.Request) -> web.Response:
     return web.Response(text="ok")
 
 
-def application(proxy: Proxy) -> web.Application:
+def application(forward: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:
     made = web.Application(client_max_size=REQUEST_BYTES_MAX)
     made.router.add_get("/health", health)
     for path in FORWARDED:
-        made.router.add_post(path, proxy.forward)
+        made.router.add_post(path, forward)
     return made
 
 
@@ -74,7 +79,7 @@ def main() -> None:
     parser.add_argument("--prefiller", action="append", required=True, metavar="HOST:PORT")
     given = parser.parse_args()
     proxy = Proxy([url.rstrip("/") for url in given.decoder], given.prefiller)
-    web.run_app(application(proxy), host=given.host, port=given.port, print=None)
+    web.run_app(application(proxy.forward), host=given.host, port=given.port, print=None)
 
 
 if __name__ == "__main__":

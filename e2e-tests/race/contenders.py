@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bed import PREFILL_LEG
+from bed import PREFILL_LEG, decode_leg_to
 from hand_over import Streamed
 from hosts import Host
 from server_process import LOOPBACK, REQUEST_LIMIT_SECONDS, Server, free_port, greedy_completion
@@ -192,13 +192,7 @@ class KvMessenger(Pair):
         return {"kv_connector": "KvMessengerConnector", "kv_connector_extra_config": extra}
 
     def ask(self, prompt: str, tokens: int, request: str) -> Streamed:
-        leg = {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_host": self.ground.near,
-            "remote_port": self.control_port,
-            "remote_request_id": request,
-        }
+        leg = decode_leg_to(self.ground.near, self.control_port, request)
         return self.together(prompt, tokens, (PREFILL_LEG, leg), request)
 
 

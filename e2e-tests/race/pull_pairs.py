@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import time
 import uuid
 from collections.abc import Mapping
@@ -11,9 +12,10 @@ from functools import cached_property
 from typing import Any, Final
 
 import mooncake_store
-from bed import PREFILL_LEG
+from bed import PREFILL_LEG, decode_leg_to
 from contenders import SILENCE_LIMIT_SECONDS, Ground, Pair, stream
 from hand_over import Streamed
+from pulls_bed import source_at
 from server_process import LOOPBACK, Server, free_port, greedy_completion
 from servers import EngineOptions, engine
 from warm_starts import WarmServer
@@ -41,21 +43,17 @@ class TalkingPair(Pair):
     def ports(self) -> tuple[int, int]:
         return free_port(), free_port()
 
-    def transfer_of(self, index: int, port: int) -> dict[str, Any]:
-        """The value of --kv-transfer-config of the prefiller (0) or the decoder (1)."""
-        raise NotImplementedError
-
-    def transfer(self, far: bool) -> dict[str, Any]:
-        return self.transfer_of(int(far), 0)
+    @cached_property
+    def api_ports(self) -> tuple[int, int]:
+        return free_port(), free_port()
 
     @cached_property
     def servers(self) -> tuple[Server, ...]:
         made = []
         for index, side in enumerate(("prefiller", "decoder")):
-            port = free_port()
             options = EngineOptions(
                 self.ground.model,
-                transfer=self.transfer_of(index, port),
+                transfer=self.transfer(bool(index)),
                 kv_role="kv_both",
                 core=index,
                 prefix_caching=True,
@@ -63,7 +61,7 @@ class TalkingPair(Pair):
                 environment={**self.environment(bool(index)), **RESETS},
                 arguments=ARGUMENTS,
             )
-            made.append(engine(f"{self.name}-{side}", options, self.ground.folder, port, WarmServer))
+            made.append(engine(f"{self.name}-{side}", options, self.ground.folder, self.api_ports[index], WarmServer))
         return tuple(made)
 
     def forget(self) -> None:
@@ -71,9 +69,9 @@ class TalkingPair(Pair):
         answer = self.prefiller.post("/reset_prefix_cache", {})
         assert "error" not in answer, answer
 
+    @abc.abstractmethod
     def turn(self, talk: Talk, way: str, prompt: str, tokens: int) -> tuple[float, list[str]]:
-        """(milliseconds to the first token, the answer) of a conversation's turn.""" ""
-        raise NotImplementedError
+        """(milliseconds to the first token, the answer) of a conversation's turn."""
 
 
 class Pulling(TalkingPair):
@@ -85,15 +83,15 @@ class Pulling(TalkingPair):
     def environment(self, far: bool) -> dict[str, str]:
         return {}
 
-    def transfer_of(self, index: int, port: int) -> dict[str, Any]:
+    def transfer(self, far: bool) -> dict[str, Any]:
         return {
             "kv_connector": "KvMessengerConnector",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {
                 "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
-                "listen_port": self.ports[index],
-                "engine_api_url": f"http://{LOOPBACK}:{port}",
+                "listen_port": self.ports[far],
+                "engine_api_url": f"http://{LOOPBACK}:{self.api_ports[far]}",
             },
         }
 
@@ -105,14 +103,8 @@ class Pulling(TalkingPair):
             return answer.first_token_ms, list(answer.words)
         first = dict(PREFILL_LEG)
         if way == "pull" and talk.turns > 1:
-            first["remote_kv_source"] = {"remote_host": LOOPBACK, "remote_port": self.ports[1]}
-        second = {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_host": LOOPBACK,
-            "remote_port": self.ports[0],
-            "remote_request_id": request,
-        }
+            first |= source_at(LOOPBACK, self.ports[1])
+        second = decode_leg_to(LOOPBACK, self.ports[0], request)
         answer = self.together(prompt, tokens, (first, second), request)
         return answer.first_token_ms, list(answer.words)
 
@@ -133,7 +125,7 @@ class Bidirectional(TalkingPair):
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.ports[int(far)]),
         }
 
-    def transfer_of(self, index: int, port: int) -> dict[str, Any]:
+    def transfer(self, far: bool) -> dict[str, Any]:
         return {
             "kv_connector": "NixlConnector",
             "kv_role": "kv_both",
@@ -171,29 +163,23 @@ class Stored(TalkingPair):
     def environment(self, far: bool) -> dict[str, str]:
         return self.store.environment()
 
-    def transfer_of(self, index: int, port: int) -> dict[str, Any]:
+    def transfer(self, far: bool) -> dict[str, Any]:
         extra: dict[str, Any] = {"silence_limit_seconds": SILENCE_LIMIT_SECONDS}
-        if index == 0:
-            extra |= {"listen_port": self.ports[0], "engine_api_url": f"http://{LOOPBACK}:{port}"}
-        role = "kv_consumer" if index else "kv_producer"
+        if not far:
+            extra |= {"listen_port": self.ports[0], "engine_api_url": f"http://{LOOPBACK}:{self.api_ports[far]}"}
+        role = "kv_consumer" if far else "kv_producer"
         ours = {"kv_connector": "KvMessengerConnector", "kv_role": role, "kv_connector_extra_config": extra}
-        looks = {"enable_lookup": False, "save_decode_cache": True} if index else {"lookup_async": True}
+        looks = {"enable_lookup": False, "save_decode_cache": True} if far else {"lookup_async": True}
         store = {**mooncake_store.CONNECTOR, "kv_connector_extra_config": looks}
         return {
             "kv_connector": "MultiConnector",
             "kv_role": role,
             "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {"connectors": [ours, store] if index else [store, ours]},
+            "kv_connector_extra_config": {"connectors": [ours, store] if far else [store, ours]},
         }
 
     def turn(self, talk: Talk, way: str, prompt: str, tokens: int) -> tuple[float, list[str]]:
         request = f"pull-race-{uuid.uuid4()}"
-        second = {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_host": LOOPBACK,
-            "remote_port": self.ports[0],
-            "remote_request_id": request,
-        }
+        second = decode_leg_to(LOOPBACK, self.ports[0], request)
         answer: Streamed = self.together(prompt, tokens, (PREFILL_LEG, second), request)
         return answer.first_token_ms, list(answer.words)

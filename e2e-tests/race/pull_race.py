@@ -38,7 +38,8 @@ from make_model import cached_model
 from processes import descendants
 from prompts import cache_home, random_prompt
 from pull_pairs import PAGE_TOKENS, Bidirectional, Pulling, Stored, Talk, TalkingPair
-from server_process import greedy_completion, start_all
+from pulls_bed import source_at
+from server_process import LOOPBACK, greedy_completion, start_all
 from warm_starts import LAUNCHER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +49,10 @@ ANSWER_TOKENS: Final = 24
 TURNS: Final = 5
 GAP_TOKENS: Final = 400
 PULLS_A_SECOND: Final = 20
+SETTLED_SECONDS: Final = 2.0
+"""After this time what an engine holds and does is no rest of the conversation."""
 ABANDONED_SECONDS: Final = 5.0
+"""For which the use of cores is measured."""
 TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -134,7 +138,7 @@ def pull_on(race: PullRace, pair: Pulling, histories: list[str], over: threading
     begun_seconds, count = time.monotonic(), 0
     while not over.wait(max(0.0, begun_seconds + count / PULLS_A_SECOND - time.monotonic())):
         prompt = f"{histories[count % len(histories)]} {race.prompt(8)}"
-        source = {"remote_kv_source": {"remote_host": "127.0.0.1", "remote_port": pair.ports[1]}}
+        source = source_at(LOOPBACK, pair.ports[1])
         pair.forget()
         pair.prefiller.post("/v1/completions", {**greedy_completion(prompt, 1), "kv_transfer_params": source})
         count += 1
@@ -145,7 +149,7 @@ def abandoned(race: PullRace, pair: TalkingPair) -> dict[str, Any]:
     """What is held, and the cores that are used, after a conversation that does not go on."""
     pair.resume()
     pair.turn(Talk(), pair.ways[0], race.prompt(FIRST_TOKENS), ANSWER_TOKENS)
-    time.sleep(2.0)
+    time.sleep(SETTLED_SECONDS)
     before = [cpu_seconds(server.pid) for server in pair.servers]
     time.sleep(ABANDONED_SECONDS)
     cores = [
