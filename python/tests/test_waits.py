@@ -161,7 +161,6 @@ NO_WAITS = {
     "vllm/engine_figures.py::EngineFigures._reported_gauges": FACT,
     "vllm/prefill_rate.py::PrefillRate._in_flight": FACT,
     "vllm/pulls.py::Pulls.ended": STEP,
-    "vllm/worker_pulls.py::WorkerPulls._due": STEP,
     "vllm/connector.py: self._part.fence": "the fence of outgoing_prefills.py and of handover.py",
     "vllm/own_part.py: self.worker.fence": "the fence of outgoing_prefills.py",
     "vllm/worker_half.py: self._prefills.fence": "the fence of outgoing_prefills.py",

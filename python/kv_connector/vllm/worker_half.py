@@ -134,7 +134,7 @@ class WorkerHalf:
         self._each(meta.abandoned, self._abandon)
         self._each(meta.asks, lambda ask: self._pulls.ask(ask, self._news))
         self._each(meta.withdrawn, self._pulls.withdraw)
-        self._pulls.keep(meta.offers)
+        self._each(meta.offers, lambda offer: self._pulls.offer(offer, self._news, self._now_seconds()))
         chunks = [chunk for chunk in meta.chunks if not self._prefills.is_given_up(chunk.request)]
         if chunks and not self.lost_because:
             self._begin_chunks(meta, chunks)
@@ -286,7 +286,7 @@ class WorkerHalf:
         vLLM calls this after the model's forward pass; with a drafter, before the end of the step.
         """
         self._steps.forward_over()
-        self._pulls.step_over(self._news, self._now_seconds(), self._limits.unheard_seconds)
+        self._pulls.end_again(self._now_seconds(), self._limits.unheard_seconds)
         if self._reported_step:
             self._news.steps_over.append(self._reported_step)
         if self._has_news() or self._step_computes:

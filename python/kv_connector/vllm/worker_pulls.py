@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 
 from kv_connector.runtime.client import MessengerClient
 from kv_connector.runtime.commands import Ask, PrefillEnded, Withdraw
@@ -26,10 +26,8 @@ class WorkerPulls:
     def __init__(self, client: MessengerClient, groups: Sequence[GroupPages]) -> None:
         self._client = client
         self._groups = groups
-        self._due: list[Offer] = []
-        """Offers of the step that runs: a pass may still fill their blocks."""
         self._offers: dict[str, float] = {}
-        """Offers that the messenger has taken and not released, and when it is asked again whether they are."""
+        """Offers that the messenger has and has not released, and since when, or when they were last ended."""
         self._asks: dict[str, str] = {}
         """The transfers that are asked for, by number."""
 
@@ -40,26 +38,22 @@ class WorkerPulls:
         else:
             news.offered.append(Offered(ask.request, 0, "unreachable"))
 
-    def keep(self, offers: Iterable[Offer]) -> None:
-        """Takes the offers of the step that begins."""
-        self._due.extend(offers)
+    def offer(self, offer: Offer, news: WorkerNews, now_seconds: float) -> None:
+        """Answers an engine; what is offered is full, since the scheduler half has the output of all steps before."""
+        if offer.held_tokens:
+            self._offers[offer.request] = now_seconds
+        if not self._client.submit(offer_command(offer, self._groups)):
+            self.on_released(offer.request, news)
 
-    def step_over(self, news: WorkerNews, now_seconds: float, unheard_seconds: float) -> None:
-        """The step's pass is over, and so are all earlier ones: the offered blocks are full.
+    def end_again(self, now_seconds: float, unheard_seconds: float) -> None:
+        """Ends offers once more that are not released after this time.
 
-        An offer that is not released within ``unheard_seconds`` ends once more: the messenger ignores that while it has
-        the offer, and else releases it again.
+        The messenger ignores that while it has the offer, and else releases it again.
         """
-        for request in [request for request, due_seconds in self._offers.items() if now_seconds >= due_seconds]:
-            self._offers[request] = now_seconds + unheard_seconds
-            self._client.submit(PrefillEnded(request, "finished"))
-        due, self._due = self._due, []
-        for offer in due:
-            taken = self._client.submit(offer_command(offer, self._groups))
-            if offer.held_tokens and taken:
-                self._offers[offer.request] = now_seconds + unheard_seconds
-            elif offer.held_tokens:
-                news.released.append(offer.request)
+        for request, since_seconds in self._offers.items():
+            if now_seconds - since_seconds >= unheard_seconds:
+                self._offers[request] = now_seconds
+                self._client.submit(PrefillEnded(request, "finished"))
 
     def withdraw(self, offer: str) -> None:
         """Ends an offer unless it is being fetched."""
@@ -89,13 +83,9 @@ class WorkerPulls:
         if closed:
             for offer in sorted(self._offers):
                 self.on_released(offer, news)
-        news.released.extend(offer.request for offer in self._due if offer.held_tokens)
-        self._due.clear()
 
     def withdraw_all(self, poll: Callable[[], None], wait: Callable[[float], None], news: WorkerNews) -> list[str]:
         """Ends all offers that are not being fetched; returns those released until then, waiting for a limited time."""
-        news.released.extend(offer.request for offer in self._due if offer.held_tokens)
-        self._due.clear()
         for offer in sorted(self._offers):
             self.withdraw(offer)
         deadline = time.monotonic() + WITHDRAW_LIMIT_SECONDS
@@ -109,4 +99,4 @@ class WorkerPulls:
 
     def held(self) -> dict[str, Sized]:
         """The offers and asks that are open; for leak checks at rest."""
-        return {"offers": {*self._offers, *(offer.request for offer in self._due)}, "asks": self._asks}
+        return {"offers": self._offers, "asks": self._asks}

@@ -101,8 +101,7 @@ def _offered_at_once(self: Any, request: Any, carrier: Any) -> None:
     """While steps that fill the blocks may be planned and not begun."""
     _asked(self, request, carrier)
     worker = self._pool.engine.executor.ranks[0].connector._worker
-    worker._pulls.keep([self._waiting.pop().offer])
-    worker._pulls.step_over(worker._news, 0.0, math.inf)
+    worker._pulls.offer(self._waiting.pop().offer, worker._news, math.inf)
 
 
 MUTANTS = (

@@ -288,7 +288,7 @@ class SimulatedMessenger:
 
     def _on_offer(self, command: dict[str, Any]) -> None:
         assert command["request"] not in self._owed
-        assert not self._step_open, "blocks are offered that a pass may still fill"
+        assert not self._step_open, "an offer waits for a pass"
         assert bool(command["heldTokens"]) == bool(command["groups"]) == (not command["reason"])
         if command["heldTokens"]:
             (group,) = command["groups"]

@@ -52,14 +52,14 @@ def finish(source: SimulatedEngine) -> None:
     assert source.at_rest()
 
 
-def test_should_offer_at_the_end_of_the_step(source: SimulatedEngine) -> None:
-    """The pass of the step may still fill the blocks; ``SimulatedMessenger`` refuses an offer inside a step."""
+def test_should_offer_before_the_pass_of_the_step(source: SimulatedEngine) -> None:
+    """What it offers was full before; ``SimulatedMessenger`` refuses an offer inside a step."""
     blocks = begun(source)
     source.add("third-0-33333333", 100, remote_decode())
     number = offer(source, blocks)
     source.step()
     kinds = [command["do"] for command in source.messenger.commands]
-    assert kinds.index("offer") > len(kinds) - 1 - kinds[::-1].index("stepEnded")
+    assert kinds.index("offer") < len(kinds) - 1 - kinds[::-1].index("step")
     (command,) = source.messenger.of_kind("offer")
     assert (command["request"], command["heldTokens"]) == (number, len(blocks) * BLOCK_TOKENS)
     assert command["groups"] == [{"firstPage": 0, "pages": blocks}]
@@ -109,6 +109,28 @@ def test_should_release_what_the_messenger_does_not_take(source: SimulatedEngine
     offer(source, blocks)
     source.step()
     assert held(source, blocks) == before
+    finish(source)
+
+
+def test_should_keep_blocks_that_may_have_been_offered(source: SimulatedEngine) -> None:
+    """The command has failed: whether the messenger has it is unknown until it has released it."""
+    blocks = begun(source)
+    number = offer(source, blocks)
+    worker = source.worker._worker
+    now_seconds, submit = 1000.0, worker._client.submit
+    worker._now_seconds = lambda: now_seconds
+
+    def taken_and_failed(command: Any) -> bool:
+        submit(command)
+        raise RuntimeError("after it was taken")
+
+    worker._client.submit = taken_and_failed
+    source.step()
+    worker._client.submit = submit
+    assert number in worker._pulls._offers
+    source.messenger.release(number)
+    source.steps(2)
+    assert number not in worker._pulls._offers
     finish(source)
 
 
