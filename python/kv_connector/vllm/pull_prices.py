@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kv_connector.vllm.ask_budget import AskBudget
 from kv_connector.vllm.messenger_addresses import Messengers
 from kv_connector.vllm.prefill_rate import PrefillRate
 from kv_connector.vllm.pull_rules import PullRules
@@ -41,6 +42,7 @@ class PullPrices:
         self._rules = rules
         self._rate = rate
         self._now_seconds = now_seconds
+        self._budget = AskBudget()
         self._past: OrderedDict[Messengers, list[_Past]] = OrderedDict()
 
     def is_worth(self, source: Messengers, tokens: int) -> bool:
@@ -62,6 +64,23 @@ class PullPrices:
         del past[:-SLOW_PULLS_MAX]
         if len(self._past) > SOURCES_MAX:
             self._past.popitem(last=False)
+
+    def may_wait(self, source: Messengers, tokens: int) -> bool:
+        """Whether a prompt that lacks this many tokens may wait for the engine's answer."""
+        return self._rules.always or (self._budget.allows(source, tokens) and self.is_worth(source, tokens))
+
+    def ended(self, source: Messengers, tokens: int, waited_seconds: float, pulled_tokens: int) -> None:
+        """A prompt that lacked this many tokens was kept for this time, and has got ``pulled_tokens``."""
+        saved_seconds, computed_seconds = (
+            self._rate.seconds_of(each) or 0.0 for each in (pulled_tokens, tokens - pulled_tokens)
+        )
+        self._budget.book(
+            source,
+            tokens,
+            waited_seconds=waited_seconds,
+            saved_seconds=saved_seconds,
+            computed_seconds=computed_seconds,
+        )
 
     def ask_limit_seconds(self, tokens: int) -> float:
         """How long a request waits for the answer of the engine that it asks."""

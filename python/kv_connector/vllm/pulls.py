@@ -41,6 +41,8 @@ from kv_connector.vllm.transfer_params import Receive
 
 ASKS_MAX = 64
 PULLED = "arrived"
+UNBOOKED = ("aborted", "proves", "unproven")
+"""Outcomes that show nothing of what an answer is worth."""
 
 
 class _State(enum.Enum):
@@ -67,6 +69,10 @@ class _Pulling:
     held_tokens: int = 0
     fetched_tokens: int = 0
     fetch_seconds: float = 0.0
+    lacked_tokens: int = 0
+    """Those that are asked for and not in this engine's cache, when the engine last asked."""
+    waits_since_seconds: float | None = None
+    """Since when it would run, but for the answer."""
     why_not: str = ""
     """Why nothing would be fetched, when the engine last asked."""
 
@@ -176,20 +182,30 @@ class Pulls:
         pulling = self._pulling.get(request.request_id)
         if pulling is None or pulling.state is _State.FETCHING:
             return 0, False
-        worth = pulling.tokens - computed_tokens >= self._rules.tokens_min
-        if pulling.state is _State.ASKED and worth and self._now_seconds() < pulling.late_at_seconds:
+        pulling.lacked_tokens = pulling.tokens - computed_tokens
+        if pulling.state is _State.ASKED and self._waits(pulling):
             return None, False
         pulling.why_not = self._why_not(pulling, computed_tokens)
         if pulling.why_not or not shadows.may_pull(request, pulling.receive):
             return 0, False
         return pulling.held_tokens - computed_tokens, True
 
+    def _waits(self, pulling: _Pulling) -> bool:
+        """Whether the request waits for the answer: the fewer tokens it lacks, the less it can gain."""
+        now_seconds, lacked_tokens = self._now_seconds(), pulling.lacked_tokens
+        if pulling.waits_since_seconds is None:
+            if lacked_tokens < self._rules.tokens_min or not self._prices.may_wait(pulling.source, lacked_tokens):
+                return False
+            pulling.waits_since_seconds = now_seconds
+        late_at_seconds = pulling.since_seconds + self._prices.ask_limit_seconds(lacked_tokens)
+        return lacked_tokens >= self._rules.tokens_min and now_seconds < min(late_at_seconds, pulling.late_at_seconds)
+
     def _why_not(self, pulling: _Pulling, computed_tokens: int) -> str:
         """Why nothing is fetched for a request that gets its blocks now; "" if something is."""
-        if pulling.tokens - computed_tokens < self._rules.tokens_min:
+        if pulling.lacked_tokens < self._rules.tokens_min:
             return "not_worth"
         if pulling.state is _State.ASKED:
-            return "late"
+            return "not_worth" if pulling.waits_since_seconds is None else "late"
         gained_tokens = pulling.held_tokens - computed_tokens
         if gained_tokens < self._rules.tokens_min or not self._prices.is_worth(pulling.source, gained_tokens):
             return "not_worth"
@@ -286,9 +302,22 @@ class Pulls:
             meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.source)))
 
     def _forget(self, pulling: _Pulling, result: str) -> None:
+        if result not in UNBOOKED:
+            self._book(pulling, pulled=result == PULLED)
         self._count(result, pulling.fetched_tokens, pulling.answer_seconds, pulling.fetch_seconds)
         self._by_ask.pop(pulling.ask, None)
         self._pulling.pop(pulling.request_id, None)
+
+    def _book(self, pulling: _Pulling, *, pulled: bool) -> None:
+        """Takes into account what the question has cost or saved."""
+        if pulling.lacked_tokens < self._rules.tokens_min:
+            return
+        now_seconds = self._now_seconds()
+        begun_seconds = pulling.waits_since_seconds
+        if begun_seconds is None:
+            begun_seconds = pulling.since_seconds if pulling.fetched_tokens else now_seconds
+        pulled_tokens = pulling.fetched_tokens if pulled else 0
+        self._prices.ended(pulling.source, pulling.lacked_tokens, now_seconds - begun_seconds, pulled_tokens)
 
     def _count(self, outcome: str, tokens: int = 0, answer_seconds: float = 0.0, fetch_seconds: float = 0.0) -> None:
         self.ended.append(PullEnded(outcome, tokens, round(answer_seconds * 1e6), round(fetch_seconds * 1e6)))

@@ -128,3 +128,77 @@ def test_should_pull_always_where_that_is_wanted(engine: EngineMaker) -> None:  
     assert world.prices.is_worth(SOURCE, 1000)
     assert world.prices.ask_limit_seconds(1) == 5.0
     assert world.prices.fetch_limit_seconds(1000) == 0
+
+
+@pytest.mark.parametrize("lost_share", [0.01, 0.3, 0.5])
+@pytest.mark.parametrize("helpful_every", [0, 2, 20])
+def test_should_lose_a_small_share_of_the_time_of_computing(
+    world: World, lost_share: float, helpful_every: int
+) -> None:
+    """Prompts that lack 300 tokens, of which the other engine has none that are worth it, or has them now and then."""
+    lost_seconds = computed_seconds = saved_seconds = 0.0
+    asked = 0
+    world.measured()
+    for _ in range(2000):
+        computing_seconds = 300 * SECONDS_PER_TOKEN
+        computed_seconds += computing_seconds
+        if not world.prices.may_wait(SOURCE, 300):
+            world.prices.ended(SOURCE, 300, 0.0, 0)
+            continue
+        asked += 1
+        seconds = lost_share * computing_seconds
+        helps = helpful_every and asked % helpful_every == 0
+        world.prices.ended(SOURCE, 300, seconds, 300 if helps else 0)
+        saved_seconds += computing_seconds if helps else 0.0
+        lost_seconds += seconds
+    limits: Any = importlib.import_module("kv_connector.vllm.ask_budget")
+    one_wait_seconds = lost_share * 300 * SECONDS_PER_TOKEN
+    assert lost_seconds <= limits.LOST_SHARE * computed_seconds + saved_seconds + one_wait_seconds
+    assert asked >= 0.9 * min(2000, 2000 * limits.LOST_SHARE / lost_share)
+    if helpful_every == 2:
+        assert asked >= 1980, "what helps every other time is asked for nearly every time"
+
+
+def test_should_keep_an_account_for_each_engine_and_size(world: World) -> None:
+    world.measured().prices.ended(SOURCE, 300, 0.1, 0)
+    assert [world.prices.may_wait(SOURCE, tokens) for tokens in (255, 256, 511, 512)] == [True, False, False, True]
+    assert world.prices.may_wait(OTHER, 300)
+
+
+def test_should_not_live_long_on_what_was_saved_once(world: World) -> None:
+    world.measured()
+    for _ in range(20):
+        world.prices.ended(SOURCE, 300, 0.0, 300)
+    limits: Any = importlib.import_module("kv_connector.vllm.ask_budget")
+    waits = 0
+    while world.prices.may_wait(SOURCE, 300):
+        world.prices.ended(SOURCE, 300, world.constants.ASK_LIMIT_SECONDS, 0)
+        waits += 1
+        assert waits <= limits.SAVED_SECONDS_MAX / world.constants.ASK_LIMIT_SECONDS + 2
+
+
+def test_should_book_a_slow_pull_as_lost(world: World) -> None:
+    world.measured().prices.ended(SOURCE, 300, 0.4, 300)
+    assert not world.prices.may_wait(SOURCE, 300)
+
+
+def test_should_wait_once_while_its_own_speed_is_unknown(world: World) -> None:
+    world.prices.ended(SOURCE, 300, 0.01, 0)
+    world.prices.ended(SOURCE, 300, 0.0, 0)
+    assert not world.prices.may_wait(SOURCE, 300)
+    world.measured()
+    world.prices.ended(SOURCE, 300, 0.0, 0)
+    assert world.prices.may_wait(SOURCE, 300)
+
+
+def test_should_keep_a_limited_number_of_accounts(world: World) -> None:
+    limits: Any = importlib.import_module("kv_connector.vllm.ask_budget")
+    for port in range(limits.ACCOUNTS_MAX + 5):
+        world.prices.ended((("127.0.0.1", port),), 300, 0.1, 0)
+    assert len(world.prices._budget._seconds) == limits.ACCOUNTS_MAX
+
+
+def test_should_always_wait_where_that_is_wanted(engine: EngineMaker) -> None:  # noqa: ARG001 - loads the release
+    world = World(always=True).measured()
+    world.prices.ended(SOURCE, 300, 10.0, 0)
+    assert world.prices.may_wait(SOURCE, 300)

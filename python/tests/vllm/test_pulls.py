@@ -125,6 +125,40 @@ def test_should_decline_an_offer_that_is_not_worth_it(asker: SimulatedEngine) ->
     assert results(asker) == {"not_worth": 1}
 
 
+@pytest.mark.parametrize(("held_tokens", "reason"), [(2 * BLOCK_TOKENS, ""), (0, "not_held"), (None, "")])
+def test_should_not_wait_again_and_again_in_vain(asker: SimulatedEngine, held_tokens: int | None, reason: str) -> None:
+    """What it holds is not worth it, it holds nothing, or it is late."""
+    pulls = asker.own_scheduler._half._pulls
+    ask(asker, cached=2 * BLOCK_TOKENS)
+    pulls._now_seconds = lambda: 10.0 if held_tokens is None else 0.1
+    if held_tokens is not None:
+        asker.messenger.offer(held_tokens, reason)
+    asker.steps(6)
+    asker.add("cmpl-b-0-22222222", PROMPT_TOKENS, HINT, cached=2 * BLOCK_TOKENS)
+    asker.steps(6)
+    assert len(asker.messenger.of_kind("ask")) == 1, "computed without a question"
+    assert results(asker)["not_worth"] == 1 + (held_tokens == 2 * BLOCK_TOKENS)
+    asker.add("cmpl-c-0-33333333", PROMPT_TOKENS, HINT)
+    asker.step()
+    assert len(asker.messenger.of_kind("ask")) == 2, "one that lacks more is asked for"
+    asker.messenger.offer(0, "not_held")
+    end(asker)
+
+
+@pytest.mark.parametrize("cached_blocks", range(3))
+def test_should_wait_for_less_the_less_it_can_gain(asker: SimulatedEngine, cached_blocks: int) -> None:
+    pulls = asker.own_scheduler._half._pulls
+    pulls.rate._seconds_per_token = 0.1 / ASKED_TOKENS
+    ask(asker, cached=cached_blocks * BLOCK_TOKENS)
+    limit_seconds = (3 - cached_blocks) / 3 * 0.05
+    pulls._now_seconds = lambda: limit_seconds - 1e-6
+    asker.steps(2)
+    assert REQUEST in pulls._pulling
+    pulls._now_seconds = lambda: limit_seconds + 1e-6
+    end(asker)
+    assert results(asker) == {"late": 1}
+
+
 @pytest.mark.parametrize("params", [HINT, remote_decode(**HINT)], ids=["alone", "sent on"])
 @pytest.mark.parametrize("offered", [False, True], ids=["asked", "offered"])
 def test_should_decline_when_its_client_leaves(asker: SimulatedEngine, params: Any, offered: bool) -> None:
