@@ -5,8 +5,9 @@
 A conversation begins with 1,500 tokens; its turns add an answer and 300 new tokens. Cold: the prefiller's cache is
 emptied before every one, as if another prefiller got it; warm: it has all but the last answer. Every pair has its turn
 in each round, in a rotating order, while the others are stopped by a signal. All answers must equal those of the
-decoder alone. Then: the time between tokens at the decoder while 20 pulls a second are asked of it, beside none; and
-what an abandoned conversation holds. Wants a quiet machine: rounds in which others used it are marked.
+decoder alone. Then: the time between tokens at the decoder while 20 pulls a second are asked of it, beside none, and
+beside as many prompts that the prefiller computes; and what an abandoned conversation holds. Wants a quiet machine:
+rounds in which others used it are marked.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ NEW_TOKENS: Final = 300
 ANSWER_TOKENS: Final = 24
 TURNS: Final = 5
 GAP_TOKENS: Final = 400
-PULLS_A_SECOND: Final = 20
+GAPS_BESIDE: Final = ("nothing", "pulls", "computed prompts")
+PROMPTS_A_SECOND: Final = 20
 SETTLED_SECONDS: Final = 2.0
 """After this time what an engine holds and does is no rest of the conversation."""
 ABANDONED_SECONDS: Final = 5.0
@@ -110,21 +112,27 @@ class PullRace:
 
 
 def gaps(race: PullRace, pair: Pulling, clients: ThreadPoolExecutor) -> Iterator[dict[str, Any]]:
-    """The time between tokens of a request at the decoder, with and without pulls from it, in turns."""
+    """The time between tokens of a request at the decoder: alone, beside prompts that pull from it, and beside others.
+
+    The two engines share the machine. So what pulls cost the decoder is seen beside the same prompts at the same rate,
+    computed by the prefiller.
+    """
     pair.resume()
-    for index in range(6):
-        pulls = index % 2 == 1
+    for index in range(9):
+        beside = GAPS_BESIDE[index % len(GAPS_BESIDE)]
         histories = [race.prompt(4 * PAGE_TOKENS) for _ in range(8)]
         for history in histories:
             pair.decoder.post("/v1/completions", greedy_completion(history, 1))
         over = threading.Event()
-        asked = clients.submit(pull_on, race, pair, histories, over) if pulls else None
+        pulls = beside == "pulls"
+        asked = clients.submit(prompts_on, race, pair, histories, over, pulls=pulls) if beside != "nothing" else None
         body = greedy_completion(race.prompt(40), GAP_TOKENS)
         answer = stream(pair.decoder, body, f"gaps-{index}", time.monotonic_ns())
         over.set()
         yield {
             "row": "gaps",
-            "pullsPerSecond": round(asked.result(), 1) if asked is not None else 0,
+            "beside": beside,
+            "promptsPerSecond": round(asked.result(), 1) if asked is not None else 0,
             "gapMs": {
                 name: round(percentile(answer.gaps_ms, share), 2) for name, share in (("p50", 0.5), ("p99", 0.99))
             },
@@ -133,14 +141,14 @@ def gaps(race: PullRace, pair: Pulling, clients: ThreadPoolExecutor) -> Iterator
     pair.pause()
 
 
-def pull_on(race: PullRace, pair: Pulling, histories: list[str], over: threading.Event) -> float:
-    """Pulls the histories again and again at a steady rate; returns how many a second were answered."""
+def prompts_on(race: PullRace, pair: Pulling, histories: list[str], over: threading.Event, *, pulls: bool) -> float:
+    """Sends the histories to the prefiller again and again at a steady rate; returns how many a second it answered."""
     begun_seconds, count = time.monotonic(), 0
-    while not over.wait(max(0.0, begun_seconds + count / PULLS_A_SECOND - time.monotonic())):
+    while not over.wait(max(0.0, begun_seconds + count / PROMPTS_A_SECOND - time.monotonic())):
         prompt = f"{histories[count % len(histories)]} {race.prompt(8)}"
-        source = source_at(LOOPBACK, pair.ports[1])
+        hint = {"kv_transfer_params": source_at(LOOPBACK, pair.ports[1])} if pulls else {}
         pair.forget()
-        pair.prefiller.post("/v1/completions", {**greedy_completion(prompt, 1), "kv_transfer_params": source})
+        pair.prefiller.post("/v1/completions", {**greedy_completion(prompt, 1), **hint})
         count += 1
     return count / (time.monotonic() - begun_seconds)
 
@@ -184,10 +192,21 @@ def summary(lines: list[dict[str, Any]]) -> Iterator[str]:
         )
         for way in ways
     }
+    yield from gap_summary([line for line in lines if line["row"] == "gaps"])
     for (cache, pair, way), median_ms in medians.items():
         beside = medians.get((cache, "ours", "recompute"))
         ratio = f", {median_ms / beside:.2f} x recompute" if beside else ""
         yield f"{cache}: {pair}, {way}: {median_ms:.0f} ms{ratio}"
+
+
+def gap_summary(lines: list[dict[str, Any]]) -> Iterator[str]:
+    means_ms = {
+        beside: statistics.median(line["meanMs"] for line in lines if line["beside"] == beside)
+        for beside in GAPS_BESIDE
+        if lines
+    }
+    for beside, mean_ms in means_ms.items():
+        yield f"between tokens, beside {beside}: {mean_ms:.1f} ms, {mean_ms / means_ms['nothing']:.2f} x nothing"
 
 
 def made(name: str, ground: Ground, legs: ThreadPoolExecutor, stack: ExitStack) -> TalkingPair:
