@@ -77,17 +77,33 @@ def test_java_reads_the_fields_of_a_part(method: str, variable: str, part: type)
     [
         ("EngineCommand.java", commands.PrefillOutcome),
         ("ComparisonOutcome.java", commands.ComparisonOutcome),
+        ("PullOutcome.java", commands.PullOutcome),
     ],
 )
 def test_java_knows_the_outcomes(source: str, outcomes: Any) -> None:
+    assert constants(source) == list(get_args(outcomes))
+
+
+def test_java_knows_the_reasons_for_which_nothing_is_offered() -> None:
+    held, *reasons = constants("OfferOutcome.java")
+    assert held == "held"
+    assert get_args(commands.OfferReason) == ("", *reasons)
+
+
+def test_whatever_keeps_an_offer_away_is_an_outcome_of_the_pull() -> None:
+    assert set(get_args(commands.OfferReason)[1:]) <= set(get_args(commands.PullOutcome))
+
+
+def constants(source: str) -> list[str]:
+    """The constants of the enum of outcomes in a file of Java's, as they are written in commands."""
     declared = re.search(
         r"enum \w*Outcome\b[^{]*\{(.*?)^$",
         (PORT / source).read_text(encoding="utf-8") + "\n\n",
         re.DOTALL | re.MULTILINE,
     )
     assert declared is not None
-    known = re.findall(r"^ +([A-Z]+)\b", declared[1], re.MULTILINE)
-    assert [name.lower() for name in known] == list(get_args(outcomes))
+    known = re.findall(r"^ +([A-Z_]+)\b", declared[1], re.MULTILINE)
+    return [name.lower() for name in known]
 
 
 def test_a_command_is_an_object_with_its_name_and_without_what_is_absent() -> None:

@@ -9,6 +9,29 @@ from typing import Any, Literal
 
 PrefillOutcome = Literal["finished", "aborted", "failed"]
 ComparisonOutcome = Literal["equal", "different", "unjudged"]
+OfferReason = Literal["", "not_held", "busy", "misfit", "unavailable", "peer_too_old", "unreachable", "late"]
+"""Why nothing is offered, "" if something is; an engine that is asked gives none of the last three."""
+PullOutcome = Literal[
+    "arrived",
+    "failed",
+    "proves",
+    "not_worth",
+    "not_held",
+    "unproven",
+    "late",
+    "expired",
+    "busy",
+    "misfit",
+    "unavailable",
+    "peer_too_old",
+    "unreachable",
+    "aborted",
+    "malformed",
+    "off",
+    "role",
+    "policy_fail",
+    "several_messengers",
+]
 
 DIFFERENCE_MAX = 1e6
 """What an infinite difference is counted as; no difference between right engines is near it."""
@@ -197,8 +220,7 @@ class Offer(Command):
     prompt_digest: str
     held_tokens: int
     groups: Sequence[ChunkPages]
-    reason: str
-    """Why nothing is offered; "" if something is."""
+    reason: OfferReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +234,7 @@ class Withdraw(Command):
 class PullEnded(Command):
     """What came of a request that names another engine to pull from. Times are 0 where nothing was offered, fetched."""
 
-    outcome: str
+    outcome: PullOutcome
     tokens: int
     ask_micros: int
     pull_micros: int

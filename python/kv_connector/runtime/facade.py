@@ -20,7 +20,7 @@ from kv_connector.exceptions import MessengerError
 from kv_connector.memory.geometry import ContextRow, Geometry
 from kv_connector.runtime import page_key, rdma_topology
 from kv_connector.runtime.affinity import all_of_them, allowed_cores, parents_cores
-from kv_connector.runtime.commands import Command, encode
+from kv_connector.runtime.commands import Command, OfferReason, encode
 from kv_connector.runtime.function_table import NO_ANSWER_CAPACITY_BYTES, Function, FunctionTable
 from kv_connector.runtime.jvm import boot
 
@@ -107,7 +107,7 @@ class Offered:
 
     request: str
     held_tokens: int
-    reason: str
+    reason: OfferReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kv_connector.runtime.commands import Announce, Ask, Decline, Expect, PrefillEnded, PullEnded, Reject
+from kv_connector.runtime.commands import Announce, Ask, Decline, Expect, OfferReason, PrefillEnded, PullEnded, Reject
 from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved, ShadowProof
@@ -91,7 +91,7 @@ class Offer:
     prompt_digest: str
     held_tokens: int
     groups: Sequence[Sequence[int]]
-    reason: str
+    reason: OfferReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kv_connector.runtime.commands import OfferReason
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.metadata import Offer, StepMetadata
 from kv_connector.vllm.misfits import unfit_to_be_enqueued
@@ -73,7 +74,7 @@ class Offers:
         number = self._numbers.nameless()
         tables: list[list[Any]] = [[] for _ in self._groups]
         try:
-            reason = self._look_up(request, carrier, tables)
+            reason: OfferReason = self._look_up(request, carrier, tables)
             if not reason:
                 self._pin(number, [block for table in tables for block in table])
         except Exception:
@@ -106,12 +107,12 @@ class Offers:
         """The output of a step has come: its pass, and all before it, have written their KV."""
         self._step_over = max(self._step_over, step)
 
-    def _taken_back(self, offer: Offer, reason: str) -> Offer:
+    def _taken_back(self, offer: Offer, reason: OfferReason) -> Offer:
         """The answer that offers nothing, in place of one that the messenger has not got."""
         self.released([offer.request])
         return Offer(offer.request, offer.transfer, offer.prompt_digest, 0, [], reason)
 
-    def _look_up(self, request: Any, carrier: Carrier, tables: Sequence[list[Any]]) -> str:
+    def _look_up(self, request: Any, carrier: Carrier, tables: Sequence[list[Any]]) -> OfferReason:
         """Finds the blocks from the prompt's beginning on; returns why there is nothing to offer, or ""."""
         if self._rules.offers_none_because:
             return "unavailable"

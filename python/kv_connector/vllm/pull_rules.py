@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from kv_connector.runtime.commands import PullOutcome
 from kv_connector.vllm.engine_facts import EngineFacts
 
 
@@ -13,9 +14,9 @@ from kv_connector.vllm.engine_facts import EngineFacts
 class PullRules:
     """The options of pulls, and the reasons for which this engine takes no part in them."""
 
-    asks_none_because: str
+    asks_none_because: PullOutcome | Literal[""]
     """The reason, as it is counted, for which no other engine is asked; "" if some may be."""
-    offers_none_because: str
+    offers_none_because: PullOutcome | Literal[""]
     """Why nothing is offered; "" if something may be."""
     always: bool
     """Whether to pull whatever the other engine holds, also where computing it would be faster."""
@@ -47,7 +48,7 @@ def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, l
     )
 
 
-def _neither_because(vllm_config: Any, facts: EngineFacts) -> str:
+def _neither_because(vllm_config: Any, facts: EngineFacts) -> PullOutcome | Literal[""]:
     if facts.options.pulls == "off":
         return "off"
     if facts.groups.messenger_count > 1:

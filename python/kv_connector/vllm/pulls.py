@@ -20,9 +20,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
-from kv_connector.runtime.commands import Ask, Decline, PullEnded
+from kv_connector.runtime.commands import Ask, Decline, PullEnded, PullOutcome
 from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.messenger_addresses import Messengers
@@ -40,7 +40,6 @@ from kv_connector.vllm.shadow_fetches import ShadowFetches
 from kv_connector.vllm.transfer_params import Receive
 
 ASKS_MAX = 64
-PULLED = "arrived"
 UNBOOKED = ("aborted", "proves", "unproven")
 """Outcomes that show nothing of what an answer is worth."""
 
@@ -73,7 +72,7 @@ class _Pulling:
     """Those that are asked for and not in this engine's cache, when the engine last asked."""
     waits_since_seconds: float | None = None
     """Since when it would run, but for the answer."""
-    why_not: str = ""
+    why_not: PullOutcome | Literal[""] = ""
     """Why nothing would be fetched, when the engine last asked."""
 
     @property
@@ -128,7 +127,7 @@ class Pulls:
             return
         self._ask(request, pull, meta)
 
-    def _unfit(self, request: Any, pull: Pull) -> str:
+    def _unfit(self, request: Any, pull: Pull) -> PullOutcome | Literal[""]:
         if self._rules.asks_none_because:
             return self._rules.asks_none_because
         if len(pull.messengers) != 1 or request.skip_reading_prefix_cache or unfit_to_be_enqueued(request):
@@ -200,7 +199,7 @@ class Pulls:
         late_at_seconds = pulling.since_seconds + self._prices.ask_limit_seconds(lacked_tokens)
         return lacked_tokens >= self._rules.tokens_min and now_seconds < min(late_at_seconds, pulling.late_at_seconds)
 
-    def _why_not(self, pulling: _Pulling, computed_tokens: int) -> str:
+    def _why_not(self, pulling: _Pulling, computed_tokens: int) -> PullOutcome | Literal[""]:
         """Why nothing is fetched for a request that gets its blocks now; "" if something is."""
         if pulling.lacked_tokens < self._rules.tokens_min:
             return "not_worth"
@@ -283,7 +282,7 @@ class Pulls:
             pulling.fetch_seconds = self._now_seconds() - pulling.since_seconds
             seconds = pulling.answer_seconds + pulling.fetch_seconds
             self._prices.pulled(pulling.source, pulling.fetched_tokens, seconds)
-            self._forget(pulling, PULLED if arrived else "failed")
+            self._forget(pulling, "arrived" if arrived else "failed")
 
     # ---- a request ends
 
@@ -293,7 +292,7 @@ class Pulls:
         if pulling is not None and pulling.state is not _State.FETCHING:
             self._end(pulling, "aborted", meta)
 
-    def _end(self, pulling: _Pulling, result: str, meta: StepMetadata) -> None:
+    def _end(self, pulling: _Pulling, result: PullOutcome, meta: StepMetadata) -> None:
         """Nothing will be fetched: the engine that was asked need not hold its pages."""
         self._forget(pulling, result)
         if any(ask.request == pulling.ask for ask in meta.asks):
@@ -301,9 +300,9 @@ class Pulls:
         else:
             meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.source)))
 
-    def _forget(self, pulling: _Pulling, result: str) -> None:
+    def _forget(self, pulling: _Pulling, result: PullOutcome) -> None:
         if result not in UNBOOKED:
-            self._book(pulling, pulled=result == PULLED)
+            self._book(pulling, pulled=result == "arrived")
         self._count(result, pulling.fetched_tokens, pulling.answer_seconds, pulling.fetch_seconds)
         self._by_ask.pop(pulling.ask, None)
         self._pulling.pop(pulling.request_id, None)
@@ -319,7 +318,9 @@ class Pulls:
         pulled_tokens = pulling.fetched_tokens if pulled else 0
         self._prices.ended(pulling.source, pulling.lacked_tokens, now_seconds - begun_seconds, pulled_tokens)
 
-    def _count(self, outcome: str, tokens: int = 0, answer_seconds: float = 0.0, fetch_seconds: float = 0.0) -> None:
+    def _count(
+        self, outcome: PullOutcome, tokens: int = 0, answer_seconds: float = 0.0, fetch_seconds: float = 0.0
+    ) -> None:
         self.ended.append(PullEnded(outcome, tokens, round(answer_seconds * 1e6), round(fetch_seconds * 1e6)))
 
     def is_empty(self) -> bool:
