@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
-from bed import PREFILL_LEG, Side, decode_leg, messenger, send_decode, start_messengers
+from bed import PREFILL_LEG, REST_LIMIT_SECONDS, Side, decode_leg, messenger, send_decode, start_messengers
 from conftest import ROOT
 from prompts import random_prompt
 from pulls_bed import ANSWER_TOKENS, EXTRA, OPTIONS, PAGE_TOKENS, Engines, Tokens, source_of, whole_pages
-from server_process import Server, complete, free_port, start_all, words_of
+from server_process import Server, complete, free_port, greedy_completion, start_all, words_of
 
 PREFILLERS: Final = (0, 1)
 DECODER: Final = 2
 NAMES: Final = ("pulls-prefiller-a", "pulls-prefiller-b", "pulls-decoder")
+NAMING: Final = {**EXTRA, "answers_name_source": True}
 SEQUENCES_MAX: Final = 4
 TURNS: Final = 5
 FIRST_TOKENS: Final = 150
@@ -33,7 +36,7 @@ def engines(model: Path, run_folder: Path) -> Iterator[Engines]:
     options = {**OPTIONS, "sequences_max": SEQUENCES_MAX}
     with ExitStack() as stack:
         servers = [
-            messenger(Side(name, "kv_both", index % 2, extra=EXTRA, options=options), model, run_folder)
+            messenger(Side(name, "kv_both", index % 2, extra=NAMING, options=options), model, run_folder)
             for index, name in enumerate(NAMES)
         ]
         start_messengers(stack, servers)
@@ -78,13 +81,38 @@ def test_conversations_go_on_at_any_prefiller(engines: Engines, seed: int) -> No
     engines.are_at_rest()
 
 
-def test_proxy_keeps_conversations(engines: Engines, run_folder: Path, stack: ExitStack) -> None:
-    """With its name a conversation is pulled from the decoder that answered last, by whichever prefiller comes next."""
+def test_answers_name_the_engine_whose_cache_has_the_conversation(engines: Engines) -> None:
+    """What an answer has is passed on unchanged, to another engine and to the same one, which asks nobody."""
+    named, prompt, request = engines.servers[DECODER], engines.prompt(FIRST_TOKENS), f"named-{uuid.uuid4()}"
+    leg = complete(engines.servers[0].server, prompt, 1, PREFILL_LEG, {"X-Request-Id": request})["kv_transfer_params"]
+    assert leg["remote_kv_source"] == source_of(engines.servers[0])["remote_kv_source"]
+    answer = complete(named.server, prompt, ANSWER_TOKENS, leg, {"X-Request-Id": request})
+    assert answer["kv_transfer_params"] == source_of(named)
+    continued = f"{prompt} {' '.join(words_of(answer))} {engines.prompt(NEW_TOKENS)}"
+    held, right = whole_pages(FIRST_TOKENS + ANSWER_TOKENS - 1), engines.alone(continued)
+    asked = named.metric("kv_messenger_asks_answered_total")
+    for at, moved in ((1, held), (DECODER, 0)):
+        before = Tokens.of(engines.servers[at])
+        again = complete(engines.servers[at].server, continued, ANSWER_TOKENS, answer["kv_transfer_params"])
+        assert words_of(again) == right
+        assert again["kv_transfer_params"] == source_of(engines.servers[at])
+        assert Tokens.of(engines.servers[at]).since(before).moved == moved
+    assert named.metric("kv_messenger_asks_answered_total") == asked
+    engines.are_at_rest()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_proxy_keeps_conversations(engines: Engines, run_folder: Path, stack: ExitStack, streamed: bool) -> None:
+    """With its name a conversation is pulled from the decoder that answered last, by whichever prefiller comes next.
+
+    An answer names its engine, but for a streamed one: then the proxy's configuration does.
+    """
     port, decoder = free_port(), engines.servers[DECODER]
     command = [*(sys.executable, str(ROOT / "examples" / "conversation_proxy.py"), "--port", str(port))]
     for prefiller in PREFILLERS:
         command += ["--prefiller", engines.servers[prefiller].server.url]
-    command += ["--decoder", f"{decoder.server.url}={decoder.control_host()}:{decoder.control_port}"]
+    address = f"={decoder.control_host()}:{decoder.control_port}" if streamed else ""
+    command += ["--decoder", f"{decoder.server.url}{address}"]
     front = Server("conversation-proxy", command, port, run_folder)
     stack.callback(front.stop)
     start_all([front], print)
@@ -92,7 +120,7 @@ def test_proxy_keeps_conversations(engines: Engines, run_folder: Path, stack: Ex
         prompt, moved = engines.prompt(FIRST_TOKENS), []
         for _ in range(3):
             before = [Tokens.of(engines.servers[prefiller]) for prefiller in PREFILLERS]
-            answer = words_of(complete(front, prompt, ANSWER_TOKENS, headers=name))
+            answer = streamed_words(front, prompt, name) if streamed else unstreamed_words(front, prompt, name)
             assert answer == engines.alone(prompt)
             after = [Tokens.of(engines.servers[prefiller]) for prefiller in PREFILLERS]
             moved.append(sum(now.since(was).moved for now, was in zip(after, before, strict=True)))
@@ -100,6 +128,21 @@ def test_proxy_keeps_conversations(engines: Engines, run_folder: Path, stack: Ex
         assert moved[0] == 0
         assert all(moved[1:]) == bool(name), moved
     engines.are_at_rest()
+
+
+def unstreamed_words(front: Server, prompt: str, headers: Mapping[str, str]) -> list[str]:
+    answer = complete(front, prompt, ANSWER_TOKENS, headers=headers)
+    assert "kv_transfer_params" not in answer, "no client needs the addresses of engines"
+    return words_of(answer)
+
+
+def streamed_words(front: Server, prompt: str, headers: Mapping[str, str]) -> list[str]:
+    body = json.dumps({**greedy_completion(prompt, ANSWER_TOKENS), "stream": True}).encode()
+    asked = urllib.request.Request(f"{front.url}/v1/completions", body, {**headers, "Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=REST_LIMIT_SECONDS) as answer:
+        lines = [line.removeprefix("data: ") for line in answer.read().decode().splitlines()]
+    parts = [json.loads(line) for line in lines if line.startswith("{")]
+    return "".join(part["choices"][0]["text"] for part in parts).split()
 
 
 def test_a_history_that_was_edited_is_pulled_up_to_the_edit(engines: Engines) -> None:

@@ -5,10 +5,11 @@ on with a conversation: its prefiller is named the decoder of the last answer (`
 what that one holds of the prompt. Nothing else is kept of a conversation, and nothing goes wrong if a name is stale.
 
     environment run engine -- examples/conversation_proxy.py --port 8000 --prefiller http://127.0.0.1:8100 \
-        --decoder http://127.0.0.1:8200=127.0.0.1:7200
+        --decoder http://127.0.0.1:8200
 
-A decoder is its HTTP API and the control address of its messenger (option ``listen_port``); it runs with the role
-``kv_both`` and ``engine_api_url``, the prefillers with ``kv_both`` and ``kv_load_failure_policy`` ``recompute``.
+A decoder runs with the role ``kv_both``, ``engine_api_url`` and ``answers_name_source``, the prefillers with
+``kv_both`` and ``kv_load_failure_policy`` ``recompute``. Streamed answers name no engine: for them a decoder is given
+with the control address of its messenger (option ``listen_port``), as ``http://127.0.0.1:8200=127.0.0.1:7200``.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from decoder_first_proxy import HOP_HEADERS, application, passed_on
 
 CONVERSATIONS_MAX = 100_000
+SOURCE = "remote_kv_source"
 PREFILL_LEG = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
 @dataclass
 class Decoder:
     url: str
-    host: str
-    port: int
+    source: dict[str, Any]
+    """What names it in a prompt, if its answer does not."""
 
     @classmethod
     def parse(cls, text: str) -> Decoder:
-        """``URL=HOST:PORT``."""
-        url, _, address = text.rpartition("=")
+        """``URL``, or ``URL=HOST:PORT``."""
+        url, _, address = text.partition("=")
         host, _, port = address.rpartition(":")
-        if not (url and host and port.isdecimal()):
-            raise argparse.ArgumentTypeError(f"{text!r} is not URL=HOST:PORT, as http://127.0.0.1:8200=127.0.0.1:7200")
-        return cls(url.rstrip("/"), host, int(port))
+        if not url or (address and not (host and port.isdecimal())):
+            raise argparse.ArgumentTypeError(f"{text!r} is not URL or URL=HOST:PORT, as http://10.0.0.2:8200")
+        return cls(url.rstrip("/"), {SOURCE: {"remote_host": host, "remote_port": int(port)}} if address else {})
 
 
 @dataclass
@@ -49,8 +51,8 @@ class Proxy:
     prefillers: Sequence[str]
     decoders: Sequence[Decoder]
     count: itertools.count[int] = field(default_factory=itertools.count)
-    answered_by: OrderedDict[str, Decoder] = field(default_factory=OrderedDict)
-    """The decoder that answered last, by conversation."""
+    answered_by: OrderedDict[str, dict[str, Any]] = field(default_factory=OrderedDict)
+    """What names the decoder that answered last, by conversation."""
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
         body, number = await request.json(), next(self.count)
@@ -58,7 +60,7 @@ class Proxy:
         decoder = self.decoders[number % len(self.decoders)]
         headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP_HEADERS}
         headers["X-Request-Id"] = str(uuid.uuid4())
-        leg = {**PREFILL_LEG, **self.source(conversation)}
+        leg = {**PREFILL_LEG, **self.answered_by.get(conversation, {})}
         prefill = {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": leg}
         prefill.pop("stream_options", None)
         async with ClientSession(timeout=ClientTimeout(total=None)) as session:
@@ -72,18 +74,17 @@ class Proxy:
                 answered = await session.post(url, json={**body, "kv_transfer_params": params}, headers=headers)
             except ClientError as unreachable:
                 raise web.HTTPBadGateway(text=f"no answer from {url}: {unreachable}") from unreachable
-            self.keep(conversation, decoder)
-            return await passed_on(request, answered)
+            if answered.content_type != "application/json":  # streamed
+                self.keep(conversation, decoder.source)
+                return await passed_on(request, answered)
+            answer = await answered.json()
+            named = answer.pop("kv_transfer_params", None) or {}
+            self.keep(conversation, {SOURCE: named[SOURCE]} if SOURCE in named else decoder.source)
+            return web.json_response(answer, status=answered.status)
 
-    def source(self, conversation: str) -> dict[str, Any]:
-        held_by = self.answered_by.get(conversation)
-        if held_by is None:
-            return {}
-        return {"remote_kv_source": {"remote_host": held_by.host, "remote_port": held_by.port}}
-
-    def keep(self, conversation: str, decoder: Decoder) -> None:
-        if conversation:
-            self.answered_by[conversation] = decoder
+    def keep(self, conversation: str, source: dict[str, Any]) -> None:
+        if conversation and source:
+            self.answered_by[conversation] = source
             self.answered_by.move_to_end(conversation)
             if len(self.answered_by) > CONVERSATIONS_MAX:
                 self.answered_by.popitem(last=False)
@@ -94,7 +95,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--prefiller", action="append", required=True, metavar="URL")
-    parser.add_argument("--decoder", action="append", required=True, type=Decoder.parse, metavar="URL=HOST:PORT")
+    parser.add_argument("--decoder", action="append", required=True, type=Decoder.parse, metavar="URL[=HOST:PORT]")
     given = parser.parse_args()
     proxy = Proxy([url.rstrip("/") for url in given.prefiller], given.decoder)
     web.run_app(application(proxy.forward), host=given.host, port=given.port, print=None)

@@ -297,6 +297,12 @@ class Options:
         "How long an engine holds the pages that it has offered while the engine that asked does not fetch them.",
         5.0,
     )
+    answers_name_source: bool = fields.flag(
+        "Name this engine in its answers, as kv_transfer_params.remote_kv_source, so that a router passes that on in a"
+        " conversation's next message and its beginning is pulled from here (docs/pulls.md). vLLM only.",
+        False,
+        java=False,
+    )
     messenger_per: str = fields.choice(
         "One messenger for all tensor-parallel ranks of a pipeline stage on a node, or one for each rank."
         " Ranks whose KV memory cannot be shared always have their own. With gpu 'unproven' the default is rank: what"

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from kv_connector.vllm.messenger_addresses import host_text
 from kv_connector.vllm.metadata import MessengerAddress
+from kv_connector.vllm.pull_params import SOURCE
 from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.request_numbers import shown
 from kv_connector.vllm.transfer_params import Side
@@ -27,6 +28,16 @@ class OpenMessengers:
         """Those that were just opened, by rank; other connectors' objects among them are ignored."""
         return cls(tuple(each for _, each in sorted(addresses.items()) if isinstance(each, MessengerAddress)))
 
+    def source(self) -> dict[str, Any]:
+        """What a later request names this engine by, to pull from it; empty if its address is not known."""
+        return {SOURCE: self._address()} if self.addresses else {}
+
+    def _address(self) -> dict[str, Any]:
+        return {
+            "remote_host": host_text([messenger.address for messenger in self.addresses]),
+            "remote_port": self.addresses[0].address.port,
+        }
+
     def answer(self, base: str, request_id: str, side: Side, logger: logging.Logger) -> dict[str, Any]:
         """What vLLM's own router needs to send later requests to both sides at once, and a proxy for the second leg."""
         if not self.addresses:  # the decoder then refuses with an error instead of silently computing
@@ -43,9 +54,5 @@ class OpenMessengers:
         if side.is_one_of_several:
             answer |= {"of_data_parallel_rank": True, "of_choice": read_name(request_id).choice}
         if self.addresses:
-            answer |= {
-                "remote_engine_id": self.addresses[0].engine_id,
-                "remote_host": host_text([messenger.address for messenger in self.addresses]),
-                "remote_port": self.addresses[0].address.port,
-            }
+            answer |= {"remote_engine_id": self.addresses[0].engine_id, **self._address()}
         return answer

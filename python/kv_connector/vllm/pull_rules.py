@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from kv_connector.configuration.options import Options
 from kv_connector.runtime.commands import PullOutcome
 from kv_connector.vllm.engine_facts import EngineFacts
 
@@ -23,6 +24,8 @@ class PullRules:
     tokens_min: int
     pages_share: float
     offer_limit_seconds: float
+    answers_name_source: bool = False
+    """Whether answers name this engine as one to pull from."""
 
 
 def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, logger: logging.Logger) -> PullRules:
@@ -45,7 +48,32 @@ def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, l
         options.pull_tokens_min,
         options.pull_pages_share,
         options.offer_limit_seconds,
+        _names_source(vllm_config, options, offers_none, logger),
     )
+
+
+def _names_source(vllm_config: Any, options: Options, offers_none_because: str, logger: logging.Logger) -> bool:
+    """Whether answers name this engine, which they do only where it answers questions."""
+    if not options.answers_name_source:
+        return False
+    wrong = ""
+    if offers_none_because == "role":
+        wrong = "kv_role is 'kv_consumer', expected 'kv_both' or 'kv_producer'"
+    elif offers_none_because == "off":
+        wrong = "pulls is 'off', expected 'auto' or 'always'"
+    elif offers_none_because:
+        wrong = f"its KV cannot be offered ({offers_none_because}, docs/metrics.md), expected KV that can be"
+    elif not options.engine_api_url:
+        wrong = "engine_api_url is '', expected the URL of this engine's own HTTP API"
+    elif not vllm_config.cache_config.enable_prefix_caching:
+        wrong = "enable_prefix_caching is False, expected True"
+    if wrong:
+        logger.warning(
+            "answers_name_source is true and no answer names this engine, because nothing can be pulled from it: %s;"
+            " change that, or set answers_name_source to false",
+            wrong,
+        )
+    return not wrong
 
 
 def _neither_because(vllm_config: Any, facts: EngineFacts) -> PullOutcome | Literal[""]:

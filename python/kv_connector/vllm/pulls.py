@@ -107,6 +107,8 @@ class Pulls:
         """Those that wait for an answer, by the question's number."""
         self.rate = PrefillRate(now_seconds)
         self._prices = PullPrices(rules, self.rate, now_seconds)
+        self.own: Messengers = ()
+        """This engine's messengers: what they have to offer is in its own cache."""
         self.ended: list[PullEnded] = []
         """What requests with a hint came to, since the last step."""
 
@@ -130,6 +132,8 @@ class Pulls:
     def _unfit(self, request: Any, pull: Pull) -> PullOutcome | Literal[""]:
         if self._rules.asks_none_because:
             return self._rules.asks_none_because
+        if pull.messengers == self.own:
+            return "not_worth"
         if len(pull.messengers) != 1 or request.skip_reading_prefix_cache or unfit_to_be_enqueued(request):
             return "misfit"
         tokens = self._asked_tokens(request)

@@ -11,20 +11,9 @@ from typing import Any
 
 from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded, Reject
 from kv_connector.vllm.fetch_gate import FetchGate
-from kv_connector.vllm.kv_groups import (
-    KvGroup,
-    last_token_rule,
-    loaded_tokens,
-    transferred_blocks,
-    transferred_tokens,
-)
+from kv_connector.vllm.kv_groups import KvGroup, last_token_rule, loaded_tokens, transferred_blocks, transferred_tokens
 from kv_connector.vllm.messenger_commands import prefillers
-from kv_connector.vllm.metadata import (
-    Refusal,
-    StepMetadata,
-    Transfer,
-    WorkerNews,
-)
+from kv_connector.vllm.metadata import Refusal, StepMetadata, Transfer, WorkerNews
 from kv_connector.vllm.misfits import misfit, stands_for_rejected
 from kv_connector.vllm.offers import Offers
 from kv_connector.vllm.open_messengers import OpenMessengers
@@ -71,6 +60,7 @@ class SchedulerHalf:
         self._groups = groups
         self._logger = logger
         self._open = OpenMessengers()
+        self._answers_name_source = pull_rules.answers_name_source
         self._block_pool: Any = None
         self._step = 0
         self._prefills: dict[str, Prefill] = {}
@@ -100,6 +90,7 @@ class SchedulerHalf:
             self._begin_anew()
         self._proofs.begin([messenger.compares_last_tokens for messenger in self._open.addresses])
         self._shadows.begin(len(self._open.addresses))
+        self._pulls.own = tuple(messenger.address for messenger in self._open.addresses)
 
     def _begin_anew(self) -> None:
         """Other messengers were opened: no pair is proven any more, and they know of no prefill that is queued."""
@@ -379,6 +370,12 @@ class SchedulerHalf:
 
     def finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
         """(whether the blocks must be kept, kv_transfer_params of the response)."""
+        kept, answer = self._finished(request)
+        if self._answers_name_source and request.status.name in FINISHED:
+            answer = {**(answer or {}), **self._open.source()} or None
+        return kept, answer
+
+    def _finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
         request_id = request.request_id
         self._loading_first.discard(request_id)
         self._proofs.gone(request_id)
