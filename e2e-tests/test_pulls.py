@@ -82,7 +82,7 @@ def test_conversations_go_on_at_any_prefiller(engines: Engines, seed: int) -> No
 
 
 def test_answers_name_the_engine_whose_cache_has_the_conversation(engines: Engines) -> None:
-    """What an answer has is passed on unchanged, to another engine and to the same one, which asks nobody."""
+    """What an answer has is passed on unchanged, to another engine and to the same one, which asks none."""
     named, prompt, request = engines.servers[DECODER], engines.prompt(FIRST_TOKENS), f"named-{uuid.uuid4()}"
     leg = complete(engines.servers[0].server, prompt, 1, PREFILL_LEG, {"X-Request-Id": request})["kv_transfer_params"]
     assert leg["remote_kv_source"] == source_of(engines.servers[0])["remote_kv_source"]
