@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
 import urllib.request
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Final
 import pytest
 from bed import PREFILL_LEG, REST_LIMIT_SECONDS, Side, decode_leg, messenger, send_decode, start_messengers
 from conftest import ROOT
+from kv_connector.runtime.plain_http import ask
 from prompts import random_prompt
 from pulls_bed import ANSWER_TOKENS, EXTRA, OPTIONS, PAGE_TOKENS, Engines, Tokens, source_of, whole_pages
-from server_process import Server, complete, free_port, greedy_completion, start_all, words_of
+from server_process import LOOPBACK, Server, complete, free_port, greedy_completion, start_all, words_of
 
 PREFILLERS: Final = (0, 1)
 DECODER: Final = 2
@@ -171,6 +173,28 @@ def test_lengths_at_the_end_of_pages(engines: Engines, tokens: int, beyond: int)
     held = min(whole_pages(tokens), whole_pages(tokens + beyond - 1))
     assert engines.pulled(1, prompt, DECODER) == held
     engines.are_at_rest()
+
+
+def test_a_drained_engine_hands_over(engines: Engines) -> None:
+    """It gets no new requests, and other engines pull from it; the command ends after the last of them."""
+    page = f"{LOOPBACK}:{engines.servers[DECODER].metrics_ports[0]}"
+    history = engines.prompt(100)
+    engines.ask(DECODER, history)
+    drain = ["drain", "--metrics", page, "--limit-seconds", str(REST_LIMIT_SECONDS)]
+    command([*drain, "--hand-over", "0"])
+    try:
+        assert ask("GET", f"http://{page}/ready", limit_seconds=REST_LIMIT_SECONDS).status == 503
+        for prefiller in PREFILLERS:
+            assert engines.pulled(prefiller, f"{history} {engines.prompt(10)}", DECODER) == whole_pages(100)
+        command([*drain, "--hand-over", "1"])
+    finally:
+        command(["undrain", "--metrics", page])
+    assert ask("GET", f"http://{page}/ready", limit_seconds=REST_LIMIT_SECONDS).status == 200
+    engines.are_at_rest()
+
+
+def command(arguments: Sequence[str]) -> None:
+    subprocess.run([sys.executable, "-m", "kv_connector", *arguments], check=True, timeout=REST_LIMIT_SECONDS)
 
 
 def test_salts_keep_histories_apart(engines: Engines) -> None:

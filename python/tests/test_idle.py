@@ -174,3 +174,64 @@ def test_should_say_that_a_page_refuses_to_be_drained(pages: list[Page], capsys:
     assert main(["drain", "--metrics", pages[0].address]) == 1
     sentence = f"http://{pages[0].address}/drain refuses (403: no browser may drain it): look at"
     assert capsys.readouterr().err.startswith(sentence)
+
+
+def offering(count: int) -> str:
+    """The page of an idle messenger that has answered so many questions with an offer, and more with none."""
+    made = f'kv_messenger_offers_made_total{{reason="held"}} {count}.0\n'
+    return f'{REST}{made}kv_messenger_offers_made_total{{reason="not_held"}} {7 * count}.0\n'
+
+
+class Clock:
+    """Time that passes only while nothing is looked at."""
+
+    def __init__(self) -> None:
+        self.now_seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.now_seconds += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(idle, "time", made)
+    monkeypatch.setattr(idle, "LOOK_SECONDS", 1.0)
+    return made
+
+
+@pytest.mark.parametrize(("arguments", "quiet_seconds"), [(["--hand-over"], 30), (["--hand-over", "50"], 50)])
+def test_should_wait_for_the_last_engine_that_pulls(
+    pages: list[Page], clock: Clock, arguments: list[str], quiet_seconds: float
+) -> None:
+    """The time begins anew with each offer; nothing is offered to an engine whose question finds nothing."""
+    pages += [Page(*(offering(each // 20) for each in range(61))), Page(REST)]
+    metrics = [part for page in pages for part in ("--metrics", page.address)]
+    assert main(["drain", *metrics, *arguments]) == 0
+    assert all(page.drained for page in pages)
+    assert clock.now_seconds - 1000 == 60 + quiet_seconds
+
+
+@pytest.mark.usefixtures("clock")
+def test_should_not_wait_for_engines_that_pull_unless_asked_to(pages: list[Page]) -> None:
+    pages += [Page(*(offering(each) for each in range(61)))]
+    assert main(["drain", "--metrics", pages[0].address]) == 0
+    assert pages[0].shown == idle.QUIET_LOOKS
+
+
+def test_should_end_with_its_limit_while_other_engines_still_pull(pages: list[Page], clock: Clock) -> None:
+    pages += [Page(*(offering(each) for each in range(600)))]
+    assert main(["drain", "--metrics", pages[0].address, "--hand-over", "--limit-seconds", "100"]) == 0
+    assert clock.now_seconds - 1000 == 100
+
+
+def test_should_say_that_an_engine_still_fetches_at_the_limit(
+    pages: list[Page], clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pages += [Page(offering(1), offering(1), offering(1), BUSY)]
+    assert main(["drain", "--metrics", pages[0].address, "--hand-over", "--limit-seconds", "100"]) == 1
+    assert "kv_messenger_prefills_open 2.0" in capsys.readouterr().err
+    assert clock.now_seconds - 1000 == 100

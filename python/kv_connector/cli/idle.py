@@ -17,14 +17,19 @@ AT_REST = (
     "kv_messenger_pages_quarantined",
 )
 """Gauges that are zero if nothing is held."""
+OFFERS_MADE = 'kv_messenger_offers_made_total{reason="held"'
+HAND_OVER_SECONDS = 30.0
+"""For how long another engine has pulled nothing when the rest of a cache is given up, if the command names no time."""
 LOOK_SECONDS = 0.5
 QUIET_LOOKS = 3
 """The number of consecutive checks: between two requests there is a moment in which nothing is held."""
 
 
-def drain(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
+def drain(
+    pages: Sequence[str], limit_seconds: float, say: Callable[[str], object], hand_over_seconds: float = 0.0
+) -> int:
     """Makes messengers report that they are not ready, then does ``wait_idle``; returns 1 also if one refuses."""
-    return _ask_all(pages, "/drain", say) or wait_idle(pages, limit_seconds, say)
+    return _ask_all(pages, "/drain", say) or wait_idle(pages, limit_seconds, say, hand_over_seconds)
 
 
 def undrain(pages: Sequence[str], say: Callable[[str], object]) -> int:
@@ -43,20 +48,30 @@ def _ask_all(pages: Sequence[str], path: str, say: Callable[[str], object]) -> i
     return failed
 
 
-def wait_idle(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
-    """Returns 0 when all are idle, 1 with a message after the limit or if a page cannot be read."""
-    deadline = time.monotonic() + limit_seconds
-    quiet = 0
+def wait_idle(
+    pages: Sequence[str], limit_seconds: float, say: Callable[[str], object], hand_over_seconds: float = 0.0
+) -> int:
+    """Returns 0 when all are idle, 1 with a message after the limit or if a page cannot be read.
+
+    Idle engines are kept until no other engine has been offered anything for ``hand_over_seconds``, or to the limit.
+    """
+    started = offered_at = time.monotonic()
+    quiet, offers = 0, 0.0
     while True:
         try:
-            holds = {page: held(read(page)) for page in pages}
+            shown = {page: read(page) for page in pages}
+            holds = {page: held(text) for page, text in shown.items()}
+            offers, before = sum(map(offers_made, shown.values())), offers
         except (OSError, ValueError) as failure:
             say(_with_remedy(failure))
             return 1
+        now = time.monotonic()
+        late = now - started >= limit_seconds
+        offered_at = now if offers != before else offered_at
         quiet = 0 if any(holds.values()) else quiet + 1
-        if quiet >= QUIET_LOOKS:
+        if quiet >= QUIET_LOOKS and (late or now - offered_at >= hand_over_seconds):
             return 0
-        if time.monotonic() >= deadline:
+        if late:
             named = "; ".join(f"{page}: {figures}" for page, figures in holds.items() if figures)
             say(f"not idle after {limit_seconds:g} s ({named or 'at rest just now'})\n")
             return 1
@@ -85,6 +100,11 @@ def held(text: str) -> str:
     """The gauges that are not zero, in words; "" if all are."""
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(AT_REST))
     return ", ".join(f"{name} {value}" for name, value in values.items() if float(value) != 0)
+
+
+def offers_made(text: str) -> float:
+    """How often the messenger has offered another engine what its own engine's prefix cache holds."""
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(OFFERS_MADE))
 
 
 def _with_remedy(failure: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from kv_connector._version import __version__
 from kv_connector.cli import bench, compare, doctor, given_options, ping, streams, timeline
-from kv_connector.cli.idle import drain, undrain, wait_idle
+from kv_connector.cli.idle import HAND_OVER_SECONDS, drain, undrain, wait_idle
 from kv_connector.cli.protected_pages import show_key, show_state
 from kv_connector.configuration.host_addresses import port_of
 from kv_connector.configuration.option_values import shown
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str] | None) -> int:
     if parsed.command == "wait-idle":
         return wait_idle(parsed.metrics, parsed.limit_seconds, sys.stderr.write)
     if parsed.command == "drain":
-        return drain(parsed.metrics, parsed.limit_seconds, sys.stderr.write)
+        return drain(parsed.metrics, parsed.limit_seconds, sys.stderr.write, parsed.hand_over)
     if parsed.command == "undrain":
         return undrain(parsed.metrics, sys.stderr.write)
     if parsed.command == "state":
@@ -92,13 +92,22 @@ def parser() -> argparse.ArgumentParser:
             " messengers are idle, 1 when the limit is over or a page cannot be read.",
         )
     )
-    add_pages(
-        commands.add_parser(
-            "drain",
-            help="make /ready answer 503, so that no new requests come, then wait as wait-idle does",
-            description="From then on /ready answers 503, and /health as before. Transfers in progress are completed,"
-            f" and requests that still come are served. undrain undoes it. {KEY_NEEDED}",
-        )
+    drains = commands.add_parser(
+        "drain",
+        help="make /ready answer 503, so that no new requests come, then wait as wait-idle does",
+        description="From then on /ready answers 503, and /health as before. Transfers in progress are completed,"
+        f" and requests that still come are served. undrain undoes it. {KEY_NEEDED}",
+    )
+    add_pages(drains)
+    drains.add_argument(
+        "--hand-over",
+        metavar="SECONDS",
+        type=number,
+        nargs="?",
+        const=HAND_OVER_SECONDS,
+        default=0.0,
+        help="then let other engines pull what its prefix cache holds, until it has offered them nothing for this time"
+        f" ({HAND_OVER_SECONDS:g}) or the limit is over",
     )
     add_page_commands(commands)
     times = commands.add_parser(
