@@ -92,23 +92,7 @@ def parser() -> argparse.ArgumentParser:
             " messengers are idle, 1 when the limit is over or a page cannot be read.",
         )
     )
-    drains = commands.add_parser(
-        "drain",
-        help="make /ready answer 503, so that no new requests come, then wait as wait-idle does",
-        description="From then on /ready answers 503, and /health as before. Transfers in progress are completed,"
-        f" and requests that still come are served. undrain undoes it. {KEY_NEEDED}",
-    )
-    add_pages(drains)
-    drains.add_argument(
-        "--hand-over",
-        metavar="SECONDS",
-        type=number,
-        nargs="?",
-        const=HAND_OVER_SECONDS,
-        default=0.0,
-        help="then let other engines pull what its prefix cache holds, until it has offered them nothing for this time"
-        f" ({HAND_OVER_SECONDS:g}) or the limit is over",
-    )
+    add_drain(commands)
     add_page_commands(commands)
     times = commands.add_parser(
         "timeline",
@@ -141,6 +125,27 @@ def parser() -> argparse.ArgumentParser:
     add_comparison(commands)
     commands.add_parser("bench", add_help=False, help="measure how fast pages move: kvperf, see bench --help")
     return made
+
+
+def add_drain(commands: Commands) -> None:
+    """Adds ``drain``."""
+    drains = commands.add_parser(
+        "drain",
+        help="make /ready answer 503, so that no new requests come, then wait as wait-idle does",
+        description="From then on /ready answers 503, and /health as before. Transfers in progress are completed,"
+        f" and requests that still come are served. undrain undoes it. {KEY_NEEDED}",
+    )
+    add_pages(drains)
+    drains.add_argument(
+        "--hand-over",
+        metavar="SECONDS",
+        type=number,
+        nargs="?",
+        const=HAND_OVER_SECONDS,
+        default=0.0,
+        help="then let other engines pull what its prefix cache holds, until it has offered them nothing for this time"
+        f" ({HAND_OVER_SECONDS:g}) or the limit is over",
+    )
 
 
 def add_page_commands(commands: Commands) -> None:
