@@ -35,19 +35,19 @@ limits = {"offer_limit_seconds": 600, "silence_limit_seconds": 600}
 p = open_one("both", source, engine_api_url=f"http://127.0.0.1:{api.server_port}", **limits)
 d = open_one("both", target, **limits)
 p_page = f"127.0.0.1:{p.opened.metrics_port}"
-looks, skipped_seconds, ends = [], [0.0], []
+looks, skipped_seconds, ends = queue.Queue(), [0.0], []
 idle.LOOK_SECONDS = 0.01
 idle.time = SimpleNamespace(monotonic=lambda: time.monotonic() + skipped_seconds[0], sleep=time.sleep)
 looked_at = idle.read
-idle.read = lambda page: looks.append(page) or looked_at(page)
+idle.read = lambda page: looks.put(page) or looked_at(page)
 drain = threading.Thread(target=lambda: ends.append(idle.drain([p_page], 7200, print, HAND_OVER_SECONDS)))
 
 def wait_for_looks():
-    # one may be under way, and those after it have seen what holds now
-    wanted = len(looks) + idle.QUIET_LOOKS + 2
-    while len(looks) < wanted:
-        assert drain.is_alive(), ends
-        time.sleep(0.001)
+    while not looks.empty():
+        looks.get()
+    for _ in range(idle.QUIET_LOOKS + 2):  # one may be under way, and those after it have seen what holds now
+        looks.get(timeout=600)
+    assert drain.is_alive(), ends
 
 def at(place):
     if place == DRAINED_BEFORE:
