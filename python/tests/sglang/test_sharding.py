@@ -145,14 +145,14 @@ def test_should_refuse_to_start_where_the_heads_cannot_be_split(sglang_plugins: 
 def test_should_fail_requests_whose_prefiller_cannot_be_split_so(sglang_plugins: None, tmp_path: Path) -> None:
     assert sglang_plugins is None
     with warnings.catch_warnings(action="ignore"):
-        from one_process import Shape, backend_class
+        from one_process import Shape, backend_class, until
         from sglang.srt.disaggregation.base.conn import KVPoll
         from sharded import ShardedPair
 
         pair = ShardedPair(tmp_path, Shape(), Shape())
     endpoint = pair.decoders[0].endpoint
     with contextlib.closing(pair):
-        assert endpoint.try_ensure_parallel_info(pair.address)
+        until(lambda: endpoint.try_ensure_parallel_info(pair.address), "the prefiller is known")
         endpoint.prefill_info_table[pair.address].attn_tp_size = 3
         receiver = backend_class("receiver")(endpoint, pair.address, 1)
         receiver.init(0)

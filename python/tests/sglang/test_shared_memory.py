@@ -69,6 +69,7 @@ def test_should_make_memory_that_others_can_map_of_what_torch_is_asked_for() -> 
     from kv_connector.sglang.allocations import ALLOCATIONS
     from kv_connector.sglang.shared_memory import SharedZeros
 
+    gc.collect()  # else memory of other tests may go below
     before = len(ALLOCATIONS)
     with SharedZeros(torch):
         made = [
