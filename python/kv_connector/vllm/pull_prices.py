@@ -19,6 +19,8 @@ PULL_LIMIT_FACTOR = 3.0
 """A fetch that takes this many times as long as computing its tokens is given up; its pages need proof then."""
 KNOWN_SECONDS = 60.0
 """How long a pull that was slow keeps others from the same engine: links and engines change."""
+ACQUAINTANCE_SECONDS = 5.0
+"""After the first question to an engine: its session opens, and on a GPU memory is mapped."""
 SLOW_PULLS_MAX = 8
 SOURCES_MAX = 256
 """Requests name the engines: those named longest ago are forgotten."""
@@ -44,6 +46,7 @@ class PullPrices:
         self._now_seconds = now_seconds
         self._budget = AskBudget()
         self._past: OrderedDict[Messengers, list[_Past]] = OrderedDict()
+        self._new_until_seconds: OrderedDict[Messengers, float] = OrderedDict()
 
     def is_worth(self, source: Messengers, tokens: int) -> bool:
         """Whether pulling the tokens is expected to be faster than computing them."""
@@ -65,12 +68,28 @@ class PullPrices:
         if len(self._past) > SOURCES_MAX:
             self._past.popitem(last=False)
 
+    def asked(self, source: Messengers) -> None:
+        """A question leaves for the engine."""
+        self._new_until_seconds.setdefault(source, self._now_seconds() + ACQUAINTANCE_SECONDS)
+        self._new_until_seconds.move_to_end(source)
+        if len(self._new_until_seconds) > SOURCES_MAX:
+            self._new_until_seconds.popitem(last=False)
+
+    def answered(self, source: Messengers) -> None:
+        """The engine has answered a question."""
+        self._new_until_seconds[source] = self._now_seconds()
+
     def may_wait(self, source: Messengers, tokens: int) -> bool:
         """Whether a prompt that lacks this many tokens may wait for the engine's answer."""
         return self._rules.always or (self._budget.allows(source, tokens) and self.is_worth(source, tokens))
 
     def ended(self, source: Messengers, tokens: int, waited_seconds: float, pulled_tokens: int) -> None:
-        """A prompt that lacked this many tokens was kept for this time, and has got ``pulled_tokens``."""
+        """A prompt that lacked this many tokens was kept for this time, and has got ``pulled_tokens``.
+
+        Waits for the first answer of an engine show nothing of what later ones take.
+        """
+        if self._now_seconds() < self._new_until_seconds.get(source, 0.0):
+            return
         saved_seconds, computed_seconds = (
             self._rate.seconds_of(each) or 0.0 for each in (pulled_tokens, tokens - pulled_tokens)
         )

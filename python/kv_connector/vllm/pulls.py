@@ -147,6 +147,7 @@ class Pulls:
         return (int(request.num_prompt_tokens) - 1) // block_tokens * block_tokens
 
     def _ask(self, request: Any, pull: Pull, meta: StepMetadata) -> None:
+        self._prices.asked(pull.messengers)
         tokens = self._asked_tokens(request)
         ids = list(request.prompt_token_ids[:tokens])
         salt = getattr(request, "cache_salt", None) or ""
@@ -272,6 +273,8 @@ class Pulls:
             pulling = self._by_ask.pop(offer.request, None)
             if pulling is None:
                 continue
+            if offer.reason != "late":
+                self._prices.answered(pulling.source)
             if offer.held_tokens <= 0:
                 self._forget(pulling, offer.reason or "not_held")
             else:

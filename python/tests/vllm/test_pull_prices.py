@@ -202,3 +202,37 @@ def test_should_always_wait_where_that_is_wanted(engine: EngineMaker) -> None:  
     world = World(always=True).measured()
     world.prices.ended(SOURCE, 300, 10.0, 0)
     assert world.prices.may_wait(SOURCE, 300)
+
+
+@pytest.mark.parametrize("prompts", [1, 8])
+def test_should_wait_for_an_engine_whose_session_was_only_opening(world: World, prompts: int) -> None:
+    """The first answer is late for all that ask for it at once, and later ones are not."""
+    world.measured()
+    for _ in range(prompts):
+        world.prices.asked(SOURCE)
+    world.now_seconds += 0.25
+    for _ in range(prompts):
+        world.prices.ended(SOURCE, 300, 0.25, 0)
+    assert world.prices.may_wait(SOURCE, 300)
+    world.prices.ended(OTHER, 300, 0.25, 0)
+    assert not world.prices.may_wait(OTHER, 300), "it was not asked"
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["silent", "answers"])
+def test_should_book_waits_for_an_engine_once_it_is_known(world: World, heard: bool) -> None:
+    """It has answered, or should have by now; a second first question makes it no newer."""
+    world.measured().prices.asked(SOURCE)
+    if heard:
+        world.prices.answered(SOURCE)
+    else:
+        world.now_seconds += world.constants.ACQUAINTANCE_SECONDS
+    world.prices.asked(SOURCE)
+    world.prices.ended(SOURCE, 300, 0.25, 0)
+    assert not world.prices.may_wait(SOURCE, 300)
+
+
+def test_should_keep_a_limited_number_of_known_engines(world: World) -> None:
+    for port in range(world.constants.SOURCES_MAX + 5):
+        world.prices.asked((("127.0.0.1", port),))
+        world.prices.answered((("127.0.0.1", port),))
+    assert len(world.prices._new_until_seconds) == world.constants.SOURCES_MAX

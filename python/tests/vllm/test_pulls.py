@@ -129,6 +129,7 @@ def test_should_decline_an_offer_that_is_not_worth_it(asker: SimulatedEngine) ->
 def test_should_not_wait_again_and_again_in_vain(asker: SimulatedEngine, held_tokens: int | None, reason: str) -> None:
     """What it holds is not worth it, it holds nothing, or it is late."""
     pulls = asker.own_scheduler._half._pulls
+    pulls._prices._now_seconds = lambda: pulls._now_seconds()
     ask(asker, cached=2 * BLOCK_TOKENS)
     pulls._now_seconds = lambda: 10.0 if held_tokens is None else 0.1
     if held_tokens is not None:
