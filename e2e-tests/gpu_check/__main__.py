@@ -24,8 +24,14 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--stand-in", default="", help="a libcuda.so.1 that stands in for NVIDIA's driver")
     arguments.add_argument("--requests", type=int, default=0, help="so many of each equal pair (default: no such pair)")
+    arguments.add_argument(
+        "--large-model", action="store_true", help="the checks with 8 billion weights, and no others"
+    )
     runner = Runner(
-        "gpu_check", lambda parsed: catalogue(parsed.logs, parsed.stand_in, parsed.requests), LANES, prepare
+        "gpu_check",
+        lambda parsed: catalogue(parsed.logs, parsed.stand_in, parsed.requests, large_model=parsed.large_model),
+        LANES,
+        prepare,
     )
     return runner.main(arguments)
 

@@ -16,13 +16,21 @@ from gpu_check import (
     pair_checks,
 )
 from gpu_check.check import Check
+from gpu_check.hand_over_checks import HandOvers
+from gpu_check.large_model import LIMIT_SECONDS as LARGE_LIMIT_SECONDS
+from gpu_check.pull_checks import Pulls
 from gpu_check.right_pairs import RightPairs
 from gpu_check.vllm_checks import LIMIT_SECONDS as VLLM_LIMIT_SECONDS
 from gpu_check.vllm_checks import Checks
 
 
-def catalogue(logs: Path, stand_in: str, requests: int) -> list[Check]:
-    """`requests`: so many of each equal pair, which the comparison of last tokens must all find equal; 0: none."""
+def catalogue(logs: Path, stand_in: str, requests: int, *, large_model: bool) -> list[Check]:
+    """`requests`: so many of each equal pair, which the comparison of last tokens must all find equal; 0: none.
+
+    `large_model`: the checks with a model of real size, and no others.
+    """
+    if large_model:
+        return _of_large_model(logs)
     checks = [
         Check("cpu: layer counter, stand-in for the driver", partial(counter_checks.on_stand_in, stand_in)),
         Check("cpu: pair, tokens equal", partial(pair_checks.on_cpu, logs)),
@@ -34,6 +42,12 @@ def catalogue(logs: Path, stand_in: str, requests: int) -> list[Check]:
         many = RightPairs(logs, requests).all().items()
         checks += [Check(f"gpu: vLLM {name}", run, VLLM_LIMIT_SECONDS) for name, run in many]
     return checks
+
+
+def _of_large_model(logs: Path) -> list[Check]:
+    """With a model of real size, one by one."""
+    checks = HandOvers(logs).all() | Pulls(logs).all()
+    return [Check(f"gpu: vLLM {name}", run, LARGE_LIMIT_SECONDS, measures=True) for name, run in checks.items()]
 
 
 def _measured(logs: Path) -> list[Check]:

@@ -40,7 +40,7 @@ MODULES = (
 UNPACK = (
     "import sys, tarfile;"
     " sys.version_info >= (3, 11) or sys.exit('Python is ' + sys.version[:6] + ', expected 3.11 or newer: set PYTHON');"
-    " tarfile.open(fileobj=sys.stdin.buffer, mode='r|gz').extractall(sys.argv[1])"
+    " tarfile.open(fileobj=sys.stdin.buffer, mode='r|xz').extractall(sys.argv[1])"
 )
 HEADER = """#!/bin/sh
 # The checks of KV Messenger on a GPU, with all that they need but Python, torch and the driver. Nothing is installed.
@@ -73,7 +73,7 @@ def main() -> None:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(folder / "wheel")
         payload = io.BytesIO()
-        with tarfile.open(fileobj=payload, mode="w:gz", compresslevel=6) as archive:
+        with tarfile.open(fileobj=payload, mode="w:xz", preset=6) as archive:
             archive.add(java, "java")
             for part in sorted((folder / "wheel").iterdir()):
                 archive.add(part, part.name)

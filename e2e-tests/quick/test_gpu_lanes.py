@@ -48,7 +48,7 @@ def check(name: str, **settings: Any) -> Check:
 
 @pytest.mark.parametrize("of", ["vLLM", "SGLang"])
 def test_each_check_of_a_catalogue_runs_once_and_those_that_measure_run_alone(tmp_path: Path, of: str) -> None:
-    checks = catalogue(tmp_path, "", 100) if of == "vLLM" else catalogue_of_sglang(tmp_path, "cuda")
+    checks = catalogue(tmp_path, "", 100, large_model=False) if of == "vLLM" else catalogue_of_sglang(tmp_path, "cuda")
     runs = Runs()
     assert sorted(each.name for each, _ in run_all(checks, runs, LANES)) == sorted(each.name for each in checks)
     assert all(not runs.beside[each.name] for each in checks if each.measures)

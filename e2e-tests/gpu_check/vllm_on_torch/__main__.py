@@ -18,7 +18,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from gpu_check.vllm_on_torch.plan import ALONE, EAGER, VllmPlan
+from gpu_check.vllm_on_torch.made_up_weights import make_up
+from gpu_check.vllm_on_torch.plan import ALONE, BOTH, EAGER, VllmPlan
+from gpu_check.vllm_on_torch.question_api import QuestionApi
 
 STEP_SECONDS = 0.002
 """Between two steps of an engine that computes nothing: what a transfer has finished is taken by steps."""
@@ -45,11 +47,14 @@ def main(kind: type[Engine] | None = None) -> None:
         os.environ["VLLM_KV_CACHE_LAYOUT"] = plan.layout
     if plan.graphs == "FULL_AND_PIECEWISE" and not plan.compile:
         os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1"
+    commands: queue.Queue[dict[str, Any]] = queue.Queue()
+    questions = QuestionApi(commands) if plan.role == BOTH else None
+    if questions:
+        plan.options["engine_api_url"] = questions.url
     engine = (kind or Engine)(plan)
     _say(answers, {"ready": plan.name, **engine.described()})
-    commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(commands,), daemon=True).start()
-    _serve(engine, commands, answers)
+    _serve(engine, commands, answers, questions)
     engine.close()
 
 
@@ -61,6 +66,8 @@ class Engine:
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self.plan = plan
+        if plan.made_up_weights:
+            make_up()
         self.replays, self.preemptions = self.counted()
         self._engine = LLMEngine.from_engine_args(EngineArgs(**self.arguments()), enable_multiprocessing=False)
 
@@ -72,7 +79,7 @@ class Engine:
         """Of vLLM."""
         plan = self.plan
         compilation: dict[str, Any] = {"mode": 0, "cudagraph_mode": plan.graphs, "custom_ops": ["none"]}
-        compilation["cudagraph_capture_sizes"] = [1, 2, 4, 8, 16, 64, plan.chunk_tokens]
+        compilation["cudagraph_capture_sizes"] = [1, 2, 4, 8, 16, 64, *([plan.chunk_tokens] * plan.prefill_graphs)]
         if plan.compile:
             fusions = {"fuse_norm_quant": False, "fuse_act_quant": False}  # they look for operators that are not here
             compilation |= {"mode": 3, "backend": plan.compile, "pass_config": fusions}
@@ -81,13 +88,14 @@ class Engine:
             "kv_connector_module_path": "kv_connector.vllm.connector",
             "kv_role": plan.role,
             "kv_connector_extra_config": plan.options,
+            **({"kv_load_failure_policy": "recompute"} if plan.role == BOTH else {}),  # else nothing is pulled
         }
         return {
             "model": plan.model,
             "skip_tokenizer_init": True,
             "dtype": plan.dtype,
             "kv_cache_dtype": plan.kv_dtype,
-            "max_model_len": 2048,
+            "max_model_len": plan.context_tokens,
             "max_num_seqs": 16,
             "max_num_batched_tokens": plan.chunk_tokens,
             "block_size": 16,
@@ -100,6 +108,7 @@ class Engine:
             "kv_transfer_config": None if plan.role == ALONE else connector,
             "disable_log_stats": True,
             **({"enable_sleep_mode": True} if plan.sleeps else {}),
+            **({"load_format": "dummy"} if plan.made_up_weights else {}),
         }
 
     def versions(self) -> dict[str, Any]:
@@ -125,7 +134,7 @@ class Engine:
             temperature=0,
             ignore_eos=True,
             detokenize=False,
-            logprobs=2 if self.plan.role == ALONE else None,
+            logprobs=2 if self.plan.role == ALONE or self.plan.margins else None,
             extra_args={"kv_transfer_params": kv} if kv else None,
         )
         self._engine.add_request(request, {"prompt_token_ids": prompt}, params)
@@ -245,7 +254,7 @@ def _read(commands: queue.Queue[dict[str, Any]]) -> None:
     commands.put({"do": "end"})
 
 
-def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], answers: Any) -> None:
+def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], answers: Any, questions: QuestionApi | None) -> None:
     """Steps also when nothing runs: that is how what a transfer has finished is taken."""
     wants_rest, asked_at = False, 0.0
     while True:
@@ -270,7 +279,13 @@ def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], answers: Any) 
                     _say(answers, {"free": engine.free_bytes()})
                 case "rest":
                     wants_rest, asked_at = True, time.monotonic()
-        for ended in engine.step():
+        _say_ended(engine.step(), answers, questions)
+
+
+def _say_ended(steps: list[dict[str, Any]], answers: Any, questions: QuestionApi | None) -> None:
+    """A question's end goes to the messenger that has asked it."""
+    for ended in steps:
+        if questions is None or not questions.on_ended(ended["ended"]):
             _say(answers, ended)
 
 

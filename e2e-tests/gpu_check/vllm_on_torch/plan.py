@@ -8,7 +8,7 @@ from typing import Any, Self
 
 VLLM, NO_VLLM = "vllm-site", "vllm-not-packed.txt"
 """Beside this package: the folder with vLLM, or the reason why there is none."""
-ALONE, PREFILLER, DECODER = "", "kv_producer", "kv_consumer"
+ALONE, PREFILLER, DECODER, BOTH = "", "kv_producer", "kv_consumer", "kv_both"
 """Values of vLLM's kv_role."""
 EAGER = "EAGER"
 """No graphs."""
@@ -19,7 +19,9 @@ class VllmPlan:
     """`graphs`: vLLM's cudagraph_mode or EAGER; `compile`: torch.compile's backend; `runner`: V1 or V2, by number.
 
     `attention`: vLLM's name of the backend; `layout`: of KV, HND or by default; `ranks`: the tensor-parallel ones;
-    `stages`: those of a pipeline; `sleeps`: whether it may.
+    `stages`: those of a pipeline; `sleeps`: whether it may; `context_tokens`: the longest prompt with its answer;
+    `made_up_weights`: those of made_up_weights.py, not the model's; `margins`: with a connector answers have them too;
+    `prefill_graphs`: whether a whole chunk has a graph.
     """
 
     name: str
@@ -38,6 +40,10 @@ class VllmPlan:
     ranks: int = 1
     stages: int = 1
     sleeps: bool = False
+    context_tokens: int = 2048
+    made_up_weights: bool = False
+    margins: bool = False
+    prefill_graphs: bool = True
     options: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> str:
