@@ -22,12 +22,12 @@ def compared(
     model = vllm_config.model_config
     settings = {
         "model": text_of(model_name(model.model, model_id)),
-        "page format": text_of(packing),
         **engine_settings.of_model(model),
         **engine_settings.of_engine(vllm_config),
         **_of_draft(vllm_config, model_id),
         **engine_variables.of_process(),
         **_of_processors(vllm_config, logger),
+        "page format": text_of(packing),  # follows from settings above: on a CPU with AMX from the dtype
         **_of_built(vllm_config, stage, logger),
     }
     return bounded(settings)
