@@ -35,8 +35,6 @@ USED_ELSEWHERE: Final = {
     "Granted.context_kinds": "an event of docs/boundary.md has it",
     "OptionSpec.default_shown": "docs/options.md is made with it",
     "SchedulerHalf.is_idle": "tests look for leaks with it",
-    "PairProofs.state_of": "tests look at what was found of a pair",
-    "PairStates.state_of": "tests look at what was found of a pair",
     "timelines.prefills": "tests read a prefiller's log with it",
     "argument_lists.COMPARED": "a test refuses an argument of SGLang that neither list has",
     "weight_changes.CHANGING": "a test refuses a method of vLLM that neither list has",

@@ -159,6 +159,21 @@ def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
     return prompt_tokens - 1
 
 
+def loaded_of_beginning(groups: Sequence[KvGroup], tokens: int, *, shares_last: bool) -> int:
+    """As ``loaded_tokens``, for the first tokens of a longer prompt.
+
+    With ``shares_last`` the last one of them is computed here too, so that both sides have it to compare.
+    """
+    rule = last_token_rule(groups)
+    if rule.leaves_out:
+        return rule.resume_token(tokens)
+    if not shares_last:
+        return tokens
+    if any(group.blocks_of(tokens - 1) < group.blocks_of(tokens) for group in groups):
+        return 0  # vLLM would not allocate the last token's block before the load
+    return tokens - 1
+
+
 def read_groups(kv_cache_config: Any) -> tuple[KvGroup, ...]:
     """Reads the engine's groups; raises OptionError if one is not supported."""
     groups = kv_cache_config.kv_cache_groups

@@ -12,7 +12,7 @@ from kv_connector.vllm.metadata import MessengerAddress
 from kv_connector.vllm.pull_params import SOURCE
 from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.request_numbers import shown
-from kv_connector.vllm.transfer_params import Side
+from kv_connector.vllm.transfer_params import PROMPT_TOKENS, Side
 
 
 @dataclass
@@ -38,7 +38,9 @@ class OpenMessengers:
             "remote_port": self.addresses[0].address.port,
         }
 
-    def answer(self, base: str, request_id: str, side: Side, logger: logging.Logger) -> dict[str, Any]:
+    def answer(
+        self, base: str, request_id: str, prompt_tokens: int, side: Side, logger: logging.Logger
+    ) -> dict[str, Any]:
         """What vLLM's own router needs to send later requests to both sides at once, and a proxy for the second leg."""
         if not self.addresses:  # the decoder then refuses with an error instead of silently computing
             logger.error("request %s cannot be fetched: no worker has reported an address", shown(request_id))
@@ -48,6 +50,7 @@ class OpenMessengers:
             "do_remote_decode": False,
             "remote_request_id": request_id,
             "transfer_id": base,
+            PROMPT_TOKENS: prompt_tokens,
             "tp_size": side.tp_size,
             "pp_size": side.pp_size,
         }

@@ -356,6 +356,10 @@ class PairProofs:
         record = self._records.get(self._pair(request, messengers))
         return record.state if record is not None else PairState.UNPROVEN
 
+    def wants_shared_token(self, request: Any, ask: Receive) -> bool:
+        """Whether a fetched beginning should leave its last token to both sides, since its pair is not proven yet."""
+        return self._active and self.state_of(request, self._first_left(request, ask)) is not PairState.PROVEN
+
     def is_empty(self) -> bool:
         """Whether no request is remembered; for leak checks at rest."""
         return not (self._held_back or self._fetched or self._judging)

@@ -28,6 +28,9 @@ class Prefill:
     transfer: str
     base: str
     prompt_tokens: int
+    """Those that are sent."""
+    named_tokens: int
+    """Those of the whole prompt, of which the digest is."""
     digest: str
     reported: bool = False
     """Whether the workers know it, from an announcement or a chunk."""
@@ -60,7 +63,7 @@ class Prefill:
 def begin_prefill(request: Any, ask: Send, digest: str) -> Prefill:
     """The state of a request that was just queued."""
     transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
-    return Prefill(request, transfer, base, request.num_prompt_tokens, digest)
+    return Prefill(request, transfer, base, request.num_prompt_tokens, request.num_prompt_tokens, digest)
 
 
 class PrefillChunks:

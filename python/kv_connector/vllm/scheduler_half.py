@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded, Reject
+from kv_connector.vllm import rejections
+from kv_connector.vllm.beginnings import fitting, loaded, part_of
 from kv_connector.vllm.fetch_gate import FetchGate
-from kv_connector.vllm.kv_groups import KvGroup, last_token_rule, loaded_tokens, transferred_blocks, transferred_tokens
+from kv_connector.vllm.fetch_names import FetchNames
+from kv_connector.vllm.kv_groups import KvGroup, last_token_rule, transferred_blocks, transferred_tokens
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import Refusal, StepMetadata, Transfer, WorkerNews
 from kv_connector.vllm.misfits import misfit, stands_for_rejected
@@ -25,11 +28,11 @@ from kv_connector.vllm.pull_params import read_carrier
 from kv_connector.vllm.pull_rules import PullRules
 from kv_connector.vllm.pulls import Pulls
 from kv_connector.vllm.quarantine import Quarantine
-from kv_connector.vllm.request_name import or_of_prompt, read_name
+from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
 from kv_connector.vllm.scheduled import scheduled
 from kv_connector.vllm.shadow_fetches import ShadowFetches, held_as
-from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
+from kv_connector.vllm.transfer_params import Ask, Receive, Refused, Send, Sibling, Side, read
 from kv_connector.vllm.window_blocks import WindowBlocks
 
 
@@ -68,8 +71,7 @@ class SchedulerHalf:
         """Ended prefills whose blocks are kept until the workers report them as sent."""
         self._awaited: dict[str, list[int]] = {}
         """Requests that the workers have yet to report as received or failed, with the blocks to fill."""
-        self._digests: dict[str, str] = {}
-        """Digests of queued requests that will fetch; cached, because a long prompt's takes milliseconds."""
+        self._names = FetchNames(digest_of)
         self._loading_first: set[str] = set()
         """First choices of ``n`` > 1 until they run; the others wait for the KV that is fetched for the first."""
         self._numbers = RequestNumbers()
@@ -126,7 +128,7 @@ class SchedulerHalf:
         if (carrier := read_carrier(request.kv_transfer_params)) is not None:
             self._offers.asked(request, carrier)
             return
-        ask = read(request.kv_transfer_params, request_id, self._side)
+        ask = self._read(request)
         self._pulls.queued(request, self._pending)
         if isinstance(ask, Send):
             prefill = self._prefills[request_id] = begin_prefill(request, ask, self._digest_of(request))
@@ -136,28 +138,31 @@ class SchedulerHalf:
             number = self._numbers.of(request_id)
             self._pending.announces.append(Announce(number, prefill.transfer, prefill.digest))
         elif stands_for_rejected(request):
-            self._reject(request, ask)
+            self._reject(rejections.of_unadmitted(request, ask))
+        elif isinstance(ask, Refused):
+            self._reject(rejections.of_refused(ask))
         elif isinstance(ask, Receive):
             transfer = None if ask.decoder_first else self._expect(request, ask)
-            self._gate.queued(request_id, transfer, transferred_blocks(self._groups, 0, self._transferred(request)))
+            tokens = self._transferred(part_of(request, ask))
+            self._gate.queued(request_id, transfer, transferred_blocks(self._groups, 0, tokens))
             if request_id == read_name(request_id).first_choice:
                 self._loading_first.add(request_id)
 
     def _expect(self, request: Any, ask: Receive) -> Transfer:
-        self._digests[request.request_id] = self._digest_of(request)
-        transfer = self._transfer(request, ask)
+        transfer = self._names.queued(request, ask)
         self._pending.expects[request.request_id] = Expect(*transfer, prefillers(ask.messengers))
         return transfer
 
-    def _reject(self, request: Any, ask: object) -> None:
-        """Handles vLLM's stand-in for a request that the API server rejected, or whose client left too early."""
-        if isinstance(ask, Receive) and not ask.decoder_first:
-            transfer_ids = rejected_transfers(request.kv_transfer_params, request.request_id)
-            asked = prefillers(ask.messengers)
-            self._pending.rejections.extend(Reject(each, asked) for each in transfer_ids)
-            self._logger.info(
-                "a request never reached this engine or has ended, transfer %s", " or ".join(transfer_ids)
-            )
+    def _reject(self, found: Sequence[Reject]) -> None:
+        """No fetch of these transfers will come."""
+        self._pending.rejections.extend(found)
+        if found:
+            names = " or ".join(each.transfer for each in found)
+            self._logger.info("a request never reached this engine, has ended or is refused, transfer %s", names)
+
+    def _read(self, request: Any) -> Ask:
+        """What the request asks for."""
+        return fitting(read(request.kv_transfer_params, request.request_id, self._side), request)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """(tokens beyond the computed ones that will be loaded, whether asynchronously); changes no state.
@@ -168,7 +173,7 @@ class SchedulerHalf:
         have to wait until the pool has room (``FetchGate``), and one of an unproven pair for a verdict; or it is
         computed here (``ShadowFetches``).
         """
-        ask = read(request.kv_transfer_params, request.request_id, self._side)
+        ask = self._read(request)
         if isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first:
             return None, False
         if not isinstance(ask, Receive | Refused):
@@ -177,15 +182,18 @@ class SchedulerHalf:
             return 0, False
         if self._gate.holds_back(request.request_id):
             return None, False
-        missing = loaded_tokens(self._groups, request.num_prompt_tokens) - computed_tokens
-        way = self._shadows.way(request, ask) if missing > 0 and isinstance(ask, Receive) else Way.FETCH
+        missing = self._loaded(request, ask) - computed_tokens
+        way = self._shadows.way(part_of(request, ask), ask) if missing > 0 and isinstance(ask, Receive) else Way.FETCH
         if way is Way.WAIT:
             return None, False
         return (missing, True) if missing > 0 and way is Way.FETCH else (0, False)
 
+    def _loaded(self, request: Any, ask: Receive | Refused) -> int:
+        return loaded(self._groups, request, ask, self._proofs.wants_shared_token)
+
     def allocated(self, request: Any, block_ids: tuple[list[int], ...], external_tokens: int) -> None:
         """The scheduler has allocated the request's blocks; called again, with 0 tokens, once they are filled."""
-        ask = read(request.kv_transfer_params, request.request_id, self._side)
+        ask = self._read(request)
         if isinstance(ask, Send) and request.request_id not in self._prefills:
             self._prefills[request.request_id] = begin_prefill(request, ask, self._digest_of(request))
         if not isinstance(ask, Receive | Refused):
@@ -200,7 +208,7 @@ class SchedulerHalf:
                 "do_remote_decode": False,
             }
             self._take_in(request, ask, block_ids, external_tokens)
-            self._digests.pop(request.request_id, None)
+            self._names.forget(request.request_id)
 
     def _take_in(self, request: Any, ask: Receive | Refused, block_ids: tuple[list[int], ...], tokens: int) -> None:
         """Asks the workers for a fetch or a failure; if nothing is to be loaded, the prompt is computed here."""
@@ -219,17 +227,18 @@ class SchedulerHalf:
             self._gate.gone(request.request_id)
             self._decline(request, ask)
             return
-        first_token = loaded_tokens(self._groups, request.num_prompt_tokens) - tokens
+        begun = part_of(request, ask)
+        end_token = self._transferred(begun)
+        first_token = self._loaded(request, ask) - tokens
         groups = [
-            table[group.needed(first_token, self._transferred(request))]
-            for group, table in zip(self._groups, block_ids, strict=True)
+            table[group.needed(first_token, end_token)] for group, table in zip(self._groups, block_ids, strict=True)
         ]
         if isinstance(ask, Receive):
             chosen = self._proofs.chosen(request, ask)
             if isinstance(chosen, Refused):  # also when decoder first: a prefiller that restarted is found by dialling
-                self._pending.declines.append(Decline(*self._transfer(request, ask), prefillers(ask.messengers)))
+                self._pending.declines.append(Decline(*self._names.of(request, ask), prefillers(ask.messengers)))
                 ask = chosen
-            elif (unfit := misfit(request, chosen, self._groups, first_token, groups)) is not None:
+            elif (unfit := misfit(begun, chosen, self._groups, first_token, groups)) is not None:
                 self._decline(request, ask)
                 ask = unfit
             else:
@@ -242,10 +251,9 @@ class SchedulerHalf:
         if isinstance(ask, Refused):
             self._pending.refusals.append(Refusal(self._numbers.of(request.request_id), blocks))
             return
-        fetched = (first_token, self._transferred(request))
         number = self._numbers.of(request.request_id)
-        fetch = fetch_of(request, ask, self._transfer(request, ask), number, fetched, groups)
-        self._proofs.fetching(request, ask, self._transferred(request), first_token, blocks)
+        fetch = fetch_of(begun, ask, self._names.of(request, ask), number, (first_token, end_token), groups)
+        self._proofs.fetching(begun, ask, end_token, first_token, blocks)
         self._pending.fetches.append(fetch)
 
     def _begins_shadow(self, request: Any, ask: Receive | Refused) -> bool:
@@ -253,8 +261,9 @@ class SchedulerHalf:
         if isinstance(ask, Refused) or request.skip_reading_prefix_cache or stands_for_rejected(request):
             return False
         number = self._numbers.nameless()
-        tokens = self._transferred(request)
-        fetch = shadow_fetch(self._shadows, request, ask, number, tokens, self._transfer, self._logger)
+        begun = part_of(request, ask)
+        tokens = self._transferred(begun)
+        fetch = shadow_fetch(self._shadows, begun, ask, number, tokens, self._names.of, self._logger)
         if fetch is not None:
             self._gate.begun(request.request_id, held_as=held_as(number))
             self._pending.fetches.append(fetch)
@@ -263,18 +272,10 @@ class SchedulerHalf:
     def _decline(self, request: Any, ask: object) -> None:
         """Tells the prefiller that no fetch will come; otherwise it would keep the pages until its time limit."""
         if isinstance(ask, Receive) and not ask.decoder_first and not stands_for_rejected(request):
-            self._pending.declines.append(Decline(*self._transfer(request, ask), prefillers(ask.messengers)))
-
-    def _transfer(self, request: Any, ask: Receive) -> Transfer:
-        digest = self._digest(request)
-        return Transfer(or_of_prompt(ask.transfer, digest), digest)
+            self._pending.declines.append(Decline(*self._names.of(request, ask), prefillers(ask.messengers)))
 
     def _transferred(self, request: Any) -> int:
         return transferred_tokens(self._groups, request.num_prompt_tokens)
-
-    def _digest(self, request: Any) -> str:
-        """The digest by which the prefiller identifies the prompt."""
-        return self._digests.get(request.request_id) or self._digest_of(request)
 
     def refuse(self, request_id: str) -> None:
         """Fails a request that waits for a load, after an error on this side."""
@@ -386,7 +387,7 @@ class SchedulerHalf:
         prefill = self._prefills.pop(request_id, None)
         is_loading = request_id in self._awaited
         if is_loading:  # its workers report it once, when the load is over and nothing reads its pages
-            self._digests.pop(request_id, None)  # left over if the fetch could not be planned
+            self._names.forget(request_id)  # left over if the fetch could not be planned
             self._pending.abandoned.append(self._numbers.of(request_id))
         if prefill is not None and (self._is_known(request_id, prefill) or not is_loading):
             return self._finished_prefill(request, prefill)
@@ -394,11 +395,12 @@ class SchedulerHalf:
             return True, None
         self._pending.expects.pop(request_id, None)
         self._gate.gone(request_id)
-        ask = read(request.kv_transfer_params, request_id, self._side)
+        ask = self._read(request)
         if isinstance(ask, Sibling) and ask.sends and request.status.name in FINISHED:  # the last choice's is answered
-            return False, self._open.answer(ask.base, request_id, self._side, self._logger)
+            tokens = request.num_prompt_tokens
+            return False, self._open.answer(ask.base, request_id, tokens, self._side, self._logger)
         self._decline(request, ask)  # only if it still asks for a load: it ended before it had blocks
-        self._digests.pop(request_id, None)
+        self._names.forget(request_id)
         return False, None
 
     def _finished_prefill(self, request: Any, prefill: Prefill) -> tuple[bool, dict[str, Any] | None]:
@@ -411,8 +413,9 @@ class SchedulerHalf:
         outcome = prefill.outcome(request.status.name)
         self._pending.prefill_ends.append(PrefillEnded(number, outcome))
         self._held.add(request_id)
-        answered = outcome == "finished"
-        return True, self._open.answer(prefill.base, request_id, self._side, self._logger) if answered else None
+        if outcome != "finished":
+            return True, None
+        return True, self._open.answer(prefill.base, request_id, prefill.named_tokens, self._side, self._logger)
 
     def _is_known(self, request_id: str, prefill: Prefill) -> bool:
         """Whether the workers know it, or will with the next step."""
@@ -488,6 +491,6 @@ class SchedulerHalf:
     def is_idle(self) -> bool:
         """Whether no state is left; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
-        remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
+        remembered = self._prefills or self._held or self._awaited or self._loading_first or self._names or pending
         kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._shadows, self._pulls)
         return not (remembered or self.has_work()) and all(each.is_empty() for each in (*kept, self._numbers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from kv_connector.configuration.host_addresses import PORT_MAX
@@ -19,6 +19,8 @@ from kv_connector.vllm.request_name import (
     transfer_of,
 )
 
+PROMPT_TOKENS = "remote_prompt_tokens"
+PROMPT_TOKENS_MAX = (1 << 31) - 1
 PREFILLERS_MAX = 8
 SEEN_LENGTH_MAX = 80
 ENGINE_ID_LENGTH_MAX = 256
@@ -49,6 +51,8 @@ class Receive:
     decoder_first: bool
     other_prefillers: tuple[Messengers, ...] = ()
     """Decoder first only: the prefillers to ask if the KV does not come from the first one."""
+    prompt_tokens: int = 0
+    """How many tokens the prefiller's prompt has, with which this one begins; 0: both are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class Refused:
     """The request cannot be served; ``reason`` is one sentence for its sender."""
 
     reason: str
+    unfit: Receive | None = None
+    """What it would have fetched, if that is known."""
 
 
 Ask = Nothing | Send | Receive | Sibling | Refused
@@ -133,7 +139,19 @@ def read(params: object, request_id: str, side: Side) -> Ask:
         )
     if name.choice > 0 and not isinstance(ask, Refused):
         return Sibling(name.first_choice, send, base)
-    return ask
+    return _with_beginning(params, name, ask) if isinstance(ask, Receive) else ask
+
+
+def _with_beginning(params: Mapping[str, Any], name: RequestName, ask: Receive) -> Ask:
+    """With the length of the prefiller's prompt, which its answer names: for a list, that of the first prompt."""
+    tokens = params.get(PROMPT_TOKENS)
+    if tokens is None or name.item:
+        return ask
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 < tokens <= PROMPT_TOKENS_MAX:
+        return _refused(
+            PROMPT_TOKENS, tokens, f"an integer from 1 to {PROMPT_TOKENS_MAX}, as the prefiller's answer gives it"
+        )
+    return replace(ask, prompt_tokens=tokens)
 
 
 def _refused_part(params: Mapping[str, Any], name: RequestName) -> Refused | None:

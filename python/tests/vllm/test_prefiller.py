@@ -49,6 +49,7 @@ def test_should_answer_with_what_the_router_needs_to_send_both_legs_at_once(engi
         "remote_port": 14579,
         "remote_request_id": REQUEST,
         "transfer_id": TRANSFER,
+        "remote_prompt_tokens": 200,
         "tp_size": 1,
         "pp_size": 1,
     }

@@ -365,7 +365,7 @@ def test_should_open_a_messenger_on_each_rank_when_asked(
     assert [len(messenger.geometry["ranks"]) for _, messenger, _ in made.opened] == [1, 1]
     assert made.scheduler.get_finished_count() == 2
     half = made.scheduler._half
-    answer = half._open.answer("t", "r", half._side, half._logger)
+    answer = half._open.answer("t", "r", 7, half._side, half._logger)
     assert (answer["remote_host"], answer["remote_port"]) == ("127.0.0.1:5000,127.0.0.1:5001", 5000)
     made.end()
 

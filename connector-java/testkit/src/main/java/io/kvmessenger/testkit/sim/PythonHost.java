@@ -135,13 +135,14 @@ public final class PythonHost {
                 listener.transferDeclined(
                         node.process(), decline.transfer().id(), FetchFacts.hostsOf(decline.prefillers()));
             }
+            case EngineCommand.Reject reject -> unheard.remove(reject.transferId());
             default -> {} // not observed by any checker
         }
         trace.add(node.process(), "command", describe(command));
         node.command(command);
     }
 
-    /** A prefiller may hold pages for this transfer until it receives a fetch or a decline. */
+    /** A prefiller may hold pages for this transfer until it receives a fetch, a decline or a rejection. */
     void expectWord(String transferId) {
         unheard.add(transferId);
     }

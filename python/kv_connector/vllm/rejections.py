@@ -1,0 +1,26 @@
+"""What the prefiller is notified of when a request will never ask it for the KV that it was named for. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kv_connector.runtime.commands import Reject
+from kv_connector.vllm.messenger_commands import prefillers
+from kv_connector.vllm.request_name import BY_PROMPT
+from kv_connector.vllm.transfer_params import Receive, Refused, rejected_transfers
+
+
+def of_unadmitted(request: Any, ask: object) -> list[Reject]:
+    """For vLLM's stand-in for a request that its API server rejected, or whose client left too early."""
+    if not isinstance(ask, Receive) or ask.decoder_first:
+        return []
+    transfers = rejected_transfers(request.kv_transfer_params, request.request_id)
+    return [Reject(transfer, prefillers(ask.messengers)) for transfer in transfers]
+
+
+def of_refused(ask: Refused) -> list[Reject]:
+    """For a request that is refused although it names a transfer."""
+    named = ask.unfit
+    if named is None or named.decoder_first or named.transfer == BY_PROMPT:
+        return []
+    return [Reject(named.transfer, prefillers(named.messengers))]
