@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from typing import Any, Final
 
 from bed import REST_LIMIT_SECONDS, Messenger, prove
 from prompts import random_prompt
-from server_process import complete, greedy_completion, wait_until, words_of
+from server_process import Server, complete, greedy_completion, wait_until, words_of
 
 ANSWER_TOKENS: Final = 8
 PAGE_TOKENS: Final = 32
@@ -117,3 +119,15 @@ class Engines:
     def are_at_rest(self) -> None:
         for server in self.servers:
             server.wait_at_rest()
+
+
+def streamed_words(front: Server, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> list[str]:
+    """The answer of a completion that is streamed."""
+    data = json.dumps({**body, "stream": True}).encode()
+    asked = urllib.request.Request(
+        f"{front.url}/v1/completions", data, {**(headers or {}), "Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(asked, timeout=REST_LIMIT_SECONDS) as answer:
+        lines = [line.removeprefix("data: ") for line in answer.read().decode().splitlines()]
+    parts = [json.loads(line) for line in lines if line.startswith("{")]
+    return "".join(part["choices"][0]["text"] for part in parts).split()

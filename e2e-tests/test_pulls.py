@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
-import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,17 @@ from bed import PREFILL_LEG, REST_LIMIT_SECONDS, Side, decode_leg, messenger, se
 from conftest import ROOT
 from kv_connector.runtime.plain_http import ask
 from prompts import random_prompt
-from pulls_bed import ANSWER_TOKENS, EXTRA, OPTIONS, PAGE_TOKENS, Engines, Tokens, source_of, whole_pages
+from pulls_bed import (
+    ANSWER_TOKENS,
+    EXTRA,
+    OPTIONS,
+    PAGE_TOKENS,
+    Engines,
+    Tokens,
+    source_of,
+    streamed_words,
+    whole_pages,
+)
 from server_process import LOOPBACK, Server, complete, free_port, greedy_completion, start_all, words_of
 
 PREFILLERS: Final = (0, 1)
@@ -122,7 +130,11 @@ def test_proxy_keeps_conversations(engines: Engines, run_folder: Path, stack: Ex
         prompt, moved = engines.prompt(FIRST_TOKENS), []
         for _ in range(3):
             before = [Tokens.of(engines.servers[prefiller]) for prefiller in PREFILLERS]
-            answer = streamed_words(front, prompt, name) if streamed else unstreamed_words(front, prompt, name)
+            answer = (
+                streamed_words(front, greedy_completion(prompt, ANSWER_TOKENS), name)
+                if streamed
+                else unstreamed_words(front, prompt, name)
+            )
             assert answer == engines.alone(prompt)
             after = [Tokens.of(engines.servers[prefiller]) for prefiller in PREFILLERS]
             moved.append(sum(now.since(was).moved for now, was in zip(after, before, strict=True)))
@@ -136,15 +148,6 @@ def unstreamed_words(front: Server, prompt: str, headers: Mapping[str, str]) -> 
     answer = complete(front, prompt, ANSWER_TOKENS, headers=headers)
     assert "kv_transfer_params" not in answer, "no client needs the addresses of engines"
     return words_of(answer)
-
-
-def streamed_words(front: Server, prompt: str, headers: Mapping[str, str]) -> list[str]:
-    body = json.dumps({**greedy_completion(prompt, ANSWER_TOKENS), "stream": True}).encode()
-    asked = urllib.request.Request(f"{front.url}/v1/completions", body, {**headers, "Content-Type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=REST_LIMIT_SECONDS) as answer:
-        lines = [line.removeprefix("data: ") for line in answer.read().decode().splitlines()]
-    parts = [json.loads(line) for line in lines if line.startswith("{")]
-    return "".join(part["choices"][0]["text"] for part in parts).split()
 
 
 def test_a_history_that_was_edited_is_pulled_up_to_the_edit(engines: Engines) -> None:
