@@ -26,6 +26,8 @@ SHORT_GRANT_WAIT_SECONDS = 2.0
 QUEUE_LIMITS = 3
 """A queue lasts so many times the grant wait."""
 
+GOES_ON_MAX = 20
+"""What models of this size have room for, beside the longest prompts and answers."""
 ID_LENGTH_MAX = 512
 """A transfer id that is longer is refused where the router says it."""
 
@@ -347,6 +349,20 @@ def _sleep(t: Traffic) -> None:
     t.plan.sleep_share = t.random.choice([0.003, 0.02])
 
 
+def _goes_on(t: Traffic) -> None:
+    """In any other traffic the decoder's prompts go on behind the prefiller's, which end anywhere in a block."""
+    draw = t.random
+    draw.choice([_mixed, _mixed, _routes, _preemption, _windows, _states, _aborts])(t)
+    for ask in (each for group in t.plan.groups for each in group):
+        if len(ask.prompts) > 1 or ask.route == PLAIN or draw.random() < 0.2:
+            continue
+        (prompt,) = ask.prompts
+        if draw.random() < 0.6:
+            at_boundary = len(prompt) // BLOCK_TOKENS * BLOCK_TOKENS + draw.choice([-1, 0, 1])
+            ask.prompts = [prompt[: max(1, at_boundary)]]
+        ask.goes_on = t.prompt(draw.choice([1, 1, 2, GOES_ON_MAX]))
+
+
 def _stays(ask: Ask) -> None:
     """Its client does not go; only an id against the rules may fail it."""
     ask.gone_after, ask.may_fail = None, len(ask.name) > ID_LENGTH_MAX
@@ -394,6 +410,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "rejected": _rejected,
     "rejected-once": _rejected_once,
     "sleep": _sleep,
+    "goes-on": _goes_on,
     "pulls": conversations.troubled,
     "pulls-counted": conversations.counted,
     "pulls-left": conversations.left,

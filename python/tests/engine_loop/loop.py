@@ -310,7 +310,7 @@ class World:
             host = ",".join(f"{host}:{port}" for host, port in self._prefiller.addresses)
             if not state.decode_sent:
                 state.prefill_sent = True
-                self._send_decode(state, {"do_remote_prefill": True, "prefiller": host})
+                self._send_decode(state, {"do_remote_prefill": True, "prefiller": host} | _beginning(ask))
         elif ask.route == HANDED_ON:
             self._advance_handed_on(state)
         else:
@@ -359,7 +359,7 @@ class World:
             "remote_host": listed if len(addresses) > 1 else addresses[0][0],
             "remote_port": addresses[0][1],
         }
-        return named | ({"transfer_id": ask.transfer_id} if ask.transfer_id else {})
+        return named | _beginning(ask) | ({"transfer_id": ask.transfer_id} if ask.transfer_id else {})
 
     def _request_ids(self, ask: Ask) -> list[tuple[str, list[int]]]:
         """As vLLM makes them: the prompt's place in the list, a random end, and the choice in front."""
@@ -391,7 +391,8 @@ class World:
             self._reject(state.ask, transfer)
             return
         for request, prompt in self._request_ids(state.ask):
-            leg = Leg(request, side, prompt, state.ask.max_tokens, state, beside=state.ask.beside)
+            whole = prompt + state.ask.goes_on
+            leg = Leg(request, side, whole, state.ask.max_tokens, state, beside=state.ask.beside)
             state.decode_legs.append(leg)
             self._add(leg, transfer, prompt_logprobs=1 if state.ask.prompt_logprobs else None)
         if state.gone:
@@ -466,3 +467,8 @@ class World:
             self.violations.report(
                 "wrong tokens", f"request {leg.request}: {leg.tokens}, expected {tokens[len(leg.prompt) :]}"
             )
+
+
+def _beginning(ask: Ask) -> dict[str, int]:
+    """What names the prefiller's prompt where the decoder's goes on, as the prefiller's own answer does."""
+    return {"remote_prompt_tokens": len(ask.prompts[0])} if ask.goes_on else {}

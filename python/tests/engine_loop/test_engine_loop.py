@@ -32,6 +32,7 @@ CLEAN_KINDS = (
         "windows",
         "chunks",
         "states",
+        "goes-on",
     ),
 )
 

@@ -30,6 +30,8 @@ class Ask:
     """What stands in X-Request-ID."""
     prompts: list[list[int]]
     route: str = BOTH
+    goes_on: list[int] = field(default_factory=list)
+    """What the decoder gets behind the prompt, of which there is one then."""
     choices: int = 1
     max_tokens: int = 4
     transfer_id: str | None = None

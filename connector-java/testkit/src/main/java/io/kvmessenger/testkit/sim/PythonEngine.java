@@ -329,7 +329,8 @@ final class PythonEngine implements NodeEngine, EngineIntake {
             throw new Violation("Python", node.process() + " is at rest and " + found);
         }
         if (!host.unheard().isEmpty()) {
-            throw new Violation("Terminal", node.process() + " has neither fetched, declined nor rejected " + host.unheard());
+            throw new Violation(
+                    "Terminal", node.process() + " has neither fetched, declined nor rejected " + host.unheard());
         }
     }
 }
