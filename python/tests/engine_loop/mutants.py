@@ -9,7 +9,7 @@ from typing import Any
 
 from mutant import Mutant
 
-from kv_connector.vllm import connector, kv_groups, scheduler_half
+from kv_connector.vllm import beginnings, connector, fetch_names, kv_groups, scheduler_half
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.offers import Offers
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     WorldMutant(
         "vLLM takes the last token as loaded where it drops a page that this token reads",
-        *(scheduler_half, "loaded_tokens", lambda _, prompt_tokens: prompt_tokens),
+        *(beginnings, "loaded_tokens", lambda _, prompt_tokens: prompt_tokens),
         *("windows", 2, "error logged"),
     ),
     WorldMutant(
@@ -180,6 +180,16 @@ MUTANTS = (
         "a window beside state begins with a page that vLLM has dropped",
         *(kv_groups, "_behind_the_last", lambda group: group),
         *("states", 8, "error logged"),
+    ),
+    WorldMutant(
+        "a beginning is asked for by the digest of the whole prompt",
+        *(fetch_names, "part_of", lambda request, _: request),
+        *("goes-on", 2, ("stands still", "failed", "error logged")),
+    ),
+    WorldMutant(
+        "the token behind a beginning counts as loaded",
+        *(beginnings, "loaded_of_beginning", lambda _, tokens, shares_last: tokens + 1),  # noqa: ARG005
+        *("goes-on", 2, "wrong page"),
     ),
     WorldMutant(
         "a pull takes back that its request is to be sent on",
