@@ -20,6 +20,7 @@ from kv_connector.exceptions import KvConnectorError, MessengerError, OptionErro
 from kv_connector.runtime.facade import Messenger
 from kv_connector.runtime.preflight import find_java
 from kv_connector.vllm.deep_params import LEVELS_MAX, kept_from_workers
+from kv_connector.vllm.drafts import draft_with_kv
 from kv_connector.vllm.engine_facts import (
     EngineFacts,
     adapters_kept_max,
@@ -92,7 +93,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         groups = self._facts.groups
         if role == KVConnectorRole.SCHEDULER:
             own = (groups.tp_size, groups.pp_size, groups.messenger_count)
-            side = Side(self._facts.options.role, *own, ids_are_randomised(), self._facts.is_one_of_several)
+            drafts = draft_with_kv(vllm_config) is not None
+            side = Side(self._facts.options.role, *own, ids_are_randomised(), self._facts.is_one_of_several, drafts)
             longest_blocks = longest_request_blocks(kv_cache_config, vllm_config)
             gate = FetchGate(longest_blocks, self._facts.options.fetch_limit_seconds)
             self._adapters = LoadedAdapters(adapters_kept_max(vllm_config), logger)

@@ -189,7 +189,7 @@ class SchedulerHalf:
         return (missing, True) if missing > 0 and way is Way.FETCH else (0, False)
 
     def _loaded(self, request: Any, ask: Receive | Refused) -> int:
-        return loaded(self._groups, request, ask, self._proofs.wants_shared_token)
+        return loaded(self._groups, request, ask, self._proofs.wants_shared_token, has_drafts=self._side.has_draft_kv)
 
     def allocated(self, request: Any, block_ids: tuple[list[int], ...], external_tokens: int) -> None:
         """The scheduler has allocated the request's blocks; called again, with 0 tokens, once they are filled."""

@@ -95,6 +95,8 @@ class Side:
     """Whether this engine appends random digits to the ids of its requests."""
     is_one_of_several: bool = False
     """Whether parts of one HTTP request may be with other data-parallel ranks."""
+    has_draft_kv: bool = False
+    """Whether pages also hold a draft's KV, which may depend on the token that follows."""
 
 
 def read(params: object, request_id: str, side: Side) -> Ask:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from conftest import EngineMaker
+from release import Release
 from simulated_engine import BLOCK_TOKENS, SimulatedEngine, remote_decode, remote_prefill
+from test_drafts import speculating
 from test_proofs_in_steps import Judge
 
 from kv_connector.naming.prompt_digest import prompt_digest
@@ -251,3 +253,19 @@ def test_should_refuse_a_prompt_of_embeddings(
     assert "is given by embeddings, expected one by token ids" in beginnings.fitting(ask, request).reason
     request.num_prompt_tokens = 100
     assert beginnings.fitting(ask, request) is ask
+
+
+@pytest.mark.parametrize("tokens", [BLOCK_TOKENS, BLOCK_TOKENS + 1, BLOCK_TOKENS + 2, 300])
+@pytest.mark.parametrize("method", ["eagle", "ngram"])
+def test_should_compute_the_last_token_of_a_beginning_again_for_a_draft(
+    vllm_release: Release, tokens: int, method: str
+) -> None:
+    """A draft's KV of it was computed with another token behind it; the first of a block has no block of its own."""
+    decoder = SimulatedEngine(vllm_release, "kv_consumer", speculative=speculating(method))
+    decoder.add(REQUEST, tokens + 40, remote_prefill(remote_prompt_tokens=tokens), max_tokens=3)
+    decoder.step()
+    decoder.messenger.arrive(REQUEST)
+    decoder.step()
+    computes_again = method == "eagle" and tokens % BLOCK_TOKENS != 1
+    assert decoder.requests[REQUEST].num_computed_tokens == tokens - computes_again
+    end(decoder)
