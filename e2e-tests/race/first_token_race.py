@@ -1,6 +1,6 @@
 """What handing the prefiller's first token on saves: times of the first two tokens, with it and without it.
 
-    make race-first-token [ARGS="--rounds 10 --lengths 64 512 2048"]
+    make race-first-token [ARGS="--rounds 10 --lengths 64 512 1500"]
 
 One pair of vLLM servers, prompts that no engine has seen, one by one, in three ways that rotate: both legs at once, as
 the stock router sends them; the decoder's leg after the prefiller's answer; and that with the first token behind the
@@ -113,7 +113,7 @@ def summarise(lines: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--lengths", nargs="+", type=int, default=[64, 512, 2048])
+    parser.add_argument("--lengths", nargs="+", type=int, default=[64, 512, 1500])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
     given = parser.parse_args()
