@@ -47,12 +47,14 @@ class Proxy:
             return await passed_on(request, answered)
 
 
-async def passed_on(request: web.Request, answered: ClientResponse) -> web.StreamResponse:
-    """The answer, as it arrives."""
+async def passed_on(request: web.Request, answered: ClientResponse, ahead: bytes = b"") -> web.StreamResponse:
+    """The answer, as it arrives; ``ahead`` comes before one that is no error."""
     async with answered:
         response = web.StreamResponse(status=answered.status)
         response.content_type = answered.content_type
         await response.prepare(request)
+        if ahead and answered.status == 200:
+            await response.write(ahead)
         async for part in answered.content.iter_any():
             await response.write(part)
         await response.write_eof()

@@ -62,12 +62,12 @@ class Proxy:
                     return await passed_on(request, await session.post(url, json=decode, headers=headers))
                 decode |= behind(first["choices"][0], body["max_tokens"])
                 if body.get("stream"):
-                    return await streamed(request, first, await session.post(url, json=decode, headers=headers))
+                    answered = await session.post(url, json=decode, headers=headers)
+                    return await passed_on(request, answered, chunk_of(first))
                 async with session.post(url, json=decode, headers=headers) as answered:
                     rest = await answered.json()
-                    return web.json_response(
-                        joined(first, rest) if answered.status == 200 else rest, status=answered.status
-                    )
+                    whole = joined(first, rest) if answered.status == 200 else rest
+                    return web.json_response(whole, status=answered.status)
             except ClientError as unreachable:
                 raise web.HTTPBadGateway(text=f"no answer from {url}: {unreachable}") from unreachable
 
@@ -101,21 +101,11 @@ def joined(first: Mapping[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
     return rest
 
 
-async def streamed(request: web.Request, first: dict[str, Any], answered: Any) -> web.StreamResponse:
-    """The first token at once, then what the decoder sends."""
-    async with answered:
-        response = web.StreamResponse(status=answered.status)
-        response.content_type = answered.content_type
-        await response.prepare(request)
-        if answered.status == 200:
-            begun = {key: first["choices"][0][key] for key in ("index", "text", "logprobs")}
-            chunk = {key: first[key] for key in ("id", "object", "created", "model")}
-            chunk["choices"] = [{**begun, "finish_reason": None}]
-            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-        async for part in answered.content.iter_any():
-            await response.write(part)
-        await response.write_eof()
-        return response
+def chunk_of(first: Mapping[str, Any]) -> bytes:
+    """The first token as a stream has it."""
+    begun = {key: first["choices"][0][key] for key in ("index", "text", "logprobs")}
+    chunk = {key: first[key] for key in ("id", "object", "created", "model")}
+    return f"data: {json.dumps({**chunk, 'choices': [{**begun, 'finish_reason': None}]})}\n\n".encode()
 
 
 def main() -> None:

@@ -133,7 +133,7 @@ def gap(source: VllmProcess, name: str, beside: Callable[[], None]) -> float:
 
 
 def steadily(asker: VllmProcess, name: str, prompts: Sequence[Sequence[int]], kv: Any) -> None:
-    """So many a second, whatever becomes of them."""
+    """So many a second, whatever becomes of them: the pauses between them are the rate."""
     began, asked = time.perf_counter(), []
     for index, each in enumerate(prompts):
         time.sleep(max(0.0, began + index / PULLS_A_SECOND - time.perf_counter()))

@@ -54,15 +54,13 @@ def loaded(
 ) -> int:
     """The number of the prompt's tokens that are loaded, those in this engine's cache included; 0: none.
 
-    ``wants_shared_token``: whether the last token of a beginning is to be computed here too, to compare both. With
-    ``has_drafts`` it is wherever that is possible: the KV that a prefiller's draft has of it need not be that of the
-    token that follows here. Where it is not possible, one guess may be worse.
+    ``wants_shared_token``: whether the last token of a beginning is to be computed here too, to compare both.
     """
     begun = part_of(request, ask)
     if begun is request or isinstance(ask, Refused):
         return loaded_tokens(groups, request.num_prompt_tokens)
-    tokens, proves = begun.num_prompt_tokens, wants_shared_token(begun, ask)
-    return loaded_of_beginning(groups, tokens, shares_last=proves or has_drafts) or (0 if proves else tokens)
+    proves = wants_shared_token(begun, ask)
+    return loaded_of_beginning(groups, begun.num_prompt_tokens, proves=proves, has_drafts=has_drafts)
 
 
 def fitting(ask: Ask, request: Any) -> Ask:

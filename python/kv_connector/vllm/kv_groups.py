@@ -159,18 +159,17 @@ def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
     return prompt_tokens - 1
 
 
-def loaded_of_beginning(groups: Sequence[KvGroup], tokens: int, *, shares_last: bool) -> int:
+def loaded_of_beginning(groups: Sequence[KvGroup], tokens: int, *, proves: bool, has_drafts: bool) -> int:
     """As ``loaded_tokens``, for the first tokens of a longer prompt.
 
-    With ``shares_last`` the last one of them is computed here too, so that both sides have it to compare.
+    ``proves``: the last one of them is computed here too, so that both sides have it to compare. With ``has_drafts`` it
+    is where that is possible, because a draft's KV of it depends on the token that follows; else one guess is worse.
     """
-    rule = last_token_rule(groups)
-    if rule.leaves_out:
-        return rule.resume_token(tokens)
-    if not shares_last:
-        return tokens
+    loaded = loaded_tokens(groups, tokens)
+    if last_token_rule(groups).leaves_out or not (proves or has_drafts):
+        return loaded
     if any(group.blocks_of(tokens - 1) < group.blocks_of(tokens) for group in groups):
-        return 0  # vLLM would not allocate the last token's block before the load
+        return 0 if proves else loaded  # vLLM would not allocate the last token's block before the load
     return tokens - 1
 
 

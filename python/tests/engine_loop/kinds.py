@@ -27,7 +27,7 @@ QUEUE_LIMITS = 3
 """A queue lasts so many times the grant wait."""
 
 GOES_ON_MAX = 20
-"""What models of this size have room for, beside the longest prompts and answers."""
+"""Of the 40 tokens behind the longest prompt; an answer has the others."""
 ID_LENGTH_MAX = 512
 """A transfer id that is longer is refused where the router says it."""
 
@@ -361,6 +361,7 @@ def _goes_on(t: Traffic) -> None:
             at_boundary = len(prompt) // BLOCK_TOKENS * BLOCK_TOKENS + draw.choice([-1, 0, 1])
             ask.prompts = [prompt[: max(1, at_boundary)]]
         ask.goes_on = t.prompt(draw.choice([1, 1, 2, GOES_ON_MAX]))
+        ask.max_tokens = min(ask.max_tokens, GOES_ON_MAX)
 
 
 def _stays(ask: Ask) -> None:

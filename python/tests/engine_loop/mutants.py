@@ -188,7 +188,7 @@ MUTANTS = (
     ),
     WorldMutant(
         "the token behind a beginning counts as loaded",
-        *(beginnings, "loaded_of_beginning", lambda _, tokens, shares_last: tokens + 1),  # noqa: ARG005
+        *(beginnings, "loaded_of_beginning", lambda _, tokens, **__: tokens + 1),
         *("goes-on", 2, "wrong page"),
     ),
     WorldMutant(

@@ -13,6 +13,7 @@ from kv_connector.vllm.kv_groups import (
     STATE_PAGE_TOKENS,
     GroupPages,
     KvGroup,
+    loaded_of_beginning,
     loaded_tokens,
     longest_request_blocks,
     read_groups,
@@ -220,3 +221,37 @@ def test_should_transfer_state_as_one_block_of_all_tokens_but_the_last() -> None
         assert GroupPages(groups[1], STATE_PAGE_TOKENS, 1).needed([5], 0, transferred) == [5]
     assert loaded_tokens(groups, 1) == 0
     assert transferred_tokens([FULL], 9) == 9
+
+
+@pytest.mark.parametrize("has_drafts", [False, True])
+@pytest.mark.parametrize("proves", [False, True])
+@pytest.mark.parametrize("tokens", range(1, 3 * FULL.block_tokens + 2))
+def test_should_leave_the_last_token_of_a_beginning_where_it_is_wanted(
+    tokens: int, proves: bool, has_drafts: bool
+) -> None:
+    begins_block = tokens % FULL.block_tokens == 1
+    wanted = tokens - 1 if (proves or has_drafts) and not begins_block else tokens
+    expected = 0 if proves and begins_block else wanted
+    assert loaded_of_beginning([FULL], tokens, proves=proves, has_drafts=has_drafts) == expected
+
+
+@pytest.mark.parametrize("proves", [False, True])
+def test_should_continue_a_beginning_s_state_where_its_prefiller_has_ended(proves: bool) -> None:
+    groups = read_groups(config(FullAttentionSpec(), MambaSpec()))
+    loaded = [loaded_of_beginning(groups, tokens, proves=proves, has_drafts=False) for tokens in (1, 2, 3, 129)]
+    assert loaded == [loaded_tokens(groups, tokens) for tokens in (1, 2, 3, 129)] == [0, 1, 2, 128]
+
+
+@pytest.mark.parametrize("has_drafts", [False, True])
+@pytest.mark.parametrize("proves", [False, True])
+@pytest.mark.parametrize("local", LOCAL, ids=named)
+def test_should_never_let_vllm_drop_a_block_that_a_beginning_fills(
+    local: KvGroup, proves: bool, has_drafts: bool
+) -> None:
+    for tokens in range(1, 24):
+        loaded = loaded_of_beginning([FULL, local], tokens, proves=proves, has_drafts=has_drafts)
+        assert loaded in (0, tokens - 1, tokens)
+        if loaded:
+            needed = local.needed(0, tokens)
+            assert kept_by_vllm(local, loaded) <= needed.start
+            assert local.blocks_of(loaded) == needed.stop
