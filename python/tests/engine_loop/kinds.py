@@ -320,8 +320,6 @@ def _states(t: Traffic) -> None:
         for ask in asks:
             if ask.route == DECODER_FIRST:
                 ask.route = BOTH
-            if tight and ask.route == HANDED_ON:
-                ask.prompts = ask.prompts[:1]  # a list is handed on when the prefiller has computed and holds all of it
         return asks
 
     t.groups(group)
@@ -362,6 +360,19 @@ def _goes_on(t: Traffic) -> None:
             ask.prompts = [prompt[: max(1, at_boundary)]]
         ask.goes_on = t.prompt(draw.choice([1, 1, 2, GOES_ON_MAX]))
         ask.max_tokens = min(ask.max_tokens, GOES_ON_MAX)
+
+
+def _hold_lists(plan: WorldPlan) -> None:
+    """A router hands on an answer when the prefiller has computed, and holds, all of its prompts and choices.
+
+    Those of asks that are open at once must all have room; where they might not, each has one prompt and one choice.
+    """
+    asks_at_once = plan.open_groups * max(map(len, plan.groups), default=0)
+    kv_groups = len(set(plan.prefiller.windows))
+    for ask in (each for group in plan.groups for each in group):
+        held_blocks = sum(len(prompt) // BLOCK_TOKENS + 1 for prompt in ask.prompts) * ask.choices
+        if ask.route == HANDED_ON and held_blocks * kv_groups * asks_at_once > plan.prefiller.blocks:
+            ask.prompts, ask.choices = ask.prompts[:1], 1
 
 
 def _stays(ask: Ask) -> None:
@@ -424,6 +435,7 @@ def world_of(kind: str, seed: int, requests: int) -> WorldPlan:
     """The whole plan of a world."""
     traffic = Traffic(kind, seed, requests)
     KINDS[kind](traffic)
+    _hold_lists(traffic.plan)
     if not (traffic.plan.sleep_share or traffic.plan.sessions_end):  # no limit is waited for after a session's end
         traffic.option(**dict.fromkeys(OF_SESSIONS, UNREACHED_SECONDS))
     return traffic.plan
