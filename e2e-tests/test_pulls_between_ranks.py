@@ -1,4 +1,7 @@
-"""Engines of one tensor-parallel rank and of two pull from each other: each rank's share of the KV crosses."""
+"""Engines of one tensor-parallel rank and of two pull from each other: each rank's share of the KV crosses.
+
+The two ranks have one messenger or one each; of several, the first asks and is asked.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,17 @@ from bed import Side, messenger, start_messengers
 from pulls_bed import EXTRA, OPTIONS, Engines, whole_pages
 
 
-@pytest.fixture(scope="module")
-def engines(model: Path, run_folder: Path) -> Iterator[Engines]:
+@pytest.fixture(scope="module", params=["node", "rank"])
+def engines(request: pytest.FixtureRequest, model: Path, run_folder: Path) -> Iterator[Engines]:
     sides = [
-        Side(f"pulls-ranks-{ranks}", "kv_both", core, extra=EXTRA, options={**OPTIONS, "tp_size": ranks})
+        Side(
+            f"pulls-ranks-{ranks}-{request.param}",
+            "kv_both",
+            core,
+            messenger_count=ranks if request.param == "rank" else 1,
+            extra={**EXTRA, "messenger_per": request.param},
+            options={**OPTIONS, "tp_size": ranks},
+        )
         for core, ranks in enumerate((1, 2))
     ]
     with ExitStack() as stack:

@@ -25,6 +25,8 @@ CASES = {
 MORE_CASES = {
     "tcp-breakable-graphs": Case("tcp", triton(prefix_caching=True, graphs="FULL_AND_PIECEWISE"), options=PULLS),
     "ranks-2-1-tcp": Case("tcp", triton(prefix_caching=True), ranks=(2, 1), options=PULLS | {"messenger_per": "node"}),
+    "ranks-2-2-tcp": Case("tcp", triton(prefix_caching=True), ranks=(2, 2), options=PULLS),
+    "ranks-1-2-tcp": Case("tcp", triton(prefix_caching=True), ranks=(1, 2), options=PULLS),
 }
 
 

@@ -126,7 +126,6 @@ REASONS: dict[str, tuple[str, ...]] = {
         "off",
         "role",
         "policy_fail",
-        "several_messengers",
     ),
 }
 """Of counters that are told apart by reason."""

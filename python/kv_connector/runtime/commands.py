@@ -30,7 +30,6 @@ PullOutcome = Literal[
     "off",
     "role",
     "policy_fail",
-    "several_messengers",
 ]
 
 DIFFERENCE_MAX = 1e6
@@ -218,6 +217,8 @@ class Offer(Command):
     request: str
     transfer: str
     prompt_digest: str
+    asked: bool
+    """Whether the question came to this messenger; it came to the engine's first one."""
     held_tokens: int
     groups: Sequence[ChunkPages]
     reason: OfferReason

@@ -48,12 +48,13 @@ def fetch_command(
     )
 
 
-def offer_command(offer: Offer, groups: Sequence[GroupPages]) -> commands.Offer:
+def offer_command(offer: Offer, groups: Sequence[GroupPages], *, asked: bool) -> commands.Offer:
     """Answers an ask; an offer of something names the pages of all groups, from the prompt's first one on."""
     return commands.Offer(
         request=offer.request,
         transfer=offer.transfer,
         prompt_digest=offer.prompt_digest,
+        asked=asked,
         held_tokens=offer.held_tokens,
         groups=[ChunkPages(0, pages.pages(offer.groups[pages.table])) for pages in groups if offer.held_tokens],
         reason=offer.reason,

@@ -28,8 +28,6 @@ class OpenFetch:
     """Why its pages need quarantine if no proof comes until ``proof_deadline_seconds``; "" if they do not."""
     proof_deadline_seconds: float = 0.0
     logged_as: int = logging.ERROR  # the level at which a failure is logged
-    sends_no_more: bool = False
-    """Whether the request is sent on besides, has ended, and waits for this fetch to be reported."""
 
     @property
     def is_shadow(self) -> bool:

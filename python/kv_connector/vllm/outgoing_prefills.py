@@ -118,10 +118,6 @@ class OutgoingPrefills:
         """Whether no further chunk of it is sent, though the engine has not ended it."""
         return request in self._lost
 
-    def is_ended(self, request: str) -> bool:
-        """Whether the engine has ended it and waits until nothing reads its pages."""
-        return request in self._ended
-
     def give_up(self, request: str) -> None:
         """Stops sending a request: its decoder is notified, and the engine ends it later."""
         if request in self._lost or self._client.lost_because:

@@ -31,8 +31,6 @@ class OwnPart:
     lead: Lead | None = None
     follower: Follower | None = None
     proofs: StepProofs = field(default_factory=StepProofs)
-    counts_proofs: bool = False
-    """Whether this messenger's metrics count the engine's comparisons: one of them does."""
     every_rank_votes: bool = False
     """Whether the engine waits for followers too until they report that a request is over."""
     names: RequestNames = field(default_factory=RequestNames)
@@ -54,8 +52,7 @@ class OwnPart:
         """Passes on the step's metadata, before the forward pass."""
         self.proofs.begin(meta.proofs, meta.shadow_proofs)
         if self.worker is not None:
-            if self.counts_proofs:
-                self.worker.count(meta.tallies)
+            self.worker.count(meta.tallies)
             self.worker.begin(meta)
             return
         if self.every_rank_votes:

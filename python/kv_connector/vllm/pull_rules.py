@@ -79,8 +79,6 @@ def _names_source(vllm_config: Any, options: Options, offers_none_because: str, 
 def _neither_because(vllm_config: Any, facts: EngineFacts) -> PullOutcome | Literal[""]:
     if facts.options.pulls == "off":
         return "off"
-    if facts.groups.messenger_count > 1:
-        return "several_messengers"
     sizes = {group.block_tokens for group in facts.kv_groups}
     plain = all(group.kind == "full" for group in facts.kv_groups) and len(sizes) == 1
     drafts = getattr(vllm_config, "speculative_config", None) is not None

@@ -17,7 +17,7 @@ import enum
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -42,6 +42,7 @@ from kv_connector.vllm.transfer_params import Receive
 ASKS_MAX = 64
 UNBOOKED = ("aborted", "proves", "unproven")
 """Outcomes that show nothing of what an answer is worth."""
+UNANSWERED = ("late", "unreachable")
 
 
 class _State(enum.Enum):
@@ -68,6 +69,8 @@ class _Pulling:
     held_tokens: int = 0
     fetched_tokens: int = 0
     fetch_seconds: float = 0.0
+    arrivals: int = 0
+    """The number of this engine's messengers that have all of their part."""
     lacked_tokens: int = 0
     """Those that are asked for and not in this engine's cache, when the engine last asked."""
     waits_since_seconds: float | None = None
@@ -93,6 +96,7 @@ class Pulls:
         rules: PullRules,
         numbers: RequestNumbers,
         digest_of: Callable[[Any], str],
+        messenger_count: int,
         logger: logging.Logger,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -100,6 +104,7 @@ class Pulls:
         self._rules = rules
         self._numbers = numbers
         self._digest_of = digest_of
+        self._messenger_count = messenger_count
         self._logger = logger
         self._now_seconds = now_seconds
         self._pulling: dict[str, _Pulling] = {}
@@ -134,7 +139,7 @@ class Pulls:
             return self._rules.asks_none_because
         if pull.messengers == self.own:
             return "not_worth"
-        if len(pull.messengers) != 1 or request.skip_reading_prefix_cache or unfit_to_be_enqueued(request):
+        if request.skip_reading_prefix_cache or unfit_to_be_enqueued(request):
             return "misfit"
         tokens = self._asked_tokens(request)
         if tokens < self._rules.tokens_min or not self._prices.is_worth(pull.messengers, tokens):
@@ -267,7 +272,7 @@ class Pulls:
 
     # ---- what the workers report
 
-    def offered(self, offers: Sequence[Offered]) -> None:
+    def offered(self, offers: Sequence[Offered], meta: StepMetadata) -> None:
         """The engines that were asked have answered."""
         for offer in offers:
             pulling = self._by_ask.pop(offer.request, None)
@@ -277,19 +282,28 @@ class Pulls:
                 self._prices.answered(pulling.source)
             if offer.held_tokens <= 0:
                 self._forget(pulling, offer.reason or "not_held")
+                if offer.reason in UNANSWERED and self._messenger_count * len(pulling.source) > 1:
+                    # The messenger that has asked declines for itself, where it has asked.
+                    meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.source)))
             else:
                 pulling.state = _State.OFFERED
                 pulling.answer_seconds = self._now_seconds() - pulling.since_seconds
                 pulling.held_tokens = min(offer.held_tokens, pulling.tokens)
                 pulling.late_at_seconds = self._now_seconds() + self._rules.offer_limit_seconds
 
-    def loaded(self, request_id: str, *, arrived: bool) -> None:
+    def arrived(self, request_ids: Iterable[str]) -> None:
+        """A messenger has all of its part of these requests' KV."""
+        for request_id in request_ids:
+            if (pulling := self._pulling.get(request_id)) is not None:
+                pulling.arrivals += 1
+
+    def loaded(self, request_id: str) -> None:
         """The request's fetch is over; what has not arrived is computed, and not asked for again."""
         if (pulling := self._pulling.get(request_id)) is not None:
             pulling.fetch_seconds = self._now_seconds() - pulling.since_seconds
             seconds = pulling.answer_seconds + pulling.fetch_seconds
             self._prices.pulled(pulling.source, pulling.fetched_tokens, seconds)
-            self._forget(pulling, "arrived" if arrived else "failed")
+            self._forget(pulling, "arrived" if pulling.arrivals == self._messenger_count else "failed")
 
     # ---- a request ends
 

@@ -132,7 +132,6 @@ class RankStart:
         own, pages = self._describe(kv_caches, tp_rank, pp_rank)
         place = meeting_place(self._facts.options.engine_id, group.index)
         proofs = self._step_proofs(kv_caches)
-        counts = group.index == 0
         if (pp_rank, tp_rank) != group.lead:
             follower = Follower.hand_over(place, own, self._logger, device_memories=self._device_memories())
             self._logger.info(
@@ -140,11 +139,11 @@ class RankStart:
             )
             return OwnPart(follower=follower, proofs=proofs)
         if not group.followers:
-            return OwnPart(worker=self._open(group, own, pages, options), proofs=proofs, counts_proofs=counts)
+            return OwnPart(worker=self._open(group, own, pages, options), proofs=proofs)
         lead = Lead(place, group.followers, self._logger, self._device_memories())
         try:
             worker = self._open(group, lead.gather(own), pages, options)
-            return OwnPart(worker=worker, lead=lead, proofs=proofs, counts_proofs=counts)
+            return OwnPart(worker=worker, lead=lead, proofs=proofs)
         except BaseException:
             lead.close()
             raise
@@ -272,6 +271,7 @@ class RankStart:
             pages,
             Limits(facts.options.fetch_limit_seconds, facts.options.silence_limit_seconds),
             self._logger,
+            is_first=group.index == 0,
         )
 
     def _aimed_word(self, counting: DeviceCounting | None, address: int) -> DeviceWord | None:

@@ -1,7 +1,9 @@
-"""What the prefiller is notified of when a request will never ask it for the KV that it was named for. Pure."""
+"""What the prefiller is notified of when a request will never ask it for the KV that it was named for."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 from kv_connector.runtime.commands import Reject
@@ -24,3 +26,11 @@ def of_refused(ask: Refused) -> list[Reject]:
     if named is None or named.decoder_first or named.transfer == BY_PROMPT:
         return []
     return [Reject(named.transfer, prefillers(named.messengers))]
+
+
+def logged(found: Sequence[Reject], logger: logging.Logger) -> Sequence[Reject]:
+    """The same, after one line in the log."""
+    if found:
+        names = " or ".join(each.transfer for each in found)
+        logger.info("a request never reached this engine, has ended or is refused, transfer %s", names)
+    return found

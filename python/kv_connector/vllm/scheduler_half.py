@@ -9,13 +9,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded, Reject
+from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded
 from kv_connector.vllm import rejections
 from kv_connector.vllm.beginnings import fitting, loaded, part_of
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.fetch_names import FetchNames
 from kv_connector.vllm.kv_groups import KvGroup, last_token_rule, transferred_blocks, transferred_tokens
 from kv_connector.vllm.messenger_commands import prefillers
+from kv_connector.vllm.messenger_votes import MessengerVotes
 from kv_connector.vllm.metadata import Refusal, StepMetadata, Transfer, WorkerNews
 from kv_connector.vllm.misfits import misfit, stands_for_rejected
 from kv_connector.vllm.offers import Offers
@@ -78,9 +79,10 @@ class SchedulerHalf:
         self._quarantine = Quarantine(logger)
         self._window_blocks = WindowBlocks()
         self._chunks = PrefillChunks(groups, self._window_blocks, self._numbers)
-        self._pulls = Pulls(groups, pull_rules, self._numbers, digest_of, logger)
+        self._pulls = Pulls(groups, pull_rules, self._numbers, digest_of, side.messenger_count, logger)
         self._offers = Offers(groups, pull_rules, self._numbers, digest_of, logger)
-        self._quiet: set[str] = set()  # ended prefills that are released without a report, by number
+        self._quiet: set[str] = set()  # prefills that ended while they were loading, until their release, by number
+        self._released = MessengerVotes(side.messenger_count)
         self._pending = StepMetadata(step=0)
 
     # ---- start
@@ -138,9 +140,9 @@ class SchedulerHalf:
             number = self._numbers.of(request_id)
             self._pending.announces.append(Announce(number, prefill.transfer, prefill.digest))
         elif stands_for_rejected(request):
-            self._reject(rejections.of_unadmitted(request, ask))
+            self._pending.rejections += rejections.logged(rejections.of_unadmitted(request, ask), self._logger)
         elif isinstance(ask, Refused):
-            self._reject(rejections.of_refused(ask))
+            self._pending.rejections += rejections.logged(rejections.of_refused(ask), self._logger)
         elif isinstance(ask, Receive):
             transfer = None if ask.decoder_first else self._expect(request, ask)
             tokens = self._transferred(part_of(request, ask))
@@ -152,13 +154,6 @@ class SchedulerHalf:
         transfer = self._names.queued(request, ask)
         self._pending.expects[request.request_id] = Expect(*transfer, prefillers(ask.messengers))
         return transfer
-
-    def _reject(self, found: Sequence[Reject]) -> None:
-        """No fetch of these transfers will come."""
-        self._pending.rejections.extend(found)
-        if found:
-            names = " or ".join(each.transfer for each in found)
-            self._logger.info("a request never reached this engine, has ended or is refused, transfer %s", names)
 
     def _read(self, request: Any) -> Ask:
         """What the request asks for."""
@@ -412,7 +407,10 @@ class SchedulerHalf:
             return False, None
         outcome = prefill.outcome(request.status.name)
         self._pending.prefill_ends.append(PrefillEnded(number, outcome))
-        self._held.add(request_id)
+        if request_id in self._awaited:  # the report of its load frees it, and no second one may follow
+            self._quiet.add(number)
+        else:
+            self._held.add(request_id)
         if outcome != "finished":
             return True, None
         return True, self._open.answer(prefill.base, request_id, prefill.named_tokens, self._side, self._logger)
@@ -433,7 +431,8 @@ class SchedulerHalf:
                 self._gate.gone(held_as(number))
             self._gate.computed(news.computed)
             self._open.counted_right += news.counted_right
-            self._pulls.offered(news.offered)
+            self._pulls.offered(news.offered, self._pending)
+            self._pulls.arrived(self._numbers.name(number) for number in news.arrived)
             self.on_released(news.released)
             self._proofs.reported(
                 connected=news.connected,
@@ -441,21 +440,16 @@ class SchedulerHalf:
                 arrived=[self._numbers.name(number) for number in news.arrived],
                 proved=news.proved,
             )
-        arrived = {self._numbers.name(number) for number in news.arrived} if isinstance(news, WorkerNews) else ()
         for request_id in sent:
             self._held.discard(request_id)
-            self._pulls.loaded(request_id, arrived=False)
-            self._awaited.pop(request_id, None)
             self._window_blocks.let_go(request_id)
             self._numbers.forget(request_id)
         for request_id in received:
             self._awaited.pop(request_id, None)
             self._gate.gone(request_id)
-            self._pulls.loaded(request_id, arrived=request_id in arrived)
-            if request_id in self._held:  # it ended meanwhile: this report frees it, and no other one may follow
-                self._held.discard(request_id)
-                self._quiet.add(self._numbers.of(request_id))
-            elif (number := self._numbers.of(request_id)) in self._pending.abandoned:
+            self._pulls.loaded(request_id)
+            number = self._numbers.of(request_id)
+            if number in self._pending.abandoned and number not in self._quiet:  # of those the workers are to know
                 self._pending.abandoned.remove(number)
             if request_id in self._prefills:  # loaded, by this or another connector, and to be sent on: no end
                 self._numbers.renew(request_id)
@@ -463,9 +457,10 @@ class SchedulerHalf:
                 self._numbers.forget(request_id)
 
     def on_released(self, numbers: Iterable[str]) -> None:
-        """Nothing reads the pages of these offers, and of these ended prefills, any more."""
-        self._quiet.difference_update(numbers)
-        self._offers.released(numbers)
+        """At a messenger nothing reads the pages of these offers, and of these ended prefills, any more."""
+        released = self._released.complete(numbers)
+        self._quiet.difference_update(released)
+        self._offers.released(released)
 
     def withdraw_offers(self) -> bool:
         """What is offered is not to be fetched any more; returns whether blocks are still held for it."""
@@ -492,5 +487,13 @@ class SchedulerHalf:
         """Whether no state is left; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
         remembered = self._prefills or self._held or self._awaited or self._loading_first or self._names or pending
-        kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._shadows, self._pulls)
+        kept = (
+            self._quarantine,
+            self._window_blocks,
+            self._gate,
+            self._proofs,
+            self._shadows,
+            self._pulls,
+            self._released,
+        )
         return not (remembered or self.has_work()) and all(each.is_empty() for each in (*kept, self._numbers))

@@ -29,6 +29,7 @@ from kv_connector.runtime.facade import (
     write_to_log,
 )
 from kv_connector.vllm.empty_steps import EmptySteps
+from kv_connector.vllm.ended_loading import EndedLoading
 from kv_connector.vllm.engine_figures import EngineFigures
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.left_over import LeftOver
@@ -69,8 +70,14 @@ class WorkerHalf:
         limits: Limits,
         logger: logging.Logger,
         now_seconds: Callable[[], float] = time.monotonic,
+        *,
+        is_first: bool = True,
     ) -> None:
-        """``make_steps`` is called with the function that submits one command to the messenger."""
+        """``make_steps`` is called with the function that submits one command to the messenger.
+
+        ``is_first``: whether it is the first of the engine's messengers, which asks and counts for the engine.
+        """
+        self._is_first = is_first
         self._messenger = messenger
         self._client = MessengerClient(messenger, logger, self._on_lost, POLL_FAILURES_MAX)
         self._steps = make_steps(self._client.submit)
@@ -96,8 +103,7 @@ class WorkerHalf:
             now_seconds=now_seconds,
         )
         self._fetching: dict[str, OpenFetch] = {}
-        self._quiet: set[str] = set()
-        """Ended prefills whose requests the engine has freed already, after another report."""
+        self._ended_loading = EndedLoading()
         self._expected: set[Transfer] = set()
         """Transfers of queued requests, until the messenger reports that they are computed."""
         self._quarantined: dict[str, float] = {}
@@ -106,7 +112,7 @@ class WorkerHalf:
         self._reports = Reports()
         self._news = WorkerNews()
         self._figures = EngineFigures(messenger)
-        self._pulls = WorkerPulls(self._client, groups)
+        self._pulls = WorkerPulls(self._client, groups, is_first=is_first)
 
     # ---- a step begins
 
@@ -130,7 +136,7 @@ class WorkerHalf:
         self._end_prefills(meta)
         self._each(meta.expects.values(), self._expect)
         self._each(meta.declines, self._decline)
-        self._each((*meta.rejections, *meta.pull_ends), self._client.submit)
+        self._each((*meta.rejections, *(meta.pull_ends if self._is_first else ())), self._client.submit)
         self._each(meta.abandoned, self._abandon)
         self._each(meta.asks, lambda ask: self._pulls.ask(ask, self._news))
         self._each(meta.withdrawn, self._pulls.withdraw)
@@ -152,25 +158,18 @@ class WorkerHalf:
                     otherwise(item)
 
     def _end_prefills(self, meta: StepMetadata) -> None:
-        """Ends prefills. Of a request that ended while it was loading, the engine takes one report, and no second one.
-
-        If its load was reported before this step, that report is the one: its end as a prefill is kept quiet.
-        """
         loading = set(meta.abandoned)
-        for end in meta.prefill_ends:
-            if end.request in loading and end.request not in self._fetching:
-                self._quiet.add(end.request)
+        self._ended_loading.ended(end.request for end in meta.prefill_ends if end.request in loading)
         self._each(meta.prefill_ends, self._prefills.end)
 
     def _on_sent(self, request: str) -> None:
         """Nothing reads the pages of an ended prefill any more."""
-        if request in self._quiet:
-            self._quiet.discard(request)
-            self._news.released.append(request)
-        elif request in self._fetching:
-            self._fetching[request].sends_no_more = True
-        else:
+        if not self._ended_loading.has(request):
             self._reports.sent.add(request)
+            return
+        self._news.released.append(request)
+        if self._ended_loading.sent(request):
+            self._reports.received.add(request)
 
     def _expect(self, expect: Expect) -> None:
         transfer = Transfer(expect.transfer, expect.prompt_digest)
@@ -335,8 +334,8 @@ class WorkerHalf:
         return news
 
     def count(self, tallies: Iterable[ProofTally]) -> None:
-        """Passes on to the metrics what the comparisons of last tokens came to."""
-        for tally in tallies:
+        """Passes on to the metrics what the comparisons of last tokens came to; one messenger of the engine does."""
+        for tally in tallies if self._is_first else ():
             self._client.submit(comparison_command(tally))
 
     def figures(self) -> dict[str, dict[str, Any]] | None:
@@ -361,7 +360,7 @@ class WorkerHalf:
             "expected": self._expected,
             "quarantined": self._quarantined,
             "names": self.names,
-            "quiet": self._quiet,
+            **self._ended_loading.held(),
             **self._pulls.held(),
         }
         return {name: len(requests) for name, requests in kinds.items() if requests}
@@ -439,15 +438,15 @@ class WorkerHalf:
             self._logger.warning("KV arrived for request %s, which does not wait for any", self.names.shown(request))
             return
         if not waiting.is_shadow:
-            self._loaded(request, waiting)
+            self._loaded(request)
         self._news.arrived.append(request)
 
-    def _loaded(self, request: str, waiting: OpenFetch) -> bool:
+    def _loaded(self, request: str) -> bool:
         """A load is over, well or not: False if its request has ended and is reported once nothing reads its pages."""
-        if self._prefills.is_ended(request):
-            return False
-        (self._reports.sent if waiting.sends_no_more else self._reports.received).add(request)
-        return not waiting.sends_no_more
+        is_due = self._ended_loading.loaded(request)
+        if is_due:
+            self._reports.received.add(request)
+        return is_due
 
     def _on_quarantined(self, request: str, reason: str) -> None:
         waiting = self._fetching.get(request)
@@ -480,7 +479,7 @@ class WorkerHalf:
         if waiting.is_shadow:
             self._news.shadows_failed.append(request)
             return
-        if self._loaded(request, waiting):
+        if self._loaded(request):
             self._reports.failed[request] = waiting.blocks
 
     def _on_lost(self, closed: bool) -> None:

@@ -23,7 +23,9 @@ class WorkerPulls:
     released, because it reads no page any more.
     """
 
-    def __init__(self, client: MessengerClient, groups: Sequence[GroupPages]) -> None:
+    def __init__(self, client: MessengerClient, groups: Sequence[GroupPages], *, is_first: bool) -> None:
+        """``is_first``: whether the engine's questions, and other engines', go by way of this messenger."""
+        self._is_first = is_first
         self._client = client
         self._groups = groups
         self._offers: dict[str, float] = {}
@@ -32,17 +34,24 @@ class WorkerPulls:
         """The transfers that are asked for, by number."""
 
     def ask(self, ask: Ask, news: WorkerNews) -> None:
-        """Asks another engine."""
+        """Asks another engine, if this messenger is to."""
+        if not self._is_first:
+            return
         if self._client.submit(ask):
             self._asks[ask.request] = ask.transfer
         else:
             news.offered.append(Offered(ask.request, 0, "unreachable"))
 
     def offer(self, offer: Offer, news: WorkerNews, now_seconds: float) -> None:
-        """Answers an engine; what is offered is full, since the scheduler half has the output of all steps before."""
+        """Answers an engine, or keeps this messenger's part of the pages for its grants.
+
+        What is offered is full, since the scheduler half has the output of all steps before.
+        """
         if offer.held_tokens:
             self._offers[offer.request] = now_seconds
-        if not self._client.submit(offer_command(offer, self._groups)):
+        elif not self._is_first:
+            return
+        if not self._client.submit(offer_command(offer, self._groups, asked=self._is_first)):
             self.on_released(offer.request, news)
 
     def end_again(self, now_seconds: float, unheard_seconds: float) -> None:

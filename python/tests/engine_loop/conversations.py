@@ -218,6 +218,18 @@ def twins(t: Traffic) -> None:
     t.groups(group)
 
 
+def ranks(t: Traffic) -> None:
+    """Any of these, between engines of one or two ranks, of which each has a messenger or both have one."""
+    t.random.choice([troubled, troubled, counted, left, evicted, twins])(t)
+    plan = t.plan
+    plan.prefiller, plan.decoder, *plan.others = (_ranked(t, each) for each in plan.engines)
+
+
+def _ranked(t: Traffic, engine: EnginePlan) -> EnginePlan:
+    tp_size, per = t.random.choice([(1, "node"), (2, "rank"), (2, "rank"), (2, "node")])
+    return replace(engine, tp_size=tp_size, options=engine.options | {"messenger_per": per})
+
+
 def text_of(turn: Turn, history: list[int], longest: int) -> list[int]:
     """The turn's prompt; the history is dropped where it gets too long."""
     kept = history[: turn.cut_at]

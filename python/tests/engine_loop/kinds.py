@@ -428,6 +428,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "pulls-left": conversations.left,
     "pulls-evicted": conversations.evicted,
     "pulls-twins": conversations.twins,
+    "pulls-ranks": conversations.ranks,
 }
 
 

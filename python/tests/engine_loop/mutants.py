@@ -9,7 +9,7 @@ from typing import Any
 
 from mutant import Mutant
 
-from kv_connector.vllm import beginnings, connector, fetch_names, kv_groups, scheduler_half
+from kv_connector.vllm import beginnings, connector, fetch_names, kv_groups, rejections, scheduler_half
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.offers import Offers
@@ -25,7 +25,7 @@ _plan: Callable[..., Any] = PrefillChunks.plan
 _take_in: Callable[..., Any] = SchedulerHalf._take_in
 _allocated: Callable[..., Any] = Pulls.allocated
 _ask: Callable[..., Any] = Pulls._ask
-_loaded: Callable[..., Any] = WorkerHalf._loaded
+_on_sent: Callable[..., Any] = WorkerHalf._on_sent
 _asked: Callable[..., Any] = Offers.asked
 
 
@@ -81,10 +81,15 @@ def _send_half_cleared(self: Any, request: Any, *more: Any) -> Any:
     return blocks
 
 
-def _reported_twice(self: Any, request: str, waiting: Any) -> bool:
-    if self._prefills.is_ended(request) or waiting.sends_no_more:
-        self._reports.received.add(request)
-    return bool(_loaded(self, request, waiting))
+def _reported_twice(self: Any, request: str) -> None:
+    if self._ended_loading.has(request):
+        self._reports.sent.add(request)
+    _on_sent(self, request)
+
+
+def _sent_by_the_first(self: Any, request: str) -> None:
+    if self._is_first or not self._ended_loading.has(request):
+        _on_sent(self, request)
 
 
 def _asked_without_salt(self: Any, request: Any, *more: Any) -> None:
@@ -148,7 +153,7 @@ MUTANTS = (
     ),
     WorldMutant(
         "a prefiller is not told of a request that the decoder's API server rejected",
-        *(SchedulerHalf, "_reject", lambda *_: None),
+        *(rejections, "logged", lambda *_: []),
         *("rejected-once", 1, "stands still", 10.0),
     ),
     WorldMutant(
@@ -198,7 +203,7 @@ MUTANTS = (
     ),
     WorldMutant(
         "a request that ends while it loads and is sent on is reported twice",
-        *(WorkerHalf, "_loaded", _reported_twice),
+        *(WorkerHalf, "_on_sent", _reported_twice),
         *("pulls-left", 1, "engine died"),
     ),
     WorldMutant(
@@ -215,5 +220,10 @@ MUTANTS = (
         "what is offered is sent before the steps are over that fill it",
         *(Offers, "asked", _offered_at_once),
         *("pulls-twins", 1, "wrong page"),
+    ),
+    WorldMutant(
+        "a request that ends while it loads and is sent on is not counted as released by each messenger",
+        *(WorkerHalf, "_on_sent", _sent_by_the_first),
+        *("pulls-ranks", 1, "stands still"),
     ),
 )

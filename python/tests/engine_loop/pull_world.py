@@ -216,10 +216,17 @@ class PullWorld(World):
             if source in self._ended:
                 port = self._dead_port
             else:
-                host, port = self._engines[source].addresses[0]
+                return self._address_of(source)
         else:
             return source
         return {"remote_host": host, "remote_port": port, "kv_request_id": "unused"}
+
+    def _address_of(self, name: str) -> dict[str, Any]:
+        """As the engine's own answers name it."""
+        addresses = self._engines[name].addresses
+        host, port = addresses[0]
+        listed = ",".join(f"{host}:{port}" for host, port in addresses)
+        return {"remote_host": listed if len(addresses) > 1 else host, "remote_port": port, "kv_request_id": "unused"}
 
     # ---- what a message computes
 

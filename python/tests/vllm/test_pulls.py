@@ -198,7 +198,7 @@ def test_should_report_once_a_request_that_ends_while_it_loads_and_is_to_be_sent
     asker.steps(2)
     asker.abort(REQUEST)
     asker.step()
-    assert asker.own_worker._worker._prefills.is_ended(asker.messenger.by_name.number(REQUEST))
+    assert asker.own_worker._worker._ended_loading.has(asker.messenger.by_name.number(REQUEST))
     finish = {"released": asker.messenger.release, "failed": asker.messenger.fail, "arrived": asker.messenger.arrive}
     last = "failed" if first == "released" else "released"
     finish[first](REQUEST)

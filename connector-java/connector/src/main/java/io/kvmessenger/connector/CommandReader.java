@@ -144,6 +144,7 @@ final class CommandReader {
         return new EngineCommand.Offer(
                 request,
                 transfer(fields),
+                fields.flagIfGiven("asked"),
                 heldTokens,
                 heldTokens == 0 ? List.of() : chunkPages(fields),
                 heldTokens == 0 ? OfferOutcome.answer(fields.text("reason")) : OfferOutcome.HELD);

@@ -15,6 +15,7 @@ import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** A question for a cached prefix is answered once, and what is offered is released once, in whatever order all comes. */
 class OffersTest extends MessengerPair {
@@ -30,9 +31,19 @@ class OffersTest extends MessengerPair {
     }
 
     private void offer(int... pages) {
+        offer(true, pages);
+    }
+
+    /** The engine was asked by way of another of its messengers. */
+    private void keepPart() {
+        offer(false, 5, 6);
+    }
+
+    private void offer(boolean asked, int... pages) {
         prefiller.cache.onCommand(new EngineCommand.Offer(
                 "o",
                 TRANSFER,
+                asked,
                 pages.length * Geometries.PAGE_TOKENS,
                 List.of(new ChunkPages(0, pages)),
                 pages.length == 0 ? OfferOutcome.NOT_HELD : OfferOutcome.HELD));
@@ -98,7 +109,7 @@ class OffersTest extends MessengerPair {
     @EnumSource(names = {"NOT_HELD", "BUSY", "MISFIT", "UNAVAILABLE"})
     void shouldSayWhyNothingIsHeld(OfferOutcome outcome) {
         ask();
-        prefiller.cache.onCommand(new EngineCommand.Offer("o", TRANSFER, 0, List.of(), outcome));
+        prefiller.cache.onCommand(new EngineCommand.Offer("o", TRANSFER, true, 0, List.of(), outcome));
         carry();
         assertThat(decoder.reported).containsExactly("offered q 0 " + outcome);
         assertThat(prefiller.reported).isEmpty();
@@ -236,6 +247,48 @@ class OffersTest extends MessengerPair {
         assertThat(decoder.reported).hasSize(2);
         decoder.cache.onCommand(new EngineCommand.Withdraw("unknown"));
         assertNothingHeld();
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void shouldSendThePartOfAMessengerThatWasNotAskedWhicheverComesFirst(boolean grantFirst) {
+        List<Runnable> events = List.of(this::keepPart, this::fetch);
+        (grantFirst ? events.reversed() : events).forEach(Runnable::run);
+        assertThat(prefiller.reported).isEmpty();
+        completeAllWrites();
+        assertThat(prefiller.reported).containsExactly("released o");
+        assertThat(decoder.reported).containsExactly("arrived q");
+        assertNothingHeld();
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void shouldReleaseThePartOfAnOfferThatIsDeclinedWhicheverComesFirst(boolean declineFirst) {
+        List<Runnable> events = List.of(this::keepPart, this::decline);
+        (declineFirst ? events.reversed() : events).forEach(Runnable::run);
+        assertThat(prefiller.reported).containsExactly("released o");
+        assertThat(decoder.reported).isEmpty();
+        assertNothingHeld();
+    }
+
+    @Test
+    void shouldReleaseAPartThatNoGrantTakesOrThatIsWantedBack() {
+        keepPart();
+        pass(limits.offerLimitNs() - 1);
+        assertThat(prefiller.reported).isEmpty();
+        pass(1);
+        assertThat(prefiller.reported).containsExactly("released o");
+        keepPart();
+        prefiller.cache.onCommand(new EngineCommand.Withdraw("o"));
+        assertThat(prefiller.reported).containsExactly("released o", "released o");
+        assertNothingHeld();
+    }
+
+    @Test
+    void shouldReleaseAPartThatItHasNot() {
+        offer(false, 5, 1 << 20);
+        assertThat(prefiller.reported).containsExactly("released o");
+        assertThat(prefiller.cache.held().clean()).isTrue();
     }
 
     @Test

@@ -242,10 +242,17 @@ public sealed interface EngineCommand {
      * and {@link EngineEvents#released} follows, once.
      *
      * @param request names the offer, as that of a prefill
+     * @param asked whether the question came to this messenger; others of its engine keep their part of the pages
      * @param heldTokens 0 = nothing is held, for the reason in {@code outcome}
      * @param pages by group of the geometry; of all held tokens
      */
-    record Offer(String request, TransferKey transfer, int heldTokens, List<ChunkPages> pages, OfferOutcome outcome)
+    record Offer(
+            String request,
+            TransferKey transfer,
+            boolean asked,
+            int heldTokens,
+            List<ChunkPages> pages,
+            OfferOutcome outcome)
             implements EngineCommand {
         /** What is offered, as tokens of a prompt that are computed. */
         public Chunk chunk() {

@@ -19,8 +19,7 @@ public enum PullOutcome implements CountedReason {
     MALFORMED("The hint cannot be read: the log has the field."),
     OFF("The option pulls is off here."),
     ROLE("This engine's role fetches nothing."),
-    POLICY_FAIL("This engine's kv_load_failure_policy does not compute what does not come."),
-    SEVERAL_MESSENGERS("This engine, or the asked one, has several messengers.");
+    POLICY_FAIL("This engine's kv_load_failure_policy does not compute what does not come.");
 
     private final String sentence;
 

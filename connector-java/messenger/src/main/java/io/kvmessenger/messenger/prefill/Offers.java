@@ -8,7 +8,7 @@ import java.util.Optional;
 
 /**
  * The engine's answers to peers' questions: what it offers is a prefill that is computed and ended, and that only the
- * session which asked may grant.
+ * engine which asked may grant. Each messenger of the offering engine has its part of the pages; one of them was asked.
  *
  * <p>Owned by the messenger's thread. It adds no end of its own: {@link Prefiller} ends an offer like any prefill, by its
  * grant, a decline, its limit or its session.
@@ -27,7 +27,9 @@ public final class Offers {
     /** The engine answers a question. Pages that it offers are released when no peer wants them any more. */
     public void offer(EngineCommand.Offer offer, long nowNs) {
         Optional<DecoderSession> asker = asks.take(offer.transfer());
-        if (asker.isPresent()) {
+        if (!offer.asked()) {
+            begin(offer, null, nowNs);
+        } else if (asker.isPresent()) {
             OfferOutcome outcome = offer.heldTokens() == 0 ? offer.outcome() : begin(offer, asker.get(), nowNs);
             int heldTokens = outcome == OfferOutcome.HELD ? offer.heldTokens() : 0;
             asks.answer(asker.get(), offer.transfer(), heldTokens, outcome);
@@ -39,8 +41,9 @@ public final class Offers {
     private OfferOutcome begin(EngineCommand.Offer offer, DecoderSession asker, long nowNs) {
         Prefill prefill = prefiller.start(offer.request(), offer.transfer());
         if (prefill != null) {
-            prefill.offeredTo = asker;
+            prefill.offerTo(asker);
             prefiller.computed(offer.chunk(), nowNs);
+            prefiller.decoderFrames.match(prefill);
         }
         prefiller.prefillEnded(offer.end(), nowNs); // releases also what was not begun
         return prefill != null && prefill.awaitsGrants() ? OfferOutcome.HELD : OfferOutcome.MISFIT;

@@ -72,8 +72,10 @@ final class Prefill implements Due {
     /** The decoder's ranks whose answers are required. */
     EngineRanks requiredRanks;
 
-    /** The session to which it is offered as a cached prefix, and which alone may grant it; null for a prompt of the engine. */
-    DecoderSession offeredTo;
+    /** Whether it is a cached prefix that another engine has asked for, and not a prompt that is sent to its decoder. */
+    private boolean offer;
+    /** The session that asked for an offer; null for a prompt of the engine, and if another of its messengers was asked. */
+    private DecoderSession offeredTo;
 
     Announcement announcement = Announcement.NONE;
     /** The engine's slot of its context rows; meaningful once the engine has ended the request. */
@@ -329,14 +331,27 @@ final class Prefill implements Due {
         return "";
     }
 
-    /** Whether it is a cached prefix that another engine has asked for, and not a prompt that is sent to its decoder. */
-    boolean isOffer() {
-        return offeredTo != null;
+    /**
+     * Makes it an offer.
+     *
+     * @param asker null if the question came to another messenger of this engine
+     */
+    void offerTo(DecoderSession asker) {
+        offer = true;
+        offeredTo = asker;
     }
 
-    /** Whether a grant of this session may be for it. */
+    boolean isOffer() {
+        return offer;
+    }
+
+    boolean isOfferedTo(DecoderSession session) {
+        return offeredTo == session;
+    }
+
+    /** Whether a grant of this session may be for it: each messenger of an engine that has asked grants its part. */
     boolean isFor(DecoderSession session) {
-        return offeredTo == null || offeredTo == session;
+        return offeredTo == null || offeredTo.peerEngineId.equals(session.peerEngineId);
     }
 
     /** The delivery of this grant, if its answer has not been sent; else null. */

@@ -50,7 +50,7 @@ public final class Prefiller {
     private final Meetings meetings;
     private final StepsInFlight steps;
     private final Fences fences;
-    private final DecoderFrames decoderFrames;
+    final DecoderFrames decoderFrames;
     final PrefillEnds ends;
     final PeerAsks asks;
     private final NanoClock clock;

@@ -72,7 +72,7 @@ final class Prefills {
 
     /** The cached prefixes that are kept for a session. */
     List<Prefill> offeredTo(DecoderSession session) {
-        return all().stream().filter(prefill -> prefill.offeredTo == session).toList();
+        return all().stream().filter(prefill -> prefill.isOfferedTo(session)).toList();
     }
 
     /** Pages of all groups that are kept for other engines. */

@@ -107,7 +107,7 @@ final class SimulatedSource {
         boolean refuses = !healed && random.nextDouble() < pulls.refusals();
         if (refuses || !pages.pin(offer, random)) {
             OfferOutcome reason = refuses ? REASONS.get(random.nextInt(REASONS.size())) : OfferOutcome.NOT_HELD;
-            node.command(new EngineCommand.Offer(offer.request, transfer, 0, List.of(), reason));
+            node.command(new EngineCommand.Offer(offer.request, transfer, true, 0, List.of(), reason));
             return;
         }
         held.put(offer.request, offer);
@@ -117,6 +117,7 @@ final class SimulatedSource {
         node.command(new EngineCommand.Offer(
                 offer.request,
                 transfer,
+                true,
                 heldTokens,
                 pool.blocks().reported(0, offer.pages, mutation == Mutation.GROUPS_MIXED),
                 OfferOutcome.HELD));
