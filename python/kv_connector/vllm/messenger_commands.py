@@ -49,14 +49,15 @@ def fetch_command(
 
 
 def offer_command(offer: Offer, groups: Sequence[GroupPages], *, asked: bool) -> commands.Offer:
-    """Answers an ask; an offer of something names the pages of all groups, from the prompt's first one on."""
+    """Answers an ask; an offer of something names the pages of all groups, of a window those in it."""
+    placed = [(pages, offer.groups[pages.table]) for pages in groups if offer.held_tokens]
     return commands.Offer(
         request=offer.request,
         transfer=offer.transfer,
         prompt_digest=offer.prompt_digest,
         asked=asked,
         held_tokens=offer.held_tokens,
-        groups=[ChunkPages(0, pages.pages(offer.groups[pages.table])) for pages in groups if offer.held_tokens],
+        groups=[ChunkPages(of.first * pages.per_block, pages.pages(of.blocks)) for pages, of in placed],
         reason=offer.reason,
     )
 

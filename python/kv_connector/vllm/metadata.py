@@ -90,7 +90,8 @@ class Offer:
     transfer: str
     prompt_digest: str
     held_tokens: int
-    groups: Sequence[Sequence[int]]
+    groups: Sequence[PlacedBlocks]
+    """In each KV cache group those that the last of the tokens attends to."""
     reason: OfferReason
 
 

@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.runtime.commands import OfferReason
+from kv_connector.vllm.held_prefix import HeldPrefix, held_prefix
 from kv_connector.vllm.kv_groups import KvGroup
-from kv_connector.vllm.metadata import Offer, StepMetadata
+from kv_connector.vllm.metadata import Offer, PlacedBlocks, StepMetadata
 from kv_connector.vllm.misfits import unfit_to_be_enqueued
 from kv_connector.vllm.pull_params import Carrier
 from kv_connector.vllm.pull_rules import PullRules
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
+
+NOTHING_HELD = HeldPrefix(0, [], [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +75,24 @@ class Offers:
     def asked(self, request: Any, carrier: Carrier) -> None:
         """A carrier was queued: answers it, and leaves of it one token to compute, which is sent nowhere."""
         number = self._numbers.nameless()
-        tables: list[list[Any]] = [[] for _ in self._groups]
+        found = NOTHING_HELD
         try:
-            reason: OfferReason = self._look_up(request, carrier, tables)
+            reason: OfferReason = self._cannot_be_offered(request, carrier)
             if not reason:
-                self._pin(number, [block for table in tables for block in table])
+                found = held_prefix(self._groups, request.block_hashes, self._pool.get_cached_block)
+                reason = "" if self._has_room(found.tables) else "busy"
+            if found.block_count and not reason:
+                self._pin(number, [block for table in found.tables for block in table])
         except Exception:
             self._logger.exception("request %s of another engine is not answered", shown(request.request_id))
             reason = "unavailable"
         finally:
             cut_to_one_token(request)
-        held = 0 if reason else len(tables[0]) * self._groups[0].block_tokens
-        groups = [[int(block.block_id) for block in table] for table in tables] if held else []
-        offer = Offer(number, carrier.transfer, carrier.digest, held, groups, reason)
+        held = 0 if reason else found.block_count * self._groups[0].block_tokens
+        placed = zip(found.firsts, found.tables, strict=True)
+        groups = [PlacedBlocks(first, [int(block.block_id) for block in table]) for first, table in placed]
+        reason = reason or ("" if held else "not_held")
+        offer = Offer(number, carrier.transfer, carrier.digest, held, groups if held else [], reason)
         late_at_seconds = self._now_seconds() + self._rules.offer_limit_seconds
         self._waiting.append(_Waiting(offer, self._step_in_flight if held else 0, late_at_seconds))
 
@@ -112,8 +120,8 @@ class Offers:
         self.released([offer.request])
         return Offer(offer.request, offer.transfer, offer.prompt_digest, 0, [], reason)
 
-    def _look_up(self, request: Any, carrier: Carrier, tables: Sequence[list[Any]]) -> OfferReason:
-        """Finds the blocks from the prompt's beginning on; returns why there is nothing to offer, or ""."""
+    def _cannot_be_offered(self, request: Any, carrier: Carrier) -> OfferReason:
+        """Why nothing of the prompt can be offered, whatever the cache holds; "" if something may be."""
         if self._rules.offers_none_because:
             return "unavailable"
         if unfit_to_be_enqueued(request) or self._digest_of(request) != carrier.digest:
@@ -123,15 +131,7 @@ class Offers:
             return "not_held"
         if len(request.block_hashes) != tokens // block_tokens:
             return "misfit"  # hashes of other lengths than the blocks
-        for block_hash in request.block_hashes:
-            found = self._pool.get_cached_block(block_hash, list(range(len(self._groups))))
-            if found is None:
-                break
-            for table, block in zip(tables, found, strict=True):
-                table.append(block)
-        if not tables[0]:
-            return "not_held"
-        return "" if self._has_room(tables) else "busy"
+        return ""
 
     def _has_room(self, tables: Sequence[Sequence[Any]]) -> bool:
         """Whether what no request holds stays within the share of the pool that may be held for other engines."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from kv_connector.configuration.options import Options
 from kv_connector.runtime.commands import PullOutcome
 from kv_connector.vllm.engine_facts import EngineFacts
+from kv_connector.vllm.kv_groups import has_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,6 @@ def _neither_because(vllm_config: Any, facts: EngineFacts) -> PullOutcome | Lite
     if facts.options.pulls == "off":
         return "off"
     sizes = {group.block_tokens for group in facts.kv_groups}
-    plain = all(group.kind == "full" for group in facts.kv_groups) and len(sizes) == 1
+    fits = not has_state(facts.kv_groups) and len(sizes) == 1
     drafts = getattr(vllm_config, "speculative_config", None) is not None
-    return "" if plain and not drafts else "misfit"
+    return "" if fits and not drafts else "misfit"

@@ -218,7 +218,8 @@ class Pulls:
         gained_tokens = pulling.held_tokens - computed_tokens
         if gained_tokens < self._rules.tokens_min or not self._prices.is_worth(pulling.source, gained_tokens):
             return "not_worth"
-        if computed_tokens % self._groups[0].block_tokens:
+        loses = any(group.loses_first_needed(pulling.held_tokens) for group in self._groups)
+        if loses or computed_tokens % self._groups[0].block_tokens:
             return "misfit"
         return "expired" if self._now_seconds() >= pulling.late_at_seconds else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from engine_loop.engines import EnginePlan
+from engine_loop.engines import Chunk, EnginePlan
 from engine_loop.kv_pages import BLOCK_TOKENS, VOCABULARY, Beside
 from engine_loop.traffic import BOTH, HANDED_ON, OF_SESSIONS, PLAIN, UNREACHED_SECONDS, Ask, Traffic, WorldPlan
 
@@ -223,6 +223,30 @@ def ranks(t: Traffic) -> None:
     t.random.choice([troubled, troubled, counted, left, evicted, twins])(t)
     plan = t.plan
     plan.prefiller, plan.decoder, *plan.others = (_ranked(t, each) for each in plan.engines)
+
+
+def windows(t: Traffic) -> None:
+    """The same, but for the counted kind, with layers that read a window or chunks: what these need moves."""
+    draw = t.random
+    draw.choice([troubled, troubled, left, evicted, twins])(t)
+    one, other = (draw.choice([2, 15, 16, 18, 31, 32, 40, 48, 64, 100, 256]) for _ in range(2))
+    if t.plan.seed % 5 == 0:  # vLLM puts no two windows into one group
+        other = one
+    chunk = Chunk(BLOCK_TOKENS * draw.choice([2, 3, 4, 16]))
+    kinds: list[tuple[int | Chunk, ...]] = [
+        (0, one, one),
+        (0, 0, one),
+        (0, one, other),
+        (one, one, one),
+        (0, chunk, chunk),
+    ]
+    layers = draw.choice(kinds)
+    plan = t.plan
+    plan.prefiller, plan.decoder, *plan.others = (
+        replace(each, windows=layers, blocks=3 * each.blocks, one_group=plan.seed % 5 == 0) for each in plan.engines
+    )
+    if draw.random() < 0.3:
+        plan.prefiller, plan.decoder, *plan.others = (_ranked(t, each) for each in plan.engines)
 
 
 def _ranked(t: Traffic, engine: EnginePlan) -> EnginePlan:

@@ -40,8 +40,8 @@ CLEAN_KINDS = (
 SHADOWED_KINDS = ("windows", "states", "chunks", "preemption", "aborts", "mixed")
 SHADOWED_REQUESTS = 300
 SLEEP_REQUESTS = 600
-PULLING_REQUESTS = 140
-PULLING_KINDS = "pulls,pulls-counted,pulls-left,pulls-evicted,pulls-twins,pulls-ranks"
+PULLING_REQUESTS = 160
+PULLING_KINDS = "pulls,pulls-counted,pulls-left,pulls-evicted,pulls-twins,pulls-ranks,pulls-windows"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -155,7 +155,7 @@ def test_should_offer_the_blocks_from_the_beginning_on(vllm_release: Release) ->
     del source.pool.cached[1]
     source.pool.cached[4] = 5
     offer = source.ask()
-    assert (offer.held_tokens, offer.groups, offer.reason) == (BLOCK, [[1]], "")
+    assert (offer.held_tokens, offer.groups, offer.reason) == (BLOCK, [(0, [1])], "")
     assert (offer.transfer, source.pool.blocks[1].ref_cnt, source.pool.references()) == (TRANSFER, 1, 1)
     assert source.step() == [(BLOCK, "")]
     source.offers.released([offer.request])

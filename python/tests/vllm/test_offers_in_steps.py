@@ -30,7 +30,9 @@ def offer(source: SimulatedEngine, blocks: list[int]) -> str:
     source.pool.touch(blocks)
     half._offers._pinned[number] = list(blocks)
     tokens = len(blocks) * BLOCK_TOKENS
-    half._pending.offers.append(metadata.Offer(number, "pull-1", DIGEST, tokens, [blocks], ""))
+    half._pending.offers.append(
+        metadata.Offer(number, "pull-1", DIGEST, tokens, [metadata.PlacedBlocks(0, blocks)], "")
+    )
     return number
 
 

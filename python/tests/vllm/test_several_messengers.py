@@ -48,7 +48,9 @@ def the_ask() -> Any:
 
 
 def the_offer(held_tokens: int) -> Any:
-    return module("vllm.metadata").Offer("8", "pull-1", "d", held_tokens, [[3]] if held_tokens else [], "")
+    metadata = module("vllm.metadata")
+    groups = [metadata.PlacedBlocks(0, [3])] if held_tokens else []
+    return metadata.Offer("8", "pull-1", "d", held_tokens, groups, "")
 
 
 @pytest.mark.parametrize("is_first", [True, False])
