@@ -83,7 +83,8 @@ WAITS = {
     "vllm/pulls.py::Pulls._by_ask": ("late_at_seconds", ONE_ANSWER),
     "vllm/pulls.py::Pulls._pulling": ("late_at_seconds", ONE_ANSWER),
     "vllm/scheduler_half.py::SchedulerHalf._quiet": ("unheard_seconds", ONE_PREFILL),
-    "vllm/worker_half.py::WorkerHalf._quiet": ("unheard_seconds", ONE_PREFILL),
+    "vllm/ended_loading.py::EndedLoading._sending": ("unheard_seconds", ONE_PREFILL),
+    "vllm/ended_loading.py::EndedLoading._loaded": ("unheard_seconds", ONE_PREFILL),
     "vllm/worker_half.py::WorkerHalf._fetching": ("unheard_seconds", ONE_FETCH),
     "vllm/worker_half.py::WorkerHalf._quarantined": ("unheard_seconds", PROOF),
     "sglang/endpoint.py::TransferEndpoint._first_contacts": (
