@@ -60,7 +60,7 @@ named = [PrefillerAddress(p.opened.control_host, p.opened.control_port, "")]
 d.submit([Ask("a", "t", "d" * 32, named, list(range(32)), "", 0, 600_000)])
 carrier = carriers.get(timeout=600)
 at("the offer")
-p.submit([Offer("o", carrier["asked_by_transfer"], carrier["asked_digest"], 32, [ChunkPages(0, [1, 2])], "")])
+p.submit([Offer("o", carrier["asked_by_transfer"], carrier["asked_digest"], True, 32, [ChunkPages(0, [1, 2])], "")])
 assert await_event(d, Offered) == Offered("a", 32, "")
 at("the grant")
 for layer in range(len(LAYERS)):

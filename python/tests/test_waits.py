@@ -76,6 +76,10 @@ WAITS = {
         "late_at_seconds",
         "vllm/test_offers.py::test_should_give_up_an_offer_whose_steps_never_end",
     ),
+    "vllm/offers.py::Offers._carriers": (
+        "CARRIER_LIMIT_SECONDS",
+        "vllm/test_offers.py::test_should_run_a_question_whose_client_stays",
+    ),
     "vllm/offers.py::Offers._pinned": ("unheard_seconds", ONE_OFFER),
     "vllm/offers.py::Offers._charged": ("unheard_seconds", ONE_OFFER),
     "vllm/worker_pulls.py::WorkerPulls._offers": ("unheard_seconds", ONE_OFFER),

@@ -139,6 +139,9 @@ class Engine:
         )
         self._engine.add_request(request, {"prompt_token_ids": prompt}, params)
 
+    def abort(self, request: str) -> None:
+        self._engine.abort_request([request])
+
     def step(self) -> list[dict[str, Any]]:
         """What ended in it."""
         return [_ended(output) for output in self._engine.step() if output.finished]
@@ -269,6 +272,8 @@ def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], answers: Any, 
                     return
                 case "add":
                     engine.add(command["request"], command["prompt"], command["answer"], command["kv"])
+                case "abort":
+                    engine.abort(command["request"])
                 case "sleep":
                     engine.sleep(command["level"])
                     _say(answers, {"slept": engine.free_bytes()})

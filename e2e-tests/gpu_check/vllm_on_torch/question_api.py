@@ -6,12 +6,15 @@ import contextlib
 import itertools
 import json
 import queue
+import select
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 NAME = "question-"
 """What the ids of its requests begin with."""
+CLOSE_CHECK_SECONDS = 0.002
 
 
 class QuestionApi:
@@ -28,8 +31,12 @@ class QuestionApi:
 
             def do_POST(self) -> None:
                 asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                api.put(asked).wait()
+                name, ended = api.put(asked)
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the messenger has been closed
+                    if _is_left(self.connection, ended):
+                        api.leave(name)
+                        self.close_connection = True
+                        return
                     self.send_response(200)
                     self.send_header("Content-Length", "2")
                     self.end_headers()
@@ -43,13 +50,17 @@ class QuestionApi:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def put(self, asked: dict[str, Any]) -> threading.Event:
-        """Set when the request has ended."""
+    def put(self, asked: dict[str, Any]) -> tuple[str, threading.Event]:
+        """(the request's id, set when it has ended)."""
         name, ended = f"{NAME}{next(self._numbers)}", threading.Event()
         self._open[name] = ended
         request = {"request": name, "prompt": asked["prompt"], "answer": asked["max_tokens"]}
         self._commands.put({"do": "add", **request, "kv": asked["kv_transfer_params"]})
-        return ended
+        return name, ended
+
+    def leave(self, name: str) -> None:
+        """The request's client has gone: vLLM's server aborts it."""
+        self._commands.put({"do": "abort", "request": name})
 
     def on_ended(self, name: str) -> bool:
         """False if the request is none of these."""
@@ -57,3 +68,12 @@ class QuestionApi:
             return False
         ended.set()
         return True
+
+
+def _is_left(connection: socket.socket, ended: threading.Event) -> bool:
+    """Waits for the request's end; True if its client closes the connection before."""
+    while not ended.wait(CLOSE_CHECK_SECONDS):
+        readable, _, _ = select.select([connection], [], [], 0)
+        if readable and not connection.recv(1, socket.MSG_PEEK):
+            return True
+    return False

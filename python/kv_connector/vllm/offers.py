@@ -1,11 +1,11 @@
 """The source's side of pulls: what this engine's prefix cache holds of a prompt is offered to an engine that asks.
 
 The question comes as a request of its own, a carrier, because the engine's core looks into its queue even while it is
-idle or full. The carrier's blocks are looked up by the engine's own hashes, held by a reference, and its prompt is cut
-to one token: nothing is computed for another engine. A block is in the prefix cache from when the pass that fills it is
-scheduled, and on a GPU passes are queued ahead. So the messenger gets an offer only once the outputs of all steps that
-were scheduled before its look-up have come. It holds no blocks for a conversation: an offer ends by its fetch, or after
-a short limit.
+idle or full. The carrier's blocks are looked up by the engine's own hashes and held by a reference. It is kept waiting
+until its client, the messenger, leaves: nothing is computed for another engine. A block is in the prefix cache from
+when the pass that fills it is scheduled, and on a GPU passes are queued ahead. So the messenger gets an offer only once
+the outputs of all steps that were scheduled before its look-up have come. It holds no blocks for a conversation: an
+offer ends by its fetch, or after a short limit.
 
 Used by the engine core's thread only.
 """
@@ -27,6 +27,9 @@ from kv_connector.vllm.pull_params import Carrier
 from kv_connector.vllm.pull_rules import PullRules
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
 
+CARRIER_LIMIT_SECONDS = 2.0
+"""The messenger leaves a carrier's HTTP request once it has its answer, and the engine's server aborts it then. If that
+does not come, such as through a proxy that keeps the request, its one token is computed."""
 NOTHING_HELD = HeldPrefix(0, [], [])
 
 
@@ -67,6 +70,8 @@ class Offers:
         self._step_over = 0
         self._waiting: list[_Waiting] = []
         """Offers that the messenger has not got."""
+        self._carriers: dict[str, float] = {}
+        """The engine's ids of the carriers that it has queued, and until when they are kept from running."""
 
     def bind(self, block_pool: Any) -> None:
         """Sets the engine's block pool; called before any request."""
@@ -92,9 +97,18 @@ class Offers:
         placed = zip(found.firsts, found.tables, strict=True)
         groups = [PlacedBlocks(first, [int(block.block_id) for block in table]) for first, table in placed]
         reason = reason or ("" if held else "not_held")
+        self._carriers[request.request_id] = self._now_seconds() + CARRIER_LIMIT_SECONDS
         offer = Offer(number, carrier.transfer, carrier.digest, held, groups if held else [], reason)
         late_at_seconds = self._now_seconds() + self._rules.offer_limit_seconds
         self._waiting.append(_Waiting(offer, self._step_in_flight if held else 0, late_at_seconds))
+
+    def keeps_waiting(self, request_id: str) -> bool:
+        """Whether the request is a carrier that is to be aborted soon, and not to be computed."""
+        return self._now_seconds() < self._carriers.get(request_id, 0.0)
+
+    def gone(self, request_id: str) -> None:
+        """A request has ended, perhaps a carrier."""
+        self._carriers.pop(request_id, None)
 
     def step_begins(self, meta: StepMetadata) -> None:
         """A step is scheduled; its metadata takes the offers whose blocks are full, and ends those that are late."""
@@ -161,6 +175,10 @@ class Offers:
     def has_work(self) -> bool:
         """Whether the engine must go on stepping: the messenger has yet to get or to release an offer."""
         return bool(self._pinned or self._waiting)
+
+    def is_empty(self) -> bool:
+        """Whether nothing is remembered; for leak checks at rest."""
+        return not (self._pinned or self._charged or self._waiting or self._carriers)
 
 
 def cut_to_one_token(request: Any) -> None:

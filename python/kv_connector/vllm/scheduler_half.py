@@ -169,7 +169,8 @@ class SchedulerHalf:
         computed here (``ShadowFetches``).
         """
         ask = self._read(request)
-        if isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first:
+        waits_for_first = isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first
+        if waits_for_first or self._offers.keeps_waiting(request.request_id):
             return None, False
         if not isinstance(ask, Receive | Refused):
             return self._pulls.matched_tokens(request, computed_tokens, self._shadows)
@@ -374,6 +375,7 @@ class SchedulerHalf:
     def _finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
         request_id = request.request_id
         self._loading_first.discard(request_id)
+        self._offers.gone(request_id)
         self._proofs.gone(request_id)
         self._shadows.gone(request_id)
         if request.status.name == "FINISHED_ABORTED":
@@ -448,8 +450,7 @@ class SchedulerHalf:
             self._awaited.pop(request_id, None)
             self._gate.gone(request_id)
             self._pulls.loaded(request_id)
-            number = self._numbers.of(request_id)
-            if number in self._pending.abandoned and number not in self._quiet:  # of those the workers are to know
+            if (number := self._numbers.of(request_id)) in self._pending.abandoned and number not in self._quiet:
                 self._pending.abandoned.remove(number)
             if request_id in self._prefills:  # loaded, by this or another connector, and to be sent on: no end
                 self._numbers.renew(request_id)
@@ -485,15 +486,8 @@ class SchedulerHalf:
 
     def is_idle(self) -> bool:
         """Whether no state is left; for leak checks at rest."""
-        pending = self._pending.fetches or self._pending.expects
-        remembered = self._prefills or self._held or self._awaited or self._loading_first or self._names or pending
-        kept = (
-            self._quarantine,
-            self._window_blocks,
-            self._gate,
-            self._proofs,
-            self._shadows,
-            self._pulls,
-            self._released,
-        )
-        return not (remembered or self.has_work()) and all(each.is_empty() for each in (*kept, self._numbers))
+        pending = self._pending.fetches or self._pending.expects or self._names
+        remembered = self._prefills or self._held or self._awaited or self._loading_first or pending
+        kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._shadows, self._numbers)
+        of_pulls = (self._pulls, self._offers, self._released)
+        return not (remembered or self.has_work()) and all(each.is_empty() for each in (*kept, *of_pulls))

@@ -184,6 +184,8 @@ class World:
         for side, api in self._apis.items():
             for posted in api.take():
                 self._on_posted(posted, side)
+            for posted in api.take_left():
+                self._on_left(posted, side)
         for state in itertools.chain.from_iterable(list(self._open)):
             self._advance(state)
         self._open = [group for group in self._open if not all(state.done() for state in group)]
@@ -432,6 +434,14 @@ class World:
         self._add(leg, posted.transfer_params)
         if posted.is_question:
             leg.prompt = posted.prompt[:1]
+
+    def _on_left(self, posted: Posted, side: str) -> None:
+        """As vLLM's server does it."""
+        leg = next(leg for leg in self._legs.values() if leg.posted is posted)
+        if not leg.ended:
+            leg.ended = leg.gone = True
+            self.ended["gone"] += 1
+            self._engines[side].abort(leg.request, during_step=self._random.random() < 0.3)
 
     # ---- what the engines put out
 

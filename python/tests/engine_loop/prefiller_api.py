@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import select
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+CLOSE_CHECK_SECONDS = 0.002
 
 
 @dataclass
@@ -22,18 +26,26 @@ class Posted:
     transfer: str
     cache_salt: str = ""
     is_question: bool = False
-    """What does the prefix cache hold of the prompt? Its engine computes one token of it."""
+    """What does the prefix cache hold of the prompt? Its engine computes nothing of it."""
     _status: int = 0
     _ended: threading.Event = field(default_factory=threading.Event)
+
+    def is_left(self, connection: socket.socket) -> bool:
+        """Waits for the engine to end the request; True if its client has closed the connection before."""
+        while not self._ended.wait(CLOSE_CHECK_SECONDS):
+            readable, _, _ = select.select([connection], [], [], 0)
+            if readable and not connection.recv(1, socket.MSG_PEEK):
+                return True
+        return False
 
     def answer(self, *, served: bool) -> None:
         """The engine has ended the request."""
         self._status = 200 if served else 500
         self._ended.set()
 
-    def wait(self) -> int:
-        """The HTTP status."""
-        self._ended.wait()
+    @property
+    def status(self) -> int:
+        """The HTTP status, once the engine has ended the request."""
         return self._status
 
 
@@ -42,6 +54,7 @@ class EngineApi:
 
     def __init__(self) -> None:
         posts: queue.SimpleQueue[Posted] = queue.SimpleQueue()
+        left: queue.SimpleQueue[Posted] = queue.SimpleQueue()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -55,7 +68,11 @@ class EngineApi:
                 posted = Posted(body["prompt"], body["max_tokens"], params, transfer, salt, is_question=bool(asked))
                 posts.put(posted)
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the messenger has been closed
-                    self.send_response(posted.wait())
+                    if posted.is_left(self.connection):
+                        left.put(posted)
+                        self.close_connection = True
+                        return
+                    self.send_response(posted.status)
                     self.send_header("Content-Length", "2")
                     self.end_headers()
                     self.wfile.write(b"{}")
@@ -63,7 +80,7 @@ class EngineApi:
             def log_message(self, *_: Any) -> None:
                 return
 
-        self._posts = posts
+        self._posts, self._left = posts, left
         self._open: list[Posted] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -77,6 +94,11 @@ class EngineApi:
             posted = self._posts.get()
             self._open.append(posted)
             yield posted
+
+    def take_left(self) -> Iterator[Posted]:
+        """Those whose client has left since the last call: an engine's server aborts them."""
+        while not self._left.empty():
+            yield self._left.get()
 
     def close(self) -> None:
         """Ends the server; a post that still waits is answered as not served."""

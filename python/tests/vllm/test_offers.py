@@ -219,3 +219,20 @@ def test_should_withdraw_at_once_what_the_messenger_has_not_got(vllm_release: Re
     (answer,) = source.meta.offers
     assert (answer.request, answer.held_tokens, answer.reason) == (second.request, 0, "not_held")
     assert source.pool.references() == 5
+
+
+@pytest.mark.parametrize("held_blocks", [0, 3])
+def test_should_run_a_question_whose_client_stays(vllm_release: Release, held_blocks: int) -> None:
+    """A proxy before the engine's server may keep the connection that the messenger closes."""
+    source = Source(vllm_release)
+    source.hold(held_blocks)
+    source.ask()
+    limit_seconds = importlib.import_module("kv_connector.vllm.offers").CARRIER_LIMIT_SECONDS
+    assert source.offers.keeps_waiting("carrier")
+    assert not source.offers.keeps_waiting("another request")
+    source.now_seconds += limit_seconds - 0.001
+    assert source.offers.keeps_waiting("carrier")
+    source.now_seconds += 0.002
+    assert not source.offers.keeps_waiting("carrier")
+    source.offers.gone("carrier")
+    assert not source.offers._carriers

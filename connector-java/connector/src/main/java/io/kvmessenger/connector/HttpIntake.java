@@ -18,7 +18,10 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Future;
 import java.util.function.BiConsumer;
 import javax.net.ssl.SSLException;
 
@@ -40,12 +43,17 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
 
     private static final String VERSION_PATH = "/v1";
 
+    private record Post(TransferKey transfer, byte[] body, boolean question) {}
+
     private final Optional<URI> completions;
     private final String apiKey;
     private final Duration connectLimit;
     private final Duration limit;
     private final BiConsumer<TransferKey, String> onFailed;
     private final ExecutorService requests = IdleThreads.queueing(1, "kv-messenger-intake-");
+
+    /** The requests of questions that are under way; the daemon thread adds them. */
+    private final Map<TransferKey, Future<?>> questions = new ConcurrentHashMap<>();
 
     /** Replaced by the daemon thread only. */
     private volatile Optional<HttpClient> client;
@@ -112,35 +120,47 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
 
     @Override
     public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
-        post(transfer, body(prompt, computeIt(transfer)));
+        post(transfer, body(prompt, computeIt(transfer)), false);
     }
 
     @Override
     public void ask(TransferKey transfer, EngineCommand.Prompt prompt) {
-        post(transfer, body(prompt, lookItUp(transfer)));
+        post(transfer, body(prompt, lookItUp(transfer)), true);
     }
 
-    private void post(TransferKey transfer, byte[] body) {
-        requests.execute(() -> attempt(transfer, body, false));
+    /** Closes the request's connection: the engine aborts what its client has left. */
+    @Override
+    public void endAsk(TransferKey transfer) {
+        requests.execute(
+                () -> { // after the request has been sent
+                    Future<?> question = questions.remove(transfer);
+                    if (question != null) {
+                        question.cancel(true);
+                    }
+                });
     }
 
-    private void postAgain(TransferKey transfer, byte[] body, HttpClient closedOn) {
+    private void post(TransferKey transfer, byte[] body, boolean question) {
+        requests.execute(() -> attempt(new Post(transfer, body, question), false));
+    }
+
+    private void postAgain(Post post, HttpClient closedOn) {
         requests.execute(() -> {
             if (client.orElseThrow() == closedOn) {
                 client = Optional.of(newClient());
                 closedOn.shutdown(); // what it has sent already is finished
             }
-            attempt(transfer, body, true);
+            attempt(post, true);
         });
     }
 
-    private void attempt(TransferKey transfer, byte[] body, boolean again) {
+    private void attempt(Post post, boolean again) {
         try {
-            send(transfer, body, again);
+            send(post, again);
         } catch (IOException e) {
-            failed(transfer, e.getMessage());
+            failed(post.transfer, e.getMessage());
         } catch (RuntimeException e) { // results in a decline, instead of a decoder that waits for its limit
-            failed(transfer, e.toString());
+            failed(post.transfer, e.toString());
         }
     }
 
@@ -150,20 +170,25 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         return "http".equals(url.getScheme()) ? ReachableUrl.of(url, connectLimit) : url;
     }
 
-    private void send(TransferKey transfer, byte[] body, boolean again) throws IOException {
+    private void send(Post post, boolean again) throws IOException {
         HttpRequest.Builder request = HttpRequest.newBuilder(reachable())
                 .timeout(limit)
                 .header("Content-Type", "application/json")
-                .POST(BodyPublishers.ofByteArray(body));
+                .POST(BodyPublishers.ofByteArray(post.body));
         if (!apiKey.isEmpty()) {
             request.header("Authorization", "Bearer " + apiKey);
         }
         HttpClient used = client.orElseThrow();
-        var unused = used.sendAsync(request.build(), BodyHandlers.ofString()).whenComplete((answer, fault) -> {
+        CompletableFuture<HttpResponse<String>> sent = used.sendAsync(request.build(), BodyHandlers.ofString());
+        if (post.question) {
+            questions.put(post.transfer, sent);
+        }
+        var unused = sent.whenComplete((answer, fault) -> {
+            questions.remove(post.transfer, sent);
             if (!again && String.valueOf(fault).contains(CLOSED_BEFORE_THE_ANSWER)) {
-                postAgain(transfer, body, used);
-            } else {
-                onAnswer(transfer, answer, fault);
+                postAgain(post, used);
+            } else if (!sent.isCancelled()) {
+                onAnswer(post.transfer, answer, fault);
             }
         });
     }
@@ -210,7 +235,10 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         return Map.of("do_remote_decode", true, "do_remote_prefill", false, "transfer_id", transfer.id());
     }
 
-    /** The engine looks its prefix cache up when it queues the request, and computes one token of the prompt at most. */
+    /**
+     * The engine looks its prefix cache up when it queues the request. It computes one token of the prompt if the
+     * connection stays open for long.
+     */
     private static Map<String, Object> lookItUp(TransferKey transfer) {
         return Map.of("asked_by_transfer", transfer.id(), "asked_digest", transfer.digest());
     }

@@ -148,7 +148,7 @@ class CommandReaderTest {
             {"commands":[
              {"do":"ask","request":"d","transfer":"t","promptDigest":"ab","prefillers":[{"host":"h","port":9}],
               "promptTokenIds":[1,2],"cacheSalt":"s","priority":-2,"limitMillis":250},
-             {"do":"offer","request":"o","transfer":"t","promptDigest":"ab","heldTokens":32,
+             {"do":"offer","request":"o","transfer":"t","promptDigest":"ab","asked":true,"heldTokens":32,
               "groups":[{"firstPage":0,"pages":[3,1]}],"reason":""},
              {"do":"offer","request":"o","transfer":"t","promptDigest":"ab","heldTokens":0,"groups":[],"reason":"busy"},
              {"do":"withdraw","request":"o"}]}\
@@ -166,12 +166,14 @@ class CommandReaderTest {
                         held -> assertThat((EngineCommand.Offer) held)
                                 .returns("o", EngineCommand.Offer::request)
                                 .returns(new TransferKey("t", "ab"), EngineCommand.Offer::transfer)
+                                .returns(true, EngineCommand.Offer::asked)
                                 .returns(32, EngineCommand.Offer::heldTokens)
                                 .returns(OfferOutcome.HELD, EngineCommand.Offer::outcome)
                                 .satisfies(offer -> assertThat(
                                                 offer.pages().getFirst().indices())
                                         .containsExactly(3, 1)),
                         none -> assertThat((EngineCommand.Offer) none)
+                                .returns(false, EngineCommand.Offer::asked)
                                 .returns(OfferOutcome.BUSY, EngineCommand.Offer::outcome)
                                 .returns(List.of(), EngineCommand.Offer::pages),
                         withdraw -> assertThat(withdraw).isEqualTo(new EngineCommand.Withdraw("o")));

@@ -12,11 +12,13 @@ import io.kvmessenger.connector.boot.RefusedException;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.OutputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ProxySelector;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.net.SocketException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.HashMap;
@@ -193,6 +195,8 @@ class HttpIntakeTest {
                     "q",
                     "promptDigest",
                     "ab",
+                    "asked",
+                    true,
                     "heldTokens",
                     PROMPT_TOKENS,
                     "groups",
@@ -211,6 +215,47 @@ class HttpIntakeTest {
             asker.submit(fetch);
             asker.await("arrived", "d");
             source.await("released", "o");
+        }
+    }
+
+    /** An engine aborts what its client has left, and so computes nothing for a question. */
+    @Test
+    void shouldLeaveTheRequestOfAQuestionThatIsAnswered() throws Exception {
+        try (ServerSocket api = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
+                EngineDouble source = new EngineDouble(
+                        "prefiller", Map.of("engineApiUrl", "http://127.0.0.1:" + api.getLocalPort()), Map.of());
+                EngineDouble asker = EngineDouble.of("decoder")) {
+            ask(asker, source);
+            try (Socket question = api.accept()) {
+                assertThat(question.getInputStream().read()).isEqualTo('P');
+                source.submit(Map.of(
+                        "do",
+                        "offer",
+                        "request",
+                        "o",
+                        "transfer",
+                        "q",
+                        "promptDigest",
+                        "ab",
+                        "asked",
+                        true,
+                        "heldTokens",
+                        0,
+                        "groups",
+                        List.of(),
+                        "reason",
+                        "not_held"));
+                assertOffered(asker, 0, "not_held");
+                readToTheEnd(question.getInputStream());
+            }
+        }
+    }
+
+    private static void readToTheEnd(InputStream stream) throws IOException {
+        try {
+            stream.transferTo(OutputStream.nullOutputStream());
+        } catch (SocketException reset) {
+            assertThat(reset).hasMessageContaining("reset");
         }
     }
 

@@ -64,6 +64,7 @@ abstract class MessengerPair {
         final List<String> connected = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
         final List<TransferKey> asked = new ArrayList<>();
+        final List<TransferKey> asksEnded = new ArrayList<>();
         boolean withoutIntake;
         final List<EngineCommand.Prompt> prompts = new ArrayList<>();
         final KvCache cache;
@@ -181,6 +182,12 @@ abstract class MessengerPair {
         public void ask(TransferKey transfer, EngineCommand.Prompt prompt) {
             asked.add(transfer);
             prompts.add(prompt);
+        }
+
+        @Override
+        public void endAsk(TransferKey transfer) {
+            assertThat(asked).contains(transfer);
+            asksEnded.add(transfer);
         }
     }
 

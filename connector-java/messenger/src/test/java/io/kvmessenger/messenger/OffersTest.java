@@ -12,6 +12,7 @@ import io.kvmessenger.messenger.wire.ControlFrame.BodyCase;
 import io.kvmessenger.messenger.wire.FrameVersions;
 import java.util.List;
 import java.util.stream.IntStream;
+import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -83,6 +84,12 @@ class OffersTest extends MessengerPair {
     private void pass(long ns) {
         nowNs += ns;
         carry();
+    }
+
+    /** Whatever has become of a question, the engine need not compute anything for it. */
+    @AfterEach
+    void assertQuestionsEnded() {
+        assertThat(prefiller.asksEnded).isEqualTo(prefiller.asked);
     }
 
     private void assertNothingHeld() {

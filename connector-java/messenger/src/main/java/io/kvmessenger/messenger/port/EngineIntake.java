@@ -13,4 +13,10 @@ public interface EngineIntake {
      * {@link #enqueue}. Never blocks.
      */
     void ask(TransferKey transfer, EngineCommand.Prompt prompt);
+
+    /**
+     * The question needs nothing of the engine any more: it is answered, or not waited for. The engine computes nothing
+     * for it if this comes soon. Never blocks.
+     */
+    void endAsk(TransferKey transfer);
 }

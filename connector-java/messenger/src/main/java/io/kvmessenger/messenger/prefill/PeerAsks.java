@@ -55,7 +55,15 @@ final class PeerAsks {
 
     /** The engine answers now: the session that asked, if it still waits. */
     Optional<DecoderSession> take(TransferKey transfer) {
-        return Optional.ofNullable(byTransfer.remove(transfer)).map(Open::session);
+        return Optional.ofNullable(remove(transfer)).map(Open::session);
+    }
+
+    private Open remove(TransferKey transfer) {
+        Open open = byTransfer.remove(transfer);
+        if (open != null) {
+            intake.endAsk(transfer);
+        }
+        return open;
     }
 
     void answer(DecoderSession session, TransferKey transfer, int heldTokens, OfferOutcome outcome) {
@@ -71,11 +79,15 @@ final class PeerAsks {
     /** The session does not want the answer any more; false if it waits for none. */
     boolean drop(DecoderSession session, TransferKey transfer) {
         Open open = byTransfer.get(transfer);
-        return open != null && open.session == session && byTransfer.remove(transfer, open);
+        return open != null && open.session == session && remove(transfer) != null;
     }
 
     void onEnded(DecoderSession session) {
-        byTransfer.values().removeIf(open -> open.session == session);
+        byTransfer.entrySet().stream()
+                .filter(entry -> entry.getValue().session == session)
+                .map(Map.Entry::getKey)
+                .toList()
+                .forEach(this::remove);
     }
 
     /** Answers all questions, and those that come later. */

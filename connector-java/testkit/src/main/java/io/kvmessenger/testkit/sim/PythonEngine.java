@@ -190,6 +190,9 @@ final class PythonEngine implements NodeEngine, EngineIntake {
         node.input(m -> node.cache().onEnqueueFailed(transfer, "the simulated engine answers no questions"));
     }
 
+    @Override
+    public void endAsk(TransferKey transfer) {}
+
     // ---- steps
 
     private void wake() {

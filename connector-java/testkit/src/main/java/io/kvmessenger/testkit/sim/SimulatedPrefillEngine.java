@@ -174,6 +174,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
         source.ask(transfer, prompt.tokenIds().length);
     }
 
+    /** A question costs nothing here. */
+    @Override
+    public void endAsk(TransferKey transfer) {}
+
     int unendedCount() {
         return prompts.size() + source.heldCount();
     }
