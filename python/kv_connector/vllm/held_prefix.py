@@ -43,15 +43,19 @@ def held_prefix(groups: Sequence[KvGroup], block_hashes: Sequence[Any], find_cac
         part = groups[group].needed(0, count * block_tokens)
         return range(part.start, part.stop)
 
+    def last_missing(group: int) -> int:
+        """The last block that the group needs and the cache has not; -1 if it has all. Each block is looked up once."""
+        return next((block for block in reversed(needed(group)) if cached(group, block) is None), -1)
+
     windowed = [index for index, group in enumerate(groups) if group.window_tokens]
     while count:
         if any(group.loses_first_needed(count * block_tokens) for group in groups):
             count -= 1  # the asking engine would have no place for the first block
             continue
-        missing = [block for group in windowed for block in needed(group) if cached(group, block) is None]
-        if not missing:
+        missing = max(map(last_missing, windowed), default=-1)
+        if missing < 0:
             break
-        count = max(missing)
+        count = missing
     firsts = [0] * len(groups)
     tables: list[list[Any]] = [[] for _ in groups]
     for place, group in enumerate(full):

@@ -182,7 +182,7 @@ class Offers:
 
 
 def cut_to_one_token(request: Any) -> None:
-    """Leaves one token of a carrier: the engine computes it whenever it has room, and no other engine waits for it."""
+    """Leaves one token of a carrier, which is computed only if its client stays; no other engine waits for that."""
     request.kv_transfer_params = None
     request.prompt_token_ids = request.prompt_token_ids[:1]  # a copy: another request may share the list
     del request._all_token_ids[1:]

@@ -131,13 +131,14 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     /** Closes the request's connection: the engine aborts what its client has left. */
     @Override
     public void endAsk(TransferKey transfer) {
-        requests.execute(
-                () -> { // after the request has been sent
-                    Future<?> question = questions.remove(transfer);
-                    if (question != null) {
-                        question.cancel(true);
-                    }
-                });
+        requests.execute(() -> leave(transfer)); // after it has been sent
+    }
+
+    private void leave(TransferKey transfer) {
+        Future<?> question = questions.remove(transfer);
+        if (question != null) {
+            question.cancel(true);
+        }
     }
 
     private void post(TransferKey transfer, byte[] body, boolean question) {
