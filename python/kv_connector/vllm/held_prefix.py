@@ -1,7 +1,9 @@
 """How much of a prompt a prefix cache holds, as a fetch of that much needs it. Pure.
 
 A group with full attention needs all blocks from the first one on. One with a window or chunks needs those that the
-last token attends to: earlier ones may have been used again since.
+last token attends to: earlier ones may have been used again since. A draft's KV of a token depends on the token that
+follows, and a cached block may have been followed by another one: the last block is computed again then, as vLLM does
+with its own cache.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ class HeldPrefix(NamedTuple):
     """For each group the blocks from that one on."""
 
 
-def held_prefix(groups: Sequence[KvGroup], block_hashes: Sequence[Any], find_cached: FindCached) -> HeldPrefix:
+def held_prefix(
+    groups: Sequence[KvGroup], block_hashes: Sequence[Any], find_cached: FindCached, *, has_drafts: bool = False
+) -> HeldPrefix:
     """The longest one. All groups have blocks of the same length, one for each hash."""
     block_tokens = groups[0].block_tokens
     full = [index for index, group in enumerate(groups) if not group.window_tokens]
     whole = _from_the_first(full, block_hashes, find_cached)
     count = len(whole) if full else len(block_hashes)
+    count = max(0, count - 1) if has_drafts else count
     known: dict[tuple[int, int], Any] = {}
 
     def cached(group: int, block: int) -> Any:

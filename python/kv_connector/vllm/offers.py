@@ -84,7 +84,8 @@ class Offers:
         try:
             reason: OfferReason = self._cannot_be_offered(request, carrier)
             if not reason:
-                found = held_prefix(self._groups, request.block_hashes, self._pool.get_cached_block)
+                find, has_drafts = self._pool.get_cached_block, self._rules.has_drafts
+                found = held_prefix(self._groups, request.block_hashes, find, has_drafts=has_drafts)
                 reason = "" if self._has_room(found.tables) else "busy"
             if found.block_count and not reason:
                 self._pin(number, [block for table in found.tables for block in table])

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from kv_connector.configuration.options import Options
 from kv_connector.runtime.commands import PullOutcome
+from kv_connector.vllm.drafts import draft_with_kv
 from kv_connector.vllm.engine_facts import EngineFacts
 from kv_connector.vllm.kv_groups import has_state
 
@@ -27,12 +28,14 @@ class PullRules:
     offer_limit_seconds: float
     answers_name_source: bool = False
     """Whether answers name this engine as one to pull from."""
+    has_drafts: bool = False
+    """Whether pages also hold a draft's KV."""
 
 
 def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, logger: logging.Logger) -> PullRules:
     """The rules of this engine."""
     options = facts.options
-    shared = _neither_because(vllm_config, facts)
+    shared = _neither_because(facts)
     asks_none = shared or ("role" if options.role == "prefiller" else "")
     if not asks_none and load_failure_policy != "recompute":
         asks_none = "policy_fail"
@@ -50,6 +53,7 @@ def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, l
         options.pull_pages_share,
         options.offer_limit_seconds,
         _names_source(vllm_config, options, offers_none, logger),
+        draft_with_kv(vllm_config) is not None,
     )
 
 
@@ -77,10 +81,8 @@ def _names_source(vllm_config: Any, options: Options, offers_none_because: str, 
     return not wrong
 
 
-def _neither_because(vllm_config: Any, facts: EngineFacts) -> PullOutcome | Literal[""]:
+def _neither_because(facts: EngineFacts) -> PullOutcome | Literal[""]:
     if facts.options.pulls == "off":
         return "off"
     sizes = {group.block_tokens for group in facts.kv_groups}
-    fits = not has_state(facts.kv_groups) and len(sizes) == 1
-    drafts = getattr(vllm_config, "speculative_config", None) is not None
-    return "" if fits and not drafts else "misfit"
+    return "" if not has_state(facts.kv_groups) and len(sizes) == 1 else "misfit"

@@ -138,3 +138,11 @@ def test_should_refuse_drafts_whose_pages_are_not_like_the_model_s() -> None:
         refuse_unserved_layers(drafting, [full])
     drafting.speculative_config = speculating("mtp")
     refuse_unserved_layers(drafting, [full])
+
+
+@pytest.mark.parametrize(("method", "has_kv"), [("ngram", False), ("eagle", True)])
+def test_should_pull_beside_drafts(vllm_release: Release, method: str, has_kv: bool) -> None:
+    drafted = LAYERS + DRAFTED if has_kv else LAYERS
+    engine = SimulatedEngine(vllm_release, "kv_both", layers=drafted, speculative=speculating(method), recompute=True)
+    rules = engine.own_scheduler._half._offers._rules
+    assert (rules.asks_none_because, rules.offers_none_because, rules.has_drafts) == ("", "", has_kv)

@@ -29,8 +29,15 @@ MODELS = [
 ]
 
 
-def by_definition(groups: list[KvGroup], cached: set[tuple[int, int]], count: int) -> int:
-    """The most blocks of which each group has what the last token attends to, and the other engine a place for it."""
+def by_definition(groups: list[KvGroup], cached: set[tuple[int, int]], count: int, *, drafts: bool = False) -> int:
+    """The most blocks of which each group has what the last token attends to, and the other engine a place for it.
+
+    With drafts the block behind them has the token that follows.
+    """
+    if drafts:
+        full = [index for index, each in enumerate(groups) if each.kind == "full"]
+        behind = (n for n in range(count) if any((index, n) not in cached for index in full))
+        count = max(0, next(behind, count) - 1)
 
     def fits(blocks: int) -> bool:
         tokens = blocks * BLOCK_TOKENS
@@ -44,8 +51,9 @@ def by_definition(groups: list[KvGroup], cached: set[tuple[int, int]], count: in
     return next(blocks for blocks in range(count, -1, -1) if blocks == 0 or fits(blocks))
 
 
+@pytest.mark.parametrize("drafts", [False, True], ids=["no drafts", "drafts"])
 @pytest.mark.parametrize("groups", MODELS, ids=lambda groups: ", ".join(each.layer_names[0] for each in groups))
-def test_should_find_the_most_that_can_be_fetched(groups: list[KvGroup]) -> None:
+def test_should_find_the_most_that_can_be_fetched(groups: list[KvGroup], drafts: bool) -> None:
     draw = random.Random(5)
     lengths = set()
     for _ in range(400):
@@ -57,12 +65,12 @@ def test_should_find_the_most_that_can_be_fetched(groups: list[KvGroup]) -> None
             keys = [(at, block_hash) for at in group_ids]
             return keys if cached.issuperset(keys) else None
 
-        found = held_prefix(groups, hashes, find)
-        assert found.block_count == by_definition(groups, cached, count)
+        found = held_prefix(groups, hashes, find, has_drafts=drafts)
+        assert found.block_count == by_definition(groups, cached, count, drafts=drafts)
         for at, each in enumerate(groups):
             needed = each.needed(0, found.block_count * BLOCK_TOKENS) if found.block_count else slice(0, 0)
             assert found.firsts[at] == needed.start
             assert found.tables[at] == [(at, block) for block in range(needed.start, needed.stop)]
         lengths.add(found.block_count)
     everything = {(at, block) for at in range(len(groups)) for block in range(14)}
-    assert lengths == {by_definition(groups, everything, count) for count in range(14)}
+    assert lengths == {by_definition(groups, everything, count, drafts=drafts) for count in range(14)}
