@@ -434,12 +434,13 @@ class SchedulerHalf:
             self._gate.computed(news.computed)
             self._open.counted_right += news.counted_right
             self._pulls.offered(news.offered, self._pending)
-            self._pulls.arrived(self._numbers.name(number) for number in news.arrived)
+            arrived = [self._numbers.name(number) for number in news.arrived]
+            self._pulls.arrived(arrived)
             self.on_released(news.released)
             self._proofs.reported(
                 connected=news.connected,
                 moved={self._numbers.name(number): messengers for number, messengers in news.moved.items()},
-                arrived=[self._numbers.name(number) for number in news.arrived],
+                arrived=arrived,
                 proved=news.proved,
             )
         for request_id in sent:

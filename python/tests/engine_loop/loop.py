@@ -353,14 +353,7 @@ class World:
                 self.violations.report("failed", f"the prefiller gave no answer for ask {state.ask.name}")
 
     def _named_prefiller(self, ask: Ask) -> dict[str, Any]:
-        addresses = self._prefiller.addresses
-        listed = ",".join(f"{host}:{port}" for host, port in addresses)
-        named = {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_host": listed if len(addresses) > 1 else addresses[0][0],
-            "remote_port": addresses[0][1],
-        }
+        named = {"do_remote_prefill": True, "do_remote_decode": False} | where(self._prefiller)
         return named | _beginning(ask) | ({"transfer_id": ask.transfer_id} if ask.transfer_id else {})
 
     def _request_ids(self, ask: Ask) -> list[tuple[str, list[int]]]:
@@ -439,8 +432,7 @@ class World:
         """As vLLM's server does it."""
         leg = next(leg for leg in self._legs.values() if leg.posted is posted)
         if not leg.ended:
-            leg.ended = leg.gone = True
-            self.ended["gone"] += 1
+            self._on_aborted(leg)
             self._engines[side].abort(leg.request, during_step=self._random.random() < 0.3)
 
     # ---- what the engines put out
@@ -477,6 +469,13 @@ class World:
             self.violations.report(
                 "wrong tokens", f"request {leg.request}: {leg.tokens}, expected {tokens[len(leg.prompt) :]}"
             )
+
+
+def where(engine: Engine) -> dict[str, Any]:
+    """The engine's messengers, as its own answers name them."""
+    addresses = engine.addresses
+    listed = ",".join(f"{host}:{port}" for host, port in addresses)
+    return {"remote_host": listed if len(addresses) > 1 else addresses[0][0], "remote_port": addresses[0][1]}
 
 
 def _beginning(ask: Ask) -> dict[str, int]:

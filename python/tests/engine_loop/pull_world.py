@@ -18,7 +18,7 @@ from engine_loop.conversations import DEAD, EARLIER, HOLDER, ITSELF, MUTE, PullP
 from engine_loop.engines import Engine
 from engine_loop.kinds import world_of
 from engine_loop.kv_pages import BLOCK_TOKENS, Beside
-from engine_loop.loop import PATIENCE_SECONDS, AskState, Leg, World
+from engine_loop.loop import PATIENCE_SECONDS, AskState, Leg, World, where
 from engine_loop.traffic import PLAIN, Ask
 
 PAUSE_ROUNDS = (3, 30, 300)
@@ -205,7 +205,6 @@ class PullWorld(World):
         return None
 
     def _hint(self, source: object) -> object:
-        host, port = "127.0.0.1", None
         if source == DEAD:
             port = self._dead_port
         elif source == MUTE:
@@ -216,17 +215,10 @@ class PullWorld(World):
             if source in self._ended:
                 port = self._dead_port
             else:
-                return self._address_of(source)
+                return where(self._engines[source]) | {"kv_request_id": "unused"}
         else:
             return source
-        return {"remote_host": host, "remote_port": port, "kv_request_id": "unused"}
-
-    def _address_of(self, name: str) -> dict[str, Any]:
-        """As the engine's own answers name it."""
-        addresses = self._engines[name].addresses
-        host, port = addresses[0]
-        listed = ",".join(f"{host}:{port}" for host, port in addresses)
-        return {"remote_host": listed if len(addresses) > 1 else host, "remote_port": port, "kv_request_id": "unused"}
+        return {"remote_host": "127.0.0.1", "remote_port": port, "kv_request_id": "unused"}
 
     # ---- what a message computes
 

@@ -164,6 +164,19 @@ class HttpIntakeTest {
         asker.submit(command);
     }
 
+    private static void offer(EngineDouble source, int heldTokens, List<?> groups, String reason) {
+        Map<String, Object> command = new HashMap<>();
+        command.put("do", "offer");
+        command.put("request", "o");
+        command.put("transfer", "q");
+        command.put("promptDigest", "ab");
+        command.put("asked", true);
+        command.put("heldTokens", heldTokens);
+        command.put("groups", groups);
+        command.put("reason", reason);
+        source.submit(command);
+    }
+
     private static void assertOffered(EngineDouble asker, int heldTokens, String reason) {
         assertThat(asker.await("offered", "d"))
                 .containsEntry("heldTokens", heldTokens)
@@ -186,23 +199,7 @@ class HttpIntakeTest {
                     .containsEntry("cache_salt", "salt")
                     .containsEntry("priority", 3)
                     .containsEntry("kv_transfer_params", Map.of("asked_by_transfer", "q", "asked_digest", "ab"));
-            source.submit(Map.of(
-                    "do",
-                    "offer",
-                    "request",
-                    "o",
-                    "transfer",
-                    "q",
-                    "promptDigest",
-                    "ab",
-                    "asked",
-                    true,
-                    "heldTokens",
-                    PROMPT_TOKENS,
-                    "groups",
-                    List.of(Map.of("firstPage", 0, "pages", pages)),
-                    "reason",
-                    ""));
+            offer(source, PROMPT_TOKENS, List.of(Map.of("firstPage", 0, "pages", pages)), "");
             assertOffered(asker, PROMPT_TOKENS, "");
             Map<String, Object> fetch = new HashMap<>(EngineDouble.fetchCommand(
                     "d",
@@ -228,23 +225,7 @@ class HttpIntakeTest {
             ask(asker, source);
             try (Socket question = api.accept()) {
                 assertThat(question.getInputStream().read()).isEqualTo('P');
-                source.submit(Map.of(
-                        "do",
-                        "offer",
-                        "request",
-                        "o",
-                        "transfer",
-                        "q",
-                        "promptDigest",
-                        "ab",
-                        "asked",
-                        true,
-                        "heldTokens",
-                        0,
-                        "groups",
-                        List.of(),
-                        "reason",
-                        "not_held"));
+                offer(source, 0, List.of(), "not_held");
                 assertOffered(asker, 0, "not_held");
                 readToTheEnd(question.getInputStream());
             }
