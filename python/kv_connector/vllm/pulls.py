@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from kv_connector.runtime.commands import Ask, Decline, PullEnded, PullOutcome
 from kv_connector.runtime.facade import Offered
+from kv_connector.vllm.held_prefix import held_prefix
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.messenger_addresses import Messengers
 from kv_connector.vllm.messenger_commands import prefillers
@@ -116,6 +117,11 @@ class Pulls:
         """This engine's messengers: what they have to offer is in its own cache."""
         self.ended: list[PullEnded] = []
         """What requests with a hint came to, since the last step."""
+        self._pool: Any = None
+
+    def bind(self, block_pool: Any) -> None:
+        """Sets the engine's block pool; called before any request."""
+        self._pool = block_pool
 
     # ---- a request comes
 
@@ -144,7 +150,28 @@ class Pulls:
         tokens = self._asked_tokens(request)
         if tokens < self._rules.tokens_min or not self._prices.is_worth(pull.messengers, tokens):
             return "not_worth"
-        return "busy" if len(self._by_ask) >= ASKS_MAX else ""
+        if len(self._by_ask) >= ASKS_MAX:
+            return "busy"
+        return "" if self._rules.always or self._gains(request, pull, tokens) else "not_worth"
+
+    def _gains(self, request: Any, pull: Pull, tokens: int) -> bool:
+        """Whether the answer would be waited for, by what is in this engine's cache now."""
+        lacked_tokens = tokens - self._own_tokens(request, tokens)
+        if lacked_tokens < self._rules.tokens_min:
+            return False
+        if self._prices.may_wait(pull.messengers, lacked_tokens):
+            return True
+        self._prices.ended(pull.messengers, lacked_tokens, waited_seconds=0.0, pulled_tokens=0)
+        return False
+
+    def _own_tokens(self, request: Any, tokens: int) -> int:
+        """How many of the tokens this engine's cache has; 0 where the hashes are of other lengths than the blocks."""
+        block_tokens = self._groups[0].block_tokens
+        hashes = request.block_hashes
+        if len(hashes) != int(request.num_prompt_tokens) // block_tokens:
+            return 0
+        asked, find = hashes[: tokens // block_tokens], self._pool.get_cached_block
+        return held_prefix(self._groups, asked, find, has_drafts=self._rules.has_drafts).block_count * block_tokens
 
     def _asked_tokens(self, request: Any) -> int:
         """Whole blocks; the last token is computed here, because the answer begins with it."""

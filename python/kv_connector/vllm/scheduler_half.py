@@ -114,6 +114,7 @@ class SchedulerHalf:
         self._quarantine.bind(block_pool)
         self._window_blocks.bind(block_pool)
         self._offers.bind(block_pool)
+        self._pulls.bind(block_pool)
         self._bind_proofs()
         self._gate.size(len(block_pool.blocks) - 1)  # one block, the null block, is reserved by vLLM
 

@@ -15,10 +15,9 @@ from typing import Any
 
 from release import Release, Status
 from simulated_messenger import SimulatedMessenger, SimulatedStandIn
-from simulated_requests import SimulatedBlockPool, SimulatedRequest
+from simulated_requests import BLOCK_TOKENS, SimulatedBlockPool, SimulatedRequest
 from simulated_tensor import SimulatedTensor
 
-BLOCK_TOKENS = 128
 LAYERS = tuple(f"model.layers.{index}.self_attn.attn" for index in range(4))
 HEADS = 4
 CONTENT = 128

@@ -9,6 +9,8 @@ from typing import Any
 
 from release import Status
 
+BLOCK_TOKENS = 128
+
 
 @dataclass(eq=False)
 class SimulatedRequest:
@@ -34,6 +36,12 @@ class SimulatedRequest:
     @property
     def prompt_token_ids(self) -> list[int]:
         return list(range(self.num_prompt_tokens))
+
+    @property
+    def block_hashes(self) -> list[bool]:
+        """Of each whole block of the prompt, whether the engine's cache has it."""
+        cached = self.cached_tokens // BLOCK_TOKENS
+        return [block < cached for block in range(self.num_prompt_tokens // BLOCK_TOKENS)]
 
     @property
     def num_tokens(self) -> int:
@@ -65,6 +73,10 @@ class SimulatedBlockPool:
         if count > len(self.free):
             raise ValueError(f"Cannot get {count} free blocks from the pool")
         return [SimpleNamespace(block_id=block) for block in self.take(count)]
+
+    def get_cached_block(self, block_hash: bool, group_ids: list[int]) -> list[None] | None:
+        """Blocks of the prefix cache, which have no ids here; see ``SimulatedRequest.block_hashes``."""
+        return [None] * len(group_ids) if block_hash else None
 
     def touch(self, blocks: Iterable[int]) -> None:
         for block in blocks:

@@ -117,6 +117,27 @@ def test_should_not_ask_for_what_its_own_cache_has(asker: SimulatedEngine) -> No
     assert results(asker) == {"not_worth": 1}
 
 
+def test_should_ask_again_once_computing_has_made_up_for_waits_in_vain(asker: SimulatedEngine) -> None:
+    """A prompt that may not wait does not ask, and its compute time counts for the next ones."""
+    pulls = asker.own_scheduler._half._pulls
+    pulls._prices._now_seconds = lambda: pulls._now_seconds()
+    ask(asker)
+    pulls._now_seconds = lambda: 0.1
+    asker.messenger.offer(0, "not_held")
+    asker.steps(6)
+    pulls.rate._seconds_per_token = 1.0 / ASKED_TOKENS
+    for unasked in range(2):
+        asker.add(f"cmpl-b{unasked}-0-22222222", PROMPT_TOKENS, HINT)
+        asker.steps(6)
+        pulls.rate._seconds_per_token = 1.0 / ASKED_TOKENS
+    assert len(asker.messenger.of_kind("ask")) == 1, "0.1 s were lost; each prompt makes up for 0.05 s of its 1 s"
+    asker.add("cmpl-c-0-33333333", PROMPT_TOKENS, HINT)
+    asker.step()
+    assert len(asker.messenger.of_kind("ask")) == 2
+    asker.messenger.offer(0, "not_held")
+    end(asker)
+
+
 def test_should_decline_an_offer_that_is_not_worth_it(asker: SimulatedEngine) -> None:
     ask(asker, cached=BLOCK_TOKENS)
     asker.messenger.offer(BLOCK_TOKENS)
