@@ -81,11 +81,15 @@ class Messenger:
 
     def held(self) -> dict[str, float]:
         """Whatever is held for unfinished work: the messengers' leak checks, and the engine's own gauges."""
-        text, of_engine = self.metrics_pages(), self.server.get("/metrics")
-        assert all(name in text for name in HELD_GAUGES), "the messenger's page lacks a gauge"
+        of_engine = self.server.get("/metrics")
         assert all(name in of_engine for name in ENGINE_GAUGES), "the engine's page lacks a gauge"
+        held = {name: metric_sum(of_engine, name, {}) for name in ENGINE_GAUGES}
+        return self.held_by_messengers() | {name: value for name, value in held.items() if value != 0}
+
+    def held_by_messengers(self) -> dict[str, float]:
+        text = self.metrics_pages()
+        assert all(name in text for name in HELD_GAUGES), "the messenger's page lacks a gauge"
         held = {name: metric_sum(text, name, {}) for name in HELD_GAUGES}
-        held |= {name: metric_sum(of_engine, name, {}) for name in ENGINE_GAUGES}
         return {name: value for name, value in held.items() if value != 0}
 
     def wait_at_rest(self) -> None:
@@ -93,6 +97,10 @@ class Messenger:
             wait_until(lambda: not self.held(), REST_LIMIT_SECONDS, f"{self.server.name} is at rest")
         except TimeoutError as leaked:
             raise AssertionError(f"{leaked}, held: {self.held()}") from leaked
+
+    def wait_released(self) -> None:
+        """The engine's own gauges may lag behind: they show its last step."""
+        wait_until(lambda: not self.held_by_messengers(), REST_LIMIT_SECONDS, f"{self.server.name} holds nothing")
 
     def wait_reported(self) -> None:
         """The engine's own page says what the messengers' pages say, by reason and of times as well."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -79,19 +80,28 @@ class Bed:
     def is_right(self, pull: Pull, asked: Future[Outcome] | None) -> None:
         """All answers that are due are right; the engine that answers alone is asked once the others are."""
         outcomes = [each.result(NOTICED_LIMIT_SECONDS) for each in (asked, pull.decode) if each is not None]
+        self.settle(self.source, self.asker, self.decoder)
         right = self.engines.alone(pull.prompt)
         assert all(outcome.words == right for outcome in outcomes), (outcomes, right)
 
+    def settle(self, *sides: Messenger) -> None:
+        """Waits until their messengers hold nothing and prints how long that took, then until the engines do not."""
+        since_seconds = time.monotonic()
+        for side in sides:
+            side.wait_released()
+            print(f"{side.server.name} held nothing {time.monotonic() - since_seconds:.2f} s later")
+        for side in sides:
+            still_serves(side.server)  # its page shows its last step
+            side.wait_at_rest()
+
     def at_rest_and_pulling(self) -> None:
         sides = (self.source, self.asker, self.decoder)
-        for side in sides:
-            still_serves(side.server)
+        self.settle(*sides)
         pull = self.pull(sends=True)
         before = Tokens.of(self.asker)
         self.is_right(pull, self.ask(pull))
         assert Tokens.of(self.asker).since(before).moved == whole_pages(HISTORY_TOKENS), "nothing was pulled"
-        for side in sides:
-            side.wait_at_rest()
+        self.settle(*sides)
 
     def prove(self) -> None:
         self.engines.prove(ASKER, SOURCE)
@@ -164,9 +174,9 @@ def test_client_that_leaves(bed: Bed, state: str, sends: bool) -> None:
         body = body_of(pull.prompt, ANSWER_TOKENS, pull.params, stream=False)
         leave(bed.asker.server, body, pull.name, lambda: wait_until(reached, NOTICED_LIMIT_SECONDS, state))
         if state == "asked":  # of a source that stands still nothing is waited for
-            bed.asker.wait_at_rest()
+            bed.settle(bed.asker)
         if state == "offered":
-            wait_until(lambda: not reached(), NOTICED_LIMIT_SECONDS, "the source has its pages back")
+            bed.settle(bed.source)
     bed.is_right(pull, None)
     bed.at_rest_and_pulling()
 
@@ -215,7 +225,7 @@ def test_source_that_is_killed(bed: Bed, state: str) -> None:
         wait_until(reached, NOTICED_LIMIT_SECONDS, state)
         kill(bed.source.server.pid)
     assert not answer.result(NOTICED_LIMIT_SECONDS).failed
-    bed.asker.wait_at_rest()
+    bed.settle(bed.asker)
     start_all([bed.source.server], print)
     bed.is_right(pull, answer)
     bed.engines.proven.clear()
@@ -231,7 +241,7 @@ def test_asker_that_stops(bed: Bed, state: str) -> None:
         answer = bed.ask(pull)
         wait_until(reached, NOTICED_LIMIT_SECONDS, state)
         with stopped(bed.asker.server.pid):
-            wait_until(lambda: not bed.source.held(), NOTICED_LIMIT_SECONDS, "the source has given everything back")
+            bed.settle(bed.source)
     bed.is_right(pull, answer)
     bed.at_rest_and_pulling()
 
@@ -248,7 +258,7 @@ def test_asker_that_is_killed(bed: Bed) -> None:
             kill(bed.asker.server.pid)
             for answer in answers:
                 assert answer.result(NOTICED_LIMIT_SECONDS).failed
-            wait_until(lambda: not bed.source.held(), NOTICED_LIMIT_SECONDS, "the source has given everything back")
+            bed.settle(bed.source)
     start_all([bed.asker.server], print)
     bed.engines.proven.clear()
     bed.prove()

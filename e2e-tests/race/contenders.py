@@ -67,6 +67,8 @@ class Ground:
     host: Host | None = None
     earlier: Path | None = None
     """The folder of an unpacked earlier wheel of ours, if that build is compared too."""
+    sockets_only: bool = False
+    """Whether no KV goes through shared memory."""
 
     @property
     def near(self) -> str:

@@ -92,6 +92,7 @@ class Pulling(TalkingPair):
                 "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
                 "listen_port": self.ports[far],
                 "engine_api_url": f"http://{LOOPBACK}:{self.api_ports[far]}",
+                **({"transports": "tcp"} if self.ground.sockets_only else {}),
             },
         }
 
@@ -118,7 +119,7 @@ class Bidirectional(TalkingPair):
     def environment(self, far: bool) -> dict[str, str]:
         return {
             "PYTHONPATH": str(self.ground.rivals),
-            "UCX_TLS": "tcp,shm,self",
+            "UCX_TLS": "tcp,self" if self.ground.sockets_only else "tcp,shm,self",
             "UCX_NET_DEVICES": "lo",
             "NIXL_LOG_LEVEL": "WARN",
             "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
@@ -165,6 +166,8 @@ class Stored(TalkingPair):
 
     def transfer(self, far: bool) -> dict[str, Any]:
         extra: dict[str, Any] = {"silence_limit_seconds": SILENCE_LIMIT_SECONDS}
+        if self.ground.sockets_only:
+            extra["transports"] = "tcp"
         if not far:
             extra |= {"listen_port": self.ports[0], "engine_api_url": f"http://{LOOPBACK}:{self.api_ports[far]}"}
         role = "kv_consumer" if far else "kv_producer"

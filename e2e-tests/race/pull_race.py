@@ -7,7 +7,7 @@ emptied before every one, as if another prefiller got it; warm: it has all but t
 in each round, in a rotating order, while the others are stopped by a signal. All answers must equal those of the
 decoder alone. Then: the time between tokens at the decoder while 20 pulls a second are asked of it, beside none, and
 beside as many prompts that the prefiller computes; and what an abandoned conversation holds. Wants a quiet machine:
-rounds in which others used it are marked.
+rounds in which others used it are marked. With --link KV goes by sockets only, through a loopback of 1 Gb/s (root).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import random
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -33,8 +34,9 @@ sys.path.extend(
 import quiet
 from contenders import Ground, stream
 from demo_console import say, unwind_on_sigterm
-from engine_race import rivals_folder
+from engine_race import APART, LINK_QUEUE, rivals_folder
 from hand_over import percentile
+from hosts import ip, lack_of_privilege
 from make_model import cached_model
 from processes import descendants
 from prompts import cache_home, random_prompt
@@ -55,6 +57,8 @@ SETTLED_SECONDS: Final = 2.0
 """After this time what an engine holds and does is no rest of the conversation."""
 ABANDONED_SECONDS: Final = 5.0
 """For which the use of cores is measured."""
+LINK: Final = ("rate", "1gbit", "burst", "256kb", "limit", LINK_QUEUE)
+"""Loopback packets have up to 64 KiB."""
 TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -226,7 +230,7 @@ def run(given: argparse.Namespace) -> None:
     with ExitStack() as stack:
         stack.callback(LAUNCHER.stop)
         legs = stack.enter_context(ThreadPoolExecutor(8))
-        ground = Ground(cached_model(cache_home()), folder, rivals)
+        ground = Ground(cached_model(cache_home()), folder, rivals, sockets_only=given.link)
         race = PullRace([made(name, ground, legs, stack) for name in given.pairs], given.seed)
         for pair in race.pairs:
             for server in pair.servers:
@@ -255,9 +259,23 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="+", choices=("ours", "nixl", "store"), default=["ours", "nixl", "store"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
+    parser.add_argument("--link", action="store_true", help="KV by sockets only, through 1 Gb/s")
     given = parser.parse_args()
     unwind_on_sigterm()
+    if given.link:
+        limit_loopback()
     run(given)
+
+
+def limit_loopback() -> None:
+    """Begins this program again in a network namespace of its own, and limits its loopback there."""
+    lack = lack_of_privilege()
+    if lack is not None:
+        raise SystemExit(f"race-pulls: {lack}; run it as root")
+    if APART not in os.environ:
+        os.execvpe("unshare", ["unshare", "--net", sys.executable, *sys.argv], {**os.environ, APART: "1"})
+    ip("link", "set", "lo", "up")
+    subprocess.run(["tc", "qdisc", "replace", "dev", "lo", "root", "tbf", *LINK], check=True)
 
 
 if __name__ == "__main__":
