@@ -39,6 +39,17 @@ def test_should_print_a_line_for_each_side(logs: list[str], capsys: pytest.Captu
     assert rows[1].split() == ["t2", "prefiller", "shm", "700", "3.7", "11/12", "8.50", "0.50", "-"]
 
 
+def test_should_show_what_a_pull_waited_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log, trace = tmp_path / "asker.log", tmp_path / "trace.json"
+    times = {"askedNs": 9_000_000, "grantedNs": 9_500_000, "readyNs": 10_000_000, "polledNs": 0}
+    waits = {"answerMicros": 2000, "pagesMicros": 3000}
+    log.write_text(line(transfer="pull-1", side="decoder", pages=4, bytes=1024, **times, **waits))
+    assert main(["timeline", str(log), "--perfetto", str(trace)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["pull-1", "asker", *"--", "0.0", *"---", "6.00"]
+    begun = {each["name"]: each["ts"] for each in json.loads(trace.read_text())["traceEvents"] if each["ph"] == "b"}
+    assert begun == {"question": 4000, "no pages yet": 6000, "pages granted": 9000, "KV on its way": 9500}
+
+
 def test_should_split_the_hand_over_of_what_both_sides_tell(
     logs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

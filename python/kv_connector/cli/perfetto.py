@@ -54,6 +54,9 @@ def _overlapping(timeline: Timeline, process: int, row: int) -> Iterator[Event]:
 
 def _spans(timeline: Timeline) -> Iterator[tuple[str, int, int]]:
     if isinstance(timeline, FetchTimeline):
+        answered_ns = timeline.question_ns + timeline.answer_ns
+        yield "question", timeline.question_ns, answered_ns
+        yield "no pages yet", answered_ns, timeline.asked_ns
         yield "pages granted", timeline.asked_ns, timeline.granted_ns
         yield "KV on its way", timeline.granted_ns, timeline.ready_ns
         return

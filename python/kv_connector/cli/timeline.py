@@ -121,8 +121,9 @@ def row(timeline: Timeline) -> tuple[str, ...]:
     name = short(timeline.transfer)
     moved = f"{timeline.length_bytes / 1e6:.1f}"
     if isinstance(timeline, FetchTimeline):
-        wait = between_ms(timeline.asked_ns, timeline.ready_ns)
-        return (name, "decoder", UNKNOWN, UNKNOWN, moved, UNKNOWN, UNKNOWN, UNKNOWN, wait)
+        wait = between_ms(timeline.question_ns or timeline.asked_ns, timeline.ready_ns)
+        side = "asker" if timeline.question_ns else "decoder"
+        return (name, side, UNKNOWN, UNKNOWN, moved, UNKNOWN, UNKNOWN, UNKNOWN, wait)
     return (
         name,
         "prefiller",

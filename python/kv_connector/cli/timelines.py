@@ -116,6 +116,15 @@ class FetchTimeline:
     polled_ns: int
     pages: int
     length_bytes: int
+    answer_ns: int = 0
+    """How long a request that pulled waited for the answer to its question; 0 = it asked none."""
+    pages_ns: int = 0
+    """How long it then waited for pages."""
+
+    @property
+    def question_ns(self) -> int:
+        """When the question was asked; 0 = none was."""
+        return self.asked_ns - self.pages_ns - self.answer_ns if self.answer_ns else 0
 
     def ready_ms_after(self, prefill: PrefillTimeline) -> float:
         """The milliseconds from the last layer until everything had arrived; both sides must be on one machine."""
@@ -132,6 +141,8 @@ class FetchTimeline:
             fields.get("polledNs", 0),
             fields["pages"],
             fields["bytes"],
+            1000 * fields.get("answerMicros", 0),
+            1000 * fields.get("pagesMicros", 0),
         )
 
 

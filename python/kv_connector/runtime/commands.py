@@ -154,6 +154,10 @@ class Fetch(Command):
     """The prompt, if the prefiller has to enqueue it; with the next two."""
     cache_salt: str | None = None
     priority: int | None = None
+    answer_micros: int | None = None
+    """From the question to its answer, of a request that pulls; with the next one, for its timeline."""
+    pages_micros: int | None = None
+    """From the answer until it had pages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ def fetch_command(
         prompt_token_ids=list(fetch.prompt_token_ids) if fetch.prompt_token_ids is not None else None,
         cache_salt=fetch.cache_salt if enqueued else None,
         priority=fetch.priority if enqueued else None,
+        answer_micros=round(fetch.answer_seconds * 1e6) if fetch.answer_seconds else None,
+        pages_micros=round(fetch.pages_seconds * 1e6) if fetch.answer_seconds else None,
     )
 
 

@@ -72,6 +72,10 @@ class Fetch:
     priority: int = 0
     limit_seconds: float = 0.0
     """0: the messenger's own limit."""
+    answer_seconds: float = 0.0
+    """How long a request that pulls has waited for the answer to its question; 0 = it has asked none."""
+    pages_seconds: float = 0.0
+    """And then for its pages."""
     shadow: bool = False
     """Whether the engine knows nothing of it: its blocks are the connector's own, and it is not reported to the engine.
     """

@@ -269,7 +269,6 @@ class Pulls:
             return None
         self._by_ask.pop(pulling.ask, None)
         pulling.state = _State.FETCHING
-        pulling.since_seconds = self._now_seconds()
         pulling.fetched_tokens = external_tokens
         first_token = pulling.held_tokens - external_tokens
         groups = [
@@ -278,6 +277,7 @@ class Pulls:
         ]
         number = self._numbers.of(request.request_id)
         meta.fetches.append(self._fetch(request, pulling, number, first_token, groups))
+        pulling.since_seconds = self._now_seconds()
         return [block for blocks in groups for block in blocks]
 
     def _fetch(
@@ -285,7 +285,12 @@ class Pulls:
     ) -> Fetch:
         tokens = (first_token, pulling.held_tokens)
         fetch = fetch_of(request, pulling.receive, pulling.transfer, number, tokens, groups)
-        return replace(fetch, limit_seconds=self._prices.fetch_limit_seconds(pulling.held_tokens - first_token))
+        return replace(
+            fetch,
+            limit_seconds=self._prices.fetch_limit_seconds(pulling.held_tokens - first_token),
+            answer_seconds=pulling.answer_seconds,
+            pages_seconds=self._now_seconds() - pulling.since_seconds - pulling.answer_seconds,
+        )
 
     def _compute(self, request: Any, pulling: _Pulling, meta: StepMetadata, shadows: ShadowFetches) -> None:
         """The request is computed here; its offer is declined, or fetched besides to prove the pair."""

@@ -60,10 +60,25 @@ def test_should_fetch_what_is_offered_and_compute_the_rest(asker: SimulatedEngin
     assert (fetch["transfer"], fetch["promptDigest"]) == (asked["transfer"], asked["promptDigest"])
     assert (fetch["firstToken"], fetch["promptTokens"]) == (0, HELD_TOKENS)
     assert "promptTokenIds" not in fetch, "nothing is computed there"
+    assert "answerMicros" not in fetch, "this clock stands still"
     asker.messenger.arrive(REQUEST)
     end(asker)
     assert not asker.messenger.of_kind("decline")
     assert results(asker) == {"arrived": 1}
+
+
+def test_should_name_what_it_has_waited_for(asker: SimulatedEngine) -> None:
+    pulls = asker.own_scheduler._half._pulls
+    ask(asker)
+    pulls._now_seconds = lambda: 0.1
+    asker.messenger.offer(HELD_TOKENS)
+    asker.step()
+    pulls._now_seconds = lambda: 0.25
+    asker.steps(2)
+    (fetch,) = asker.messenger.of_kind("fetch")
+    assert (fetch["answerMicros"], fetch["pagesMicros"]) == (100_000, 150_000)
+    asker.messenger.arrive(REQUEST)
+    end(asker)
 
 
 def test_should_fetch_only_what_its_own_cache_lacks(asker: SimulatedEngine) -> None:

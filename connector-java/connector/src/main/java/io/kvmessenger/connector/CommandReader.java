@@ -7,6 +7,7 @@ import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.EngineCommand.Prompt;
+import io.kvmessenger.messenger.port.EngineCommand.PullWaits;
 import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.PullOutcome;
@@ -182,6 +183,13 @@ final class CommandReader {
                 fields.textsIfGiven("contextKinds"),
                 TimeUnit.MILLISECONDS.toNanos(fields.integer("limitMillis")),
                 fields.textIfGiven("promptDigest"),
-                fields.has("promptTokenIds") ? prompt(fields) : Prompt.NONE);
+                fields.has("promptTokenIds") ? prompt(fields) : Prompt.NONE,
+                fields.has("answerMicros") ? waits(fields) : PullWaits.NONE);
+    }
+
+    private static PullWaits waits(Fields fields) {
+        return new PullWaits(
+                TimeUnit.MICROSECONDS.toNanos(fields.integer("answerMicros")),
+                TimeUnit.MICROSECONDS.toNanos(fields.integer("pagesMicros")));
     }
 }

@@ -14,6 +14,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 
 /**
  * The events of a KV cache, as JSON objects (docs/boundary.md).
@@ -132,6 +133,14 @@ final class KvEvents implements EngineEvents {
         json.put("request", timeline.request());
         json.put("pages", timeline.pageCount());
         json.put("bytes", timeline.bytes());
+        if (timeline.waits().ns() > 0) {
+            json.put(
+                    "answerMicros",
+                    TimeUnit.NANOSECONDS.toMicros(timeline.waits().answerNs()));
+            json.put(
+                    "pagesMicros",
+                    TimeUnit.NANOSECONDS.toMicros(timeline.waits().pagesNs()));
+        }
         json.put("askedNs", timeline.askedNs());
         json.put("grantedNs", timeline.grantedNs());
         json.put("readyNs", timeline.readyNs());

@@ -81,6 +81,20 @@ class CommandReaderTest {
     }
 
     /** The end of a request repeats its name, and an end that fits into no poll would leak the request's pages. */
+    @Test
+    void shouldReadWhatAPullHasWaitedFor() {
+        String fetch = """
+            {"commands":[{"do":"fetch","request":"d","transfer":"t","prefillers":[],"promptTokens":40,"firstToken":0,
+             "groups":[],"limitMillis":0%s}]}\
+            """;
+        assertThat(read(fetch.formatted(",\"answerMicros\":6,\"pagesMicros\":7")))
+                .singleElement()
+                .returns(new EngineCommand.PullWaits(6_000, 7_000), command -> ((EngineCommand.Fetch) command).waits());
+        assertThat(read(fetch.formatted("")))
+                .singleElement()
+                .returns(EngineCommand.PullWaits.NONE, command -> ((EngineCommand.Fetch) command).waits());
+    }
+
     @ParameterizedTest
     @ValueSource(
             strings = {

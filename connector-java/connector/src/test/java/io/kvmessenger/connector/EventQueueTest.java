@@ -7,6 +7,7 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.port.ChunkSums;
 import io.kvmessenger.messenger.port.ChunkTimeline;
 import io.kvmessenger.messenger.port.CountedReason;
+import io.kvmessenger.messenger.port.EngineCommand.PullWaits;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.FetchTimeline;
@@ -202,8 +203,17 @@ class EventQueueTest {
     }
 
     @Test
+    void shouldNameInATimelineWhatAPullWaitedFor() throws IOException {
+        engine.timeline(new FetchTimeline("r", "t", 1, 1, 1, 1, 1, "prefiller", new PullWaits(6_000, 7_000)));
+        engine.timeline(new FetchTimeline("s", "u", 1, 1, 1, 1, 1, "prefiller", PullWaits.NONE));
+
+        String events = new String(queue.drain(POLL_BYTES), StandardCharsets.UTF_8);
+        assertThat(events).containsOnlyOnce("Micros\":6").containsOnlyOnce("\"pagesMicros\":7");
+    }
+
+    @Test
     void shouldDropATimelineThatNoPollCanCarry() {
-        engine.timeline(new FetchTimeline("r", "t".repeat(1 << 20), 1, 1, 1, 1, 1, "prefiller"));
+        engine.timeline(new FetchTimeline("r", "t".repeat(1 << 20), 1, 1, 1, 1, 1, "prefiller", PullWaits.NONE));
         engine.released("r");
 
         assertThat(new String(queue.drain(POLL_BYTES), StandardCharsets.UTF_8)).contains("released");

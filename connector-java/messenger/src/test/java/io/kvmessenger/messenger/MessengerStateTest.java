@@ -3,6 +3,7 @@ package io.kvmessenger.messenger;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.MessengerState.FailureRow;
@@ -103,6 +104,19 @@ class MessengerStateTest extends MessengerPair {
                         sent.lengthBytes(),
                         7,
                         List.of(new Span("grant", 0, 10), new Span("KV", 10, 100))));
+    }
+
+    @Test
+    void shouldShowWhatAPullWaitedForBeforeItsFetch() {
+        History history = new History();
+        history.arrived(new FetchTimeline("r", "t", 2, 64, 100, 110, 140, "p", new EngineCommand.PullWaits(20, 30)));
+
+        assertThat(history.transfers(140).getFirst().spans())
+                .containsExactly(
+                        new Span("question", 0, 20),
+                        new Span("pages", 20, 50),
+                        new Span("grant", 50, 60),
+                        new Span("KV", 60, 90));
     }
 
     /** Times, counted from its first moment: granted after 10 ns, begun after 30, computed after 60, left after 100. */

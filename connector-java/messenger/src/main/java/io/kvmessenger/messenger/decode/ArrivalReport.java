@@ -46,7 +46,8 @@ final class ArrivalReport {
                 fetch.askedNs,
                 fetch.grantedNs,
                 nowNs,
-                fetch.prefillerNames());
+                fetch.prefillerNames(),
+                fetch.ask.waits());
         engine.timeline(timeline); // before the event, so that the poll which delivers the event finds the timeline
         engine.arrived(fetch.ask.request(), pages);
         history.arrived(timeline);

@@ -160,6 +160,20 @@ public sealed interface EngineCommand {
     }
 
     /**
+     * How long a request that pulls has waited before its fetch.
+     *
+     * @param answerNs from its question to the answer
+     * @param pagesNs from the answer until it had pages
+     */
+    record PullWaits(long answerNs, long pagesNs) {
+        public static final PullWaits NONE = new PullWaits(0, 0);
+
+        public long ns() {
+            return answerNs + pagesNs;
+        }
+    }
+
+    /**
      * A decoder requests KV for tokens {@code [firstToken, promptTokens)} into these pages.
      *
      * @param pages by group of the geometry
@@ -179,7 +193,8 @@ public sealed interface EngineCommand {
             List<String> contextKinds,
             long limitNs,
             String promptDigest,
-            Prompt prompt)
+            Prompt prompt,
+            PullWaits waits)
             implements EngineCommand {
         /** Number of pages of all groups together. */
         public int pageCount() {
@@ -188,6 +203,34 @@ public sealed interface EngineCommand {
 
         public TransferKey transfer() {
             return new TransferKey(transferId, promptDigest);
+        }
+
+        /** A fetch that no question precedes. */
+        public Fetch(
+                String request,
+                String transferId,
+                List<PrefillerAddress> prefillers,
+                int promptTokens,
+                int firstToken,
+                List<int[]> pages,
+                int contextSlot,
+                List<String> contextKinds,
+                long limitNs,
+                String promptDigest,
+                Prompt prompt) {
+            this(
+                    request,
+                    transferId,
+                    prefillers,
+                    promptTokens,
+                    firstToken,
+                    pages,
+                    contextSlot,
+                    contextKinds,
+                    limitNs,
+                    promptDigest,
+                    prompt,
+                    PullWaits.NONE);
         }
 
         /** A fetch of KV alone in a cache of one group, without a digest, whose legs a router sends to both sides. */

@@ -9,4 +9,5 @@ public record FetchTimeline(
         long askedNs,
         long grantedNs,
         long readyNs,
-        String prefiller) {}
+        String prefiller,
+        EngineCommand.PullWaits waits) {}

@@ -29,8 +29,11 @@ public final class History {
     private final ArrayDeque<Transfer> transfers = new ArrayDeque<>();
 
     public void arrived(FetchTimeline of) {
-        long begunNs = of.askedNs();
+        long begunNs = of.askedNs() - of.waits().ns();
+        long answeredNs = begunNs + of.waits().answerNs();
         List<Span> spans = new ArrayList<>();
+        add(spans, "question", begunNs, begunNs, answeredNs);
+        add(spans, "pages", begunNs, answeredNs, of.askedNs());
         add(spans, "grant", begunNs, of.askedNs(), of.grantedNs());
         add(spans, "KV", begunNs, of.grantedNs(), of.readyNs());
         add("decoder", of.request(), of.transferId(), of.bytes(), spans, of.readyNs());

@@ -121,6 +121,7 @@ final class MutatedPorts {
                 List.of(),
                 fetch.limitNs(),
                 fetch.promptDigest(),
-                fetch.prompt());
+                fetch.prompt(),
+                fetch.waits());
     }
 }
