@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from gpu_check.vllm_on_torch.__main__ import Engine, Preemptions, Replays
 
-from uncomputed import sleep
+from uncomputed import flash_infer, sleep
 from uncomputed.cuda_platform import contexts
 from uncomputed.rows import TOKEN, Place, Rows
 
@@ -125,6 +125,9 @@ class UncomputedEngine(Engine):
         if self.plan.sleeps:
             sleep.stand_in()
         given = super().arguments()
+        if self.plan.attention == flash_infer.NAME:
+            flash_infer.stand_in()
+            given["kernel_config"] = {"enable_flashinfer_autotune": False}
         if self.plan.ranks * self.plan.stages > 1:
             parallel = {"tensor_parallel_size": self.plan.ranks, "pipeline_parallel_size": self.plan.stages}
             given |= {**parallel, "distributed_executor_backend": "mp"}

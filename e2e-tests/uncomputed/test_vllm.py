@@ -43,6 +43,10 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     reads_all: bool = True
     """Whether all layers read all rows."""
+    layers_with_rows: int = 0
+    """Those with attention; 0: all."""
+    left_out_tokens: int = 0
+    """Of each prompt at the prefiller: the last one, whose state the decoder computes."""
     prefills_in_graphs: bool = True
     """Where there are graphs."""
     driver: dict[str, str] = field(default_factory=dict)
@@ -60,6 +64,10 @@ def triton(**settings: Any) -> dict[str, Any]:
 
 def flash(**settings: Any) -> dict[str, Any]:
     return {"attention": "FLASH_ATTN", **settings}
+
+
+def flash_infer(**settings: Any) -> dict[str, Any]:
+    return {"attention": "FLASHINFER", **settings}
 
 
 PAIRS = {
@@ -82,6 +90,13 @@ MORE_PAIRS = {
     "without-shareable-memory": Case(
         "", triton(), options={"transports": TRANSPORTS_ON_A_GPU}, driver={"STAND_IN_LACKS": "102,103"}
     ),
+    "flash-infer-cuda": Case(settings=flash_infer(prefix_caching=True), prefills_in_graphs=False),
+    "flash-infer-breakable-graphs-tcp": Case("tcp", flash_infer(layout="NHD", graphs="FULL_AND_PIECEWISE")),
+    "convolution-states-cuda": Case(
+        settings=flash(), model=make_model.TinyLfm2(), layers_with_rows=1, left_out_tokens=1, prefills_in_graphs=False
+    ),
+    "states-cuda": Case(settings=flash(), model=make_model.TinyFalconH1(), left_out_tokens=1, prefills_in_graphs=False),
+    "states-tcp": Case("tcp", triton(graphs=EAGER), model=make_model.TinyFalconH1(), left_out_tokens=1),
     "no-graphs-cuda": Case(settings=triton(graphs=EAGER)),
     "runner-1-breakable-graphs-tcp": Case("tcp", triton(runner=1, graphs="FULL_AND_PIECEWISE")),
     "heads-inside-cuda": Case(settings=flash(layout="NHD")),
@@ -160,9 +175,9 @@ def judged(case: Case, plan: VllmPlan, prefiller: dict[str, Any], decoder: dict[
     token_by_token = plan.layout == "NHD" and case.ranks[0] != case.ranks[1]
     assert bool(sent["strided_pieces_sent"]) == token_by_token
     assert token_by_token or 0 < sent["transport_writes_sent"] <= sent["pages_sent"]
-    tokens = sum(map(len, PROMPTS))
+    tokens = sum(len(prompt) - case.left_out_tokens for prompt in PROMPTS)
     cached = sum(map(len, SHARED)) if plan.prefix_caching else 0
-    layers = case.model.layer_count
+    layers = case.layers_with_rows or case.model.layer_count
     assert sent["rows_written"] >= case.ranks[0] * layers * (tokens - cached)
     assert not case.reads_all or received["rows_read"] > case.ranks[1] * layers * case.answer * tokens
     assert received["fetches_failed"] == 0
@@ -195,6 +210,7 @@ def test_rows_that_a_decoder_reads_are_those_of_its_prompts(
 
 OF_OTHER_RELEASE = {
     "full-graphs-cuda": Case(settings=flash(prefix_caching=True)),
+    "flash-infer-cuda": Case(settings=flash_infer(), prefills_in_graphs=False),
     "ranks-2-2-cuda": Case(settings=triton(), ranks=(2, 2)),
 }
 
@@ -202,7 +218,7 @@ OF_OTHER_RELEASE = {
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=[pytest.mark.at_length] * (case.ranks != (1, 1)))
+        pytest.param(case, id=name, marks=[pytest.mark.at_length] * (name != "full-graphs-cuda"))
         for name, case in OF_OTHER_RELEASE.items()
     ],
 )
