@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-from functools import cache
 from typing import Any
 
 import torch
 
-CAPABILITY = 9, 0
+CAPABILITY = "UNCOMPUTED_CAPABILITY"
+"""The variable with the compute capability that vLLM sees; without it an H100's."""
 MEMORY_BYTES = 80 << 30
+
+
+def capability() -> tuple[int, int]:
+    major, minor = os.environ.get(CAPABILITY, "9.0").split(".")
+    return int(major), int(minor)
 
 
 def stand_in_for_nvml() -> None:
@@ -29,9 +34,8 @@ def stand_in() -> None:
 
     class Uncomputed(NonNvmlCudaPlatform):  # type: ignore[misc, unused-ignore]
         @classmethod
-        @cache
         def get_device_capability(cls, device_id: int = 0) -> Any:
-            return DeviceCapability(*CAPABILITY)
+            return DeviceCapability(*capability())
 
         @classmethod
         def get_device_name(cls, device_id: int = 0) -> str:

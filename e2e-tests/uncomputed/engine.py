@@ -127,7 +127,6 @@ class UncomputedEngine(Engine):
         given = super().arguments()
         if self.plan.attention == flash_infer.NAME:
             flash_infer.stand_in()
-            given["kernel_config"] = {"enable_flashinfer_autotune": False}
         if self.plan.ranks * self.plan.stages > 1:
             parallel = {"tensor_parallel_size": self.plan.ranks, "pipeline_parallel_size": self.plan.stages}
             given |= {**parallel, "distributed_executor_backend": "mp"}

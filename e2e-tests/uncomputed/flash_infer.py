@@ -90,9 +90,11 @@ def _refused(name: str) -> Callable[..., Any]:
 def stand_in() -> None:
     """After vLLM is imported, and before an engine chooses its backend. As on a machine with FlashInfer's kernels."""
     import vllm.utils.flashinfer as found
+    import vllm.v1.worker.gpu_worker as worker
 
     for name in ("flashinfer", "flashinfer.decode", "flashinfer.prefill", "flashinfer.utils", "flashinfer_cubin"):
         sys.modules[name] = Package(name)
     for each in vars(found).values():
         if callable(forget := getattr(each, "cache_clear", None)):
             forget()
+    worker.kernel_warmup = nothing

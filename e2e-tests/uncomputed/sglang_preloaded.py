@@ -16,7 +16,7 @@ from uncomputed import cuda_platform
 def install() -> None:
     cuda_platform.stand_in_for_nvml()
     properties, current = torch.cuda.get_device_properties, torch.cuda.current_device
-    major, minor = cuda_platform.CAPABILITY
+    major, minor = cuda_platform.capability()
     known = SimpleNamespace(
         name="a device that computes nothing",
         major=major,

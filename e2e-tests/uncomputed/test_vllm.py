@@ -17,6 +17,7 @@ from gpu_check.vllm_on_torch.plan import EAGER, VllmPlan
 from kv_connector.configuration.options import TRANSPORTS_ON_A_GPU
 from torch_engine.pair import Legs, Pair
 
+from uncomputed.cuda_platform import CAPABILITY
 from uncomputed.pair import LIMIT_SECONDS, Engines, has_rdma_devices, stand_ins, started
 from uncomputed.rows import TOKEN
 
@@ -92,6 +93,7 @@ MORE_PAIRS = {
     ),
     "flash-infer-cuda": Case(settings=flash_infer(prefix_caching=True), prefills_in_graphs=False),
     "flash-infer-breakable-graphs-tcp": Case("tcp", flash_infer(layout="NHD", graphs="FULL_AND_PIECEWISE")),
+    "flash-infer-of-b200-cuda": Case(settings=flash_infer(), prefills_in_graphs=False, driver={CAPABILITY: "10.0"}),
     "convolution-states-cuda": Case(
         settings=flash(), model=make_model.TinyLfm2(), layers_with_rows=1, left_out_tokens=1, prefills_in_graphs=False
     ),
