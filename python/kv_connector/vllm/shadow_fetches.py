@@ -174,6 +174,9 @@ class ShadowFetches:
     def _choose(self, number: str, shadow: _Shadow) -> None:
         """The prompt is computed by this step's pass: chooses what is compared, and keeps the blocks that hold it."""
         tokens = compared_tokens(shadow.computed_from, shadow.transferred_tokens)
+        if not tokens:  # all of the beginning was in this engine's cache: that is no failure of the pair
+            self._drop(number, shadow)
+            return
         compared = [self._places(shadow, token) for token in tokens]
         shadow.compared = [each for each in compared if any(each.own)]
         if not shadow.compared:

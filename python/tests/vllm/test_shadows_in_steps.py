@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 from conftest import EngineMaker
-from simulated_engine import SimulatedEngine, remote_prefill
+from simulated_engine import BLOCK_TOKENS, SimulatedEngine, remote_prefill
 
 from kv_connector import Connected
-from kv_connector.naming.pair_rules import PairState
+from kv_connector.naming.pair_rules import UNJUDGED_MAX, PairState
 from kv_connector.vllm.proof_messages import Proof, Proved, ShadowProof
 
 FINDING = "K of layer model.layers.0.self_attn.attn differs by 1.7"
 TOKENS = 600
 PASSES = 3
 """In which the engine computes them."""
+CACHED_TOKENS = 4 * BLOCK_TOKENS
 STEPS = 12
 
 FETCH_ENDS = ("arrives", "fails", "is quarantined and fails", "is quarantined and arrives", "is refused here")
@@ -67,8 +68,8 @@ class World:
         worker = self.decoder.own_worker._worker
         worker._empty_steps.wait = lambda *_: None  # nothing to wait for in a simulation
 
-    def add(self, name: str, tokens: int = TOKENS, max_tokens: int = 4, **more: Any) -> None:
-        self.decoder.add(name, tokens, remote_prefill(**more), max_tokens=max_tokens)
+    def add(self, name: str, tokens: int = TOKENS, max_tokens: int = 4, cached: int = 0, **more: Any) -> None:
+        self.decoder.add(name, tokens, remote_prefill(**more), max_tokens=max_tokens, cached=cached)
 
     @property
     def fetches(self) -> list[dict[str, Any]]:
@@ -146,6 +147,25 @@ def _check(world: World, fetch: tuple[str, int], request: tuple[str, int]) -> No
     is_early = request[0] == "is aborted" and ended == "FINISHED_ABORTED"
     assert is_early or ended == "FINISHED_LENGTH_CAPPED", case
     assert decoder.at_rest(), case
+
+
+def test_should_learn_nothing_of_a_pair_from_a_beginning_that_is_cached_here(engine: EngineMaker) -> None:
+    """It has no token that this engine computes: three of them are no reason to use the KV of an unproven pair."""
+    world = World(engine)
+    for number in range(UNJUDGED_MAX):
+        world.add(f"cached {number}", cached=CACHED_TOKENS, remote_prompt_tokens=CACHED_TOKENS - 5)
+        world.step()
+        for fetch in [each for each in world.fetches if each["request"] in world.decoder.messenger.owes()]:
+            world.end_fetch(fetch["request"], "arrives")
+        world.steps(STEPS)
+    world.add("first", remote_prompt_tokens=CACHED_TOKENS - 5)
+    world.step()
+    assert world.decoder.requests["first"].status.name == "RUNNING", "it is computed here, and compared"
+    world.end_fetch(world.fetches[-1]["request"], "arrives")
+    world.steps(STEPS)
+    assert len(world.judge.seen) == 1
+    assert world.state() is PairState.PROVEN
+    assert world.decoder.at_rest()
 
 
 def test_should_compare_what_the_pass_wrote_with_what_was_fetched(engine: EngineMaker) -> None:
