@@ -195,8 +195,12 @@ class PairProofs:
 
     def _first_left(self, request: Any, ask: Receive) -> Messengers:
         """The first prefiller that is not refuted; the first one if all are."""
+        return next(iter(self._left(request, ask)), ask.messengers)
+
+    def _left(self, request: Any, ask: Receive) -> list[Messengers]:
+        """The prefillers that are not refuted."""
         named = (ask.messengers, *ask.other_prefillers)
-        return next((each for each in named if not self._finding(self._pair(request, each))), ask.messengers)
+        return [each for each in named if not self._finding(self._pair(request, each))]
 
     def shadowed(self, request: Any, ask: Receive, number: str) -> tuple[Judged, Messengers]:
         """The request is computed here, and fetched besides under this number; others of the pair wait for it.
@@ -240,10 +244,7 @@ class PairProofs:
         """The ask without prefillers that are refuted; Refused if none is left."""
         if not self._decides:
             return ask
-        named = (ask.messengers, *ask.other_prefillers)
-        left = [each for each in named if not self._finding(self._pair(request, each))]
-        if len(left) == len(named):
-            return ask
+        left = self._left(request, ask)
         if left:
             return replace(ask, messengers=left[0], other_prefillers=tuple(left[1:]))
         self._tally("refused", 0.0, ask.messengers)
@@ -357,8 +358,9 @@ class PairProofs:
         return record.state if record is not None else PairState.UNPROVEN
 
     def wants_shared_token(self, request: Any, ask: Receive) -> bool:
-        """Whether a fetched beginning should leave its last token to both sides, since its pair is not proven yet."""
-        return self._active and self.state_of(request, self._first_left(request, ask)) is not PairState.PROVEN
+        """Whether a fetched beginning should leave its last token to both sides: it may come from an unproven pair."""
+        left = self._left(request, ask)
+        return self._active and not (left and all(self.state_of(request, each) is PairState.PROVEN for each in left))
 
     def is_empty(self) -> bool:
         """Whether no request is remembered; for leak checks at rest."""

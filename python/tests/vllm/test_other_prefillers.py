@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import EngineMaker
+from test_proofs_in_steps import Judge
 
 REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
 
@@ -34,6 +35,30 @@ def test_should_ask_the_next_prefiller_when_the_first_does_not_deliver(
     decoder.messenger.arrive(REQUEST)
     decoder.steps(3)
     assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert decoder.at_rest()
+
+
+@pytest.mark.parametrize("first_is_proven", [True, False])
+def test_should_compare_a_beginning_from_a_prefiller_that_is_not_proven(
+    engine: EngineMaker, first_is_proven: bool
+) -> None:
+    """The last token of a beginning is computed on both sides only if that was planned before the fetch."""
+    decoder, judge = engine("kv_consumer"), Judge()
+    decoder.compare_last_tokens(judge)
+    if first_is_proven:
+        decoder.add("cmpl-a-0-11111111", 700, {"do_remote_prefill": True, "prefiller": "one:4000"})
+        decoder.step()
+        decoder.messenger.arrive("cmpl-a-0-11111111")
+        decoder.steps(3)
+    assert len(judge.seen) == first_is_proven
+    judge.different = {REQUEST}
+    decoder.add(REQUEST, 700, two_prefillers(remote_prompt_tokens=300), max_tokens=3)
+    decoder.step()
+    decoder.messenger.fail(REQUEST, "no process listens at one:4000")
+    decoder.step()
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(6)
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR", "no wrong tokens"
     assert decoder.at_rest()
 
 
