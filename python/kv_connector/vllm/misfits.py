@@ -16,7 +16,7 @@ PRIORITY_MAX = (1 << 31) - 1
 
 def unfit_to_be_enqueued(request: Any) -> str:
     """Why a prefiller cannot enqueue this request's prompt, in one sentence; "" if it can."""
-    beyond_ids = [name for name in ("lora_request", "mm_features", "prompt_embeds") if getattr(request, name, None)]
+    beyond_ids = [name for name in ("lora_request", "mm_features", "prompt_embeds") if _is_given(request, name)]
     if beyond_ids or request.prompt_token_ids is None:
         return (
             f"kv_transfer_params.prefiller sends token ids only and the prompt has"
@@ -35,6 +35,12 @@ def unfit_to_be_enqueued(request: Any) -> str:
             " enqueues: choose another, or send the request to both sides"
         )
     return ""
+
+
+def _is_given(request: Any, name: str) -> bool:
+    """A list may be empty; a tensor raises where it is taken for true or false."""
+    value = getattr(request, name, None)
+    return value is not None and not (isinstance(value, list) and not value)
 
 
 def misfit(

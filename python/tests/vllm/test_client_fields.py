@@ -16,7 +16,7 @@ from kv_connector.vllm.transfer_params import Refused, Side, read
 FIELDS = [
     *("do_remote_prefill", "do_remote_decode", "transfer_mode", "transfer_id", "remote_request_id", "remote_host"),
     *("remote_port", "remote_engine_id", "remote_block_ids", "prefiller", "tp_size", "pp_size"),
-    *("of_data_parallel_rank", "of_choice", "unknown"),
+    *("of_data_parallel_rank", "of_choice", "unknown", "remote_prompt_tokens", "remote_kv_source"),
 ]
 COMMAND_LENGTH_MAX_BYTES = 64 << 10
 """Of the addresses of 1,024 messengers."""

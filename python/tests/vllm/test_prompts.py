@@ -7,6 +7,7 @@ import pytest
 
 from kv_connector.naming.last_token import FULL_ATTENTION, STATE
 from kv_connector.naming.prompt_digest import prompt_digest
+from kv_connector.vllm.misfits import unfit_to_be_enqueued
 from kv_connector.vllm.prompts import digest_of, leave_out_last_token
 
 
@@ -101,6 +102,19 @@ def test_should_end_a_prompt_of_the_prefiller_where_the_rule_says() -> None:
         tokens = left_alone.num_prompt_tokens
         assert leave_out_last_token(left_alone, rule) == tokens == len(left_alone.prompt_token_ids)
         assert left_alone.max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [({}, ""), ({"prompt_embeds": "vectors"}, "prompt_embeds"), ({"mm_features": [image()]}, "mm_features")],
+)
+def test_should_name_what_no_prefiller_can_enqueue(fields: dict[str, Any], named: str) -> None:
+    """A tensor raises where it is taken for true or false."""
+    if "prompt_embeds" in fields:
+        torch = pytest.importorskip("torch", reason="torch comes with the engine: see the suite that has vLLM")
+        fields = {"prompt_token_ids": None, "prompt_embeds": torch.ones((3, 4))}
+    reason = unfit_to_be_enqueued(request(**fields))
+    assert f"the prompt has {named}, expected plain tokens" in reason if named else reason == ""
 
 
 def test_should_tell_prompts_of_vectors_apart() -> None:
