@@ -8,7 +8,8 @@ both in rotation. A streamed answer begins as soon as the prefiller has computed
 
 What depends on where an answer begins (seeds, structured output, penalties, stop strings, chats' templates, …) cannot
 be split between two requests. So the token is handed on only where a request has nothing but the fields of PLAIN, and
-temperature 0; the decoder of any other gets the whole prompt and computes the first token too.
+temperature 0, and where it has a text: it may be a part of a character. The decoder of any other request gets the whole
+prompt and computes the first token too.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Proxy:
                     first = await prefilled.json()
                 url = self.decoders[number % len(self.decoders)] + request.path
                 decode = {**body, "kv_transfer_params": first["kv_transfer_params"]}
-                if not hands_on or first["choices"][0]["finish_reason"] != "length":  # or it has ended with this token
+                if not hands_on or not goes_on(first["choices"][0]):
                     return await passed_on(request, await session.post(url, json=decode, headers=headers))
                 decode |= behind(first["choices"][0], body["max_tokens"])
                 if body.get("stream"):
@@ -76,6 +77,14 @@ def is_plain(body: Mapping[str, Any]) -> bool:
     tokens, prompt = body.get("max_tokens"), body.get("prompt")
     is_one = isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(each, int) for each in prompt))
     return is_one and isinstance(tokens, int) and tokens > 1 and body.get("temperature") == 0 and body.keys() <= PLAIN
+
+
+def goes_on(first: Mapping[str, Any]) -> bool:
+    """Whether the answer goes on behind its first token, and has a text from there on.
+
+    A token may be a part of a character; its text is empty then, and another request cannot complete the character.
+    """
+    return first["finish_reason"] == "length" and bool(first["text"])
 
 
 def behind(first: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
