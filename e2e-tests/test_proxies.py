@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import conversation_proxy
 import first_token_proxy
 import pytest
 from aiohttp import web
@@ -18,6 +19,8 @@ from transformers import PreTrainedTokenizerFast
 
 PROMPT = "what next? "
 ANSWERS = ["plain", "日本", "é", "😀 and more", " 😀", "…", "\n\n- a"]
+LONG = {"min_tokens": 4, "max_completion_tokens": 20, "stream_options": {"include_usage": True}}
+"""What no request for one token, unstreamed, may have: it is refused, or answered at length."""
 
 
 def bytes_as_tokens() -> Any:
@@ -67,15 +70,17 @@ class ScriptedEngine:
         return web.json_response({**named, "choices": [whole], "usage": usage, "kv_transfer_params": {"a": 1}})
 
 
-def answered(engine: ScriptedEngine, body: dict[str, Any]) -> str:
+def answered(proxy: str, engine: ScriptedEngine, body: dict[str, Any], path: str = "/v1/completions") -> str:
     """The text that a client gets."""
 
     async def run() -> str:
         async with TestServer(application(engine.complete)) as server:
             url = str(server.make_url("")).rstrip("/")
-            made = first_token_proxy.Proxy([url], [url])
+            made: Any = first_token_proxy.Proxy([url], [url])
+            if proxy == "conversation":
+                made = conversation_proxy.Proxy([url], [conversation_proxy.Decoder(url, {})])
             async with TestClient(TestServer(application(made.forward))) as client:
-                response = await client.post("/v1/completions", json=body)
+                response = await client.post(path, json=body)
                 assert response.status == 200
                 text = await response.text()
         parts = [part.removeprefix("data: ") for part in text.split("\n\n") if part]
@@ -90,4 +95,16 @@ def test_first_token_proxy_cuts_no_character(answer: str, streamed: bool) -> Non
     """A token may be a part of a character, of which one engine alone makes the text."""
     engine = ScriptedEngine(answer)
     body = {"prompt": PROMPT, "max_tokens": len(engine.answer), "temperature": 0, "stream": streamed}
-    assert answered(engine, body) == answer
+    assert answered("first token", engine, body) == answer
+
+
+@pytest.mark.parametrize("proxy", ["first token", "conversation"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_prefillers_are_asked_for_one_token(proxy: str, path: str) -> None:
+    engine = ScriptedEngine("plain")
+    body = {"prompt": PROMPT, "max_tokens": 5, **LONG}
+    assert answered(proxy, engine, body, path) == "plain"
+    prefill, decode = engine.asked
+    assert (prefill["max_tokens"], prefill["stream"]) == (1, False)
+    assert not LONG.keys() & prefill.keys()
+    assert decode == {**body, "kv_transfer_params": {"a": 1}}

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
-from decoder_first_proxy import HOP_HEADERS, application, passed_on
+from decoder_first_proxy import HOP_HEADERS, application, of_one_token, passed_on
 
 CONVERSATIONS_MAX = 100_000
 SOURCE = "remote_kv_source"
@@ -61,8 +61,7 @@ class Proxy:
         headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP_HEADERS}
         headers["X-Request-Id"] = str(uuid.uuid4())
         leg = {**PREFILL_LEG, **self.answered_by.get(conversation, {})}
-        prefill = {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": leg}
-        prefill.pop("stream_options", None)
+        prefill = of_one_token(body, leg)
         async with ClientSession(timeout=ClientTimeout(total=None)) as session:
             try:
                 url = self.prefillers[number % len(self.prefillers)] + request.path

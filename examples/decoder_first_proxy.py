@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, web
 
 FORWARDED = ("/v1/completions", "/v1/chat/completions")
 HOP_HEADERS = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
 REQUEST_BYTES_MAX = 64 * 2**20
+OF_LONGER_ANSWERS = {"min_tokens", "max_completion_tokens", "stream_options"}
 
 
 @dataclass
@@ -63,6 +65,12 @@ async def passed_on(request: web.Request, answered: ClientResponse, ahead: bytes
 
 async def health(request: web.Request) -> web.Response:
     return web.Response(text="ok")
+
+
+def of_one_token(body: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a prefiller is asked for. It refuses what is at odds with one token, unstreamed, or answers at length."""
+    kept = {name: value for name, value in body.items() if name not in OF_LONGER_ANSWERS}
+    return {**kept, "max_tokens": 1, "stream": False, "kv_transfer_params": params}
 
 
 def application(forward: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
-from decoder_first_proxy import HOP_HEADERS, application, passed_on
+from decoder_first_proxy import HOP_HEADERS, application, of_one_token, passed_on
 
 PREFILL_LEG = {"do_remote_decode": True, "do_remote_prefill": False}
 PLAIN = frozenset(
@@ -46,9 +46,7 @@ class Proxy:
         headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP_HEADERS}
         headers["X-Request-Id"] = str(uuid.uuid4())
         hands_on = request.path == "/v1/completions" and is_plain(body)
-        prefill = {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": PREFILL_LEG}
-        prefill.pop("stream_options", None)
-        prefill.pop("max_completion_tokens", None)
+        prefill = of_one_token(body, PREFILL_LEG)
         async with ClientSession(timeout=ClientTimeout(total=None)) as session:
             url = self.prefillers[number % len(self.prefillers)] + request.path
             try:
