@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ from uncomputed.rows import TOKEN, Place, Rows
 
 MORE_FIGURES = ("strided_pieces_sent", "transport_writes_sent")
 """Of the messenger, beside those that gpu_check asks for."""
+MACHINE = "UNCOMPUTED_MACHINE"
+"""A folder that is / of a machine with these devices, as far as their places are looked up there."""
 COUNTED = ("rows_read", "rows_written", "rows_wrong", "replays")
 
 
@@ -118,12 +122,21 @@ def _stand_in_for_tokens(rows: Rows) -> None:
     AsyncOutput.get_output = output
 
 
+def _stand_in_for_places(root: Path) -> None:
+    from kv_connector.runtime import rdma_topology
+
+    read = rdma_topology.read_machine
+    rdma_topology.read_machine = lambda _: read(root)
+
+
 class UncomputedEngine(Engine):
     """Asks all ranks; figures are sums, and what a rank has to say for itself comes as a list."""
 
     def arguments(self) -> dict[str, Any]:
         if self.plan.sleeps:
             sleep.stand_in()
+        if machine := os.environ.get(MACHINE):
+            _stand_in_for_places(Path(machine))
         given = super().arguments()
         if self.plan.attention == flash_infer.NAME:
             flash_infer.stand_in()

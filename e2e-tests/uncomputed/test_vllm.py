@@ -106,6 +106,7 @@ MORE_PAIRS = {
         settings={"attention": "TRITON_MLA"}, model=make_model.TinyWideLatentModel(), prefills_in_graphs=False
     ),
     "windows-tcp": Case("tcp", flash(graphs=EAGER), model=make_model.TinyMistral(), reads_all=False),
+    "ranks-2-2-tcp": Case("tcp", triton(), ranks=(2, 2)),
     "ranks-2-2-tcp-one-messenger": Case("tcp", triton(), ranks=(2, 2), options={"messenger_per": "node"}),
     "ranks-1-2-cuda": Case(settings=triton(), ranks=(1, 2)),
     "stages-2-2-cuda": Case(settings=triton(), stages=(2, 2)),
