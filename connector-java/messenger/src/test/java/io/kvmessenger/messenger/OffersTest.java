@@ -298,6 +298,16 @@ class OffersTest extends MessengerPair {
         assertThat(prefiller.cache.held().clean()).isTrue();
     }
 
+    /** A window's offer begins with the first page that its last token attends to. */
+    @Test
+    void shouldCountThePagesThatAreKeptForOthers() {
+        ask();
+        prefiller.cache.onCommand(new EngineCommand.Offer(
+                "o", TRANSFER, true, HELD_TOKENS, List.of(new ChunkPages(1, new int[] {6})), OfferOutcome.HELD));
+        carry();
+        assertThat(prefiller.tally.gauges()).containsEntry(MessengerMetric.PAGES_OFFERED, 1L);
+    }
+
     @Test
     void shouldHaveFramesOfTheVersionThatKnowsThem() {
         assertThat(FrameVersions.since(BodyCase.ASK)).isEqualTo(FrameVersions.OFFERS);

@@ -80,7 +80,7 @@ final class Prefills {
         return byRequest.values().stream()
                 .filter(Prefill::isOffer)
                 .flatMap(offer -> offer.pages.stream())
-                .mapToInt(PromptPages::end)
+                .mapToInt(PromptPages::count)
                 .sum();
     }
 

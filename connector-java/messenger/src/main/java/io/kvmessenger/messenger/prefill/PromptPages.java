@@ -134,6 +134,11 @@ final class PromptPages {
         return first;
     }
 
+    /** Number of known pages. */
+    int count() {
+        return end - first;
+    }
+
     /** The position after the last known one. */
     int end() {
         return end;
