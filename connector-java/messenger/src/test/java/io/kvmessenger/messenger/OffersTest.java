@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
@@ -296,6 +297,27 @@ class OffersTest extends MessengerPair {
         offer(false, 5, 1 << 20);
         assertThat(prefiller.reported).containsExactly("released o");
         assertThat(prefiller.cache.held().clean()).isTrue();
+    }
+
+    /** An engine is asked by way of its first messenger: an asker that names another one alone would wait in vain. */
+    @Test
+    void shouldAnswerAQuestionThatCameToAnotherMessengerThanTheEngines() {
+        ask();
+        keepPart();
+        assertThat(decoder.reported).containsExactly("offered q 0 MISFIT");
+        assertThat(prefiller.reported).containsExactly("released o");
+        assertNothingHeld();
+    }
+
+    @Test
+    void shouldAnswerAQuestionWhoseAnswerMeetsABug() {
+        ask();
+        prefiller.tally.bugs().put(MessengerMetric.OFFERS_MADE, new AssertionError("bug"));
+        assertThatThrownBy(() -> offer(5, 6)).hasMessage("bug");
+        carry();
+        assertThat(decoder.reported).containsExactly("offered q 0 BUSY");
+        assertThat(prefiller.reported).containsExactly("released o");
+        assertNothingHeld();
     }
 
     /** A window's offer begins with the first page that its last token attends to. */

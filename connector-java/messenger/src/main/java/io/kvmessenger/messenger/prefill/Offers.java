@@ -26,16 +26,25 @@ public final class Offers {
 
     /** The engine answers a question. Pages that it offers are released when no peer wants them any more. */
     public void offer(EngineCommand.Offer offer, long nowNs) {
-        Optional<DecoderSession> asker = asks.take(offer.transfer());
-        if (!offer.asked()) {
-            begin(offer, null, nowNs);
-        } else if (asker.isPresent()) {
-            OfferOutcome outcome = offer.heldTokens() == 0 ? offer.outcome() : begin(offer, asker.get(), nowNs);
+        Optional<DecoderSession> asker = asks.asker(offer.transfer());
+        if (asker.isPresent()) {
+            OfferOutcome outcome = answer(offer, asker.get(), nowNs);
             int heldTokens = outcome == OfferOutcome.HELD ? offer.heldTokens() : 0;
             asks.answer(asker.get(), offer.transfer(), heldTokens, outcome);
+            asks.end(offer.transfer()); // last: a question whose answer meets a bug is still open
+        } else if (!offer.asked()) {
+            begin(offer, null, nowNs);
         } else if (offer.heldTokens() > 0) {
             engine.released(offer.request()); // its asker is gone
         }
+    }
+
+    private OfferOutcome answer(EngineCommand.Offer offer, DecoderSession asker, long nowNs) {
+        if (offer.asked()) {
+            return offer.heldTokens() == 0 ? offer.outcome() : begin(offer, asker, nowNs);
+        }
+        engine.released(offer.request()); // the messenger that is to be asked has offered its part to no engine
+        return OfferOutcome.MISFIT;
     }
 
     private OfferOutcome begin(EngineCommand.Offer offer, DecoderSession asker, long nowNs) {
@@ -53,8 +62,8 @@ public final class Offers {
     public void endBroken(EngineCommand.Offer offer, long nowNs) {
         asks.answerBusy(offer.transfer());
         if (offer.heldTokens() > 0) {
+            prefiller.prefillEnded(offer.end(), nowNs); // first: it releases what it does not know
             withdraw(offer.request());
-            prefiller.prefillEnded(offer.end(), nowNs);
         }
     }
 

@@ -53,9 +53,14 @@ final class PeerAsks {
         }
     }
 
-    /** The engine answers now: the session that asked, if it still waits. */
-    Optional<DecoderSession> take(TransferKey transfer) {
-        return Optional.ofNullable(remove(transfer)).map(Open::session);
+    /** The session that has asked, if it still waits. */
+    Optional<DecoderSession> asker(TransferKey transfer) {
+        return Optional.ofNullable(byTransfer.get(transfer)).map(Open::session);
+    }
+
+    /** The question, if it is open, is answered. */
+    void end(TransferKey transfer) {
+        remove(transfer);
     }
 
     private Open remove(TransferKey transfer) {
@@ -73,7 +78,10 @@ final class PeerAsks {
 
     /** Answers a question, if it is open, that this engine will not. */
     void answerBusy(TransferKey transfer) {
-        take(transfer).ifPresent(session -> answer(session, transfer, 0, OfferOutcome.BUSY));
+        Open open = remove(transfer);
+        if (open != null) {
+            answer(open.session, transfer, 0, OfferOutcome.BUSY);
+        }
     }
 
     /** The session does not want the answer any more; false if it waits for none. */
