@@ -310,6 +310,22 @@ class OffersTest extends MessengerPair {
     }
 
     @Test
+    void shouldLogWhyItsEngineRefusesQuestionsOnceInAWhile() {
+        for (int question = 0; question < 3; question++) {
+            ask();
+            prefiller.cache.onEnqueueFailed(TRANSFER, "status 401");
+            carry();
+            decline();
+        }
+        prefiller.cache.onEnqueueFailed(new TransferKey("prompt", "ab"), "no question");
+        assertThat(prefiller.logged)
+                .singleElement()
+                .asString()
+                .startsWith("WARNING")
+                .endsWith("status 401");
+    }
+
+    @Test
     void shouldAnswerAQuestionWhoseAnswerMeetsABug() {
         ask();
         prefiller.tally.bugs().put(MessengerMetric.OFFERS_MADE, new AssertionError("bug"));

@@ -197,7 +197,7 @@ final class DecoderFrames {
 
     /** The engine rejected a prompt that a decoder has sent. */
     void onEnqueueFailed(TransferKey transfer, String reason) {
-        asks.answerBusy(transfer);
+        asks.onRefused(transfer, reason);
         meetings.memory.forgetBrought(transfer);
         for (PageGrant grant : List.copyOf(meetings.of(transfer).waiting)) {
             if (grant.transfer().equals(transfer)) {

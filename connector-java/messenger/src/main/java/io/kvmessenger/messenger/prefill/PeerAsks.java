@@ -1,7 +1,9 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.KvPorts;
+import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.EngineLog;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.OfferOutcome;
@@ -24,20 +26,28 @@ import java.util.Optional;
 final class PeerAsks {
     private record Open(DecoderSession session, long dueNs) {}
 
+    /** A wrong address or key refuses each question. */
+    private static final long WARNING_PERIOD_NS = 60_000_000_000L;
+
     private final Replies replies;
     private final EngineIntake intake;
+    private final EngineEvents engine;
     private final Tally tally;
     private final NanoClock clock;
     private final ProtocolLimits limits;
     private final Map<TransferKey, Open> byTransfer = new LinkedHashMap<>();
     private boolean closed;
+    /** When the log may have the next warning of a question that the engine's server refuses. */
+    private long warningDueNs;
 
     PeerAsks(Replies replies, KvPorts ports, ProtocolLimits limits) {
         this.replies = replies;
         this.intake = ports.intake();
+        this.engine = ports.engine();
         this.tally = ports.tally();
         this.clock = ports.clock();
         this.limits = limits;
+        this.warningDueNs = clock.nowNs();
     }
 
     /** A transfer is asked for by one session at a time: the asking engine names each question anew. */
@@ -82,6 +92,21 @@ final class PeerAsks {
         if (open != null) {
             answer(open.session, transfer, 0, OfferOutcome.BUSY);
         }
+    }
+
+    /** The engine's server has refused a prompt, which may be that of a question. */
+    void onRefused(TransferKey transfer, String reason) {
+        if (!byTransfer.containsKey(transfer)) {
+            return;
+        }
+        long nowNs = clock.nowNs();
+        if (nowNs - warningDueNs >= 0) {
+            warningDueNs = nowNs + WARNING_PERIOD_NS;
+            engine.log(
+                    EngineLog.Level.WARNING,
+                    "other engines that ask for what is cached here are answered that this one is busy: " + reason);
+        }
+        answerBusy(transfer);
     }
 
     /** The session does not want the answer any more; false if it waits for none. */
