@@ -15,14 +15,14 @@ import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Future;
 import java.util.function.BiConsumer;
+import java.util.function.Supplier;
 import javax.net.ssl.SSLException;
 
 /**
@@ -43,7 +43,8 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
 
     private static final String VERSION_PATH = "/v1";
 
-    private record Post(TransferKey transfer, byte[] body, boolean question) {}
+    /** @param over completed once nothing is to be sent for it any more, which a prompt never is */
+    private record Post(TransferKey transfer, Supplier<byte[]> body, CompletableFuture<Void> over) {}
 
     private final Optional<URI> completions;
     private final String apiKey;
@@ -52,8 +53,8 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     private final BiConsumer<TransferKey, String> onFailed;
     private final ExecutorService requests = IdleThreads.queueing(1, "kv-messenger-intake-");
 
-    /** The requests of questions that are under way; the daemon thread adds them. */
-    private final Map<TransferKey, Future<?>> questions = new ConcurrentHashMap<>();
+    /** For each question that is not over, what completes with it. Used by the messenger's thread only. */
+    private final Map<TransferKey, CompletableFuture<Void>> questions = new HashMap<>();
 
     /** Replaced by the daemon thread only. */
     private volatile Optional<HttpClient> client;
@@ -120,29 +121,27 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
 
     @Override
     public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
-        post(transfer, body(prompt, computeIt(transfer)), false);
+        post(new Post(transfer, () -> body(prompt, computeIt(transfer)), new CompletableFuture<>()));
     }
 
     @Override
     public void ask(TransferKey transfer, EngineCommand.Prompt prompt) {
-        post(transfer, body(prompt, lookItUp(transfer)), true);
+        CompletableFuture<Void> over = new CompletableFuture<>();
+        questions.put(transfer, over);
+        post(new Post(transfer, () -> body(prompt, lookItUp(transfer)), over));
     }
 
-    /** Closes the request's connection: the engine aborts what its client has left. */
+    /** Closes the request's connection, if there is one yet: the engine aborts what its client has left. */
     @Override
     public void endAsk(TransferKey transfer) {
-        requests.execute(() -> leave(transfer)); // after it has been sent
-    }
-
-    private void leave(TransferKey transfer) {
-        Future<?> question = questions.remove(transfer);
+        CompletableFuture<Void> question = questions.remove(transfer);
         if (question != null) {
-            question.cancel(true);
+            question.complete(null);
         }
     }
 
-    private void post(TransferKey transfer, byte[] body, boolean question) {
-        requests.execute(() -> attempt(new Post(transfer, body, question), false));
+    private void post(Post post) {
+        requests.execute(() -> attempt(post, false));
     }
 
     private void postAgain(Post post, HttpClient closedOn) {
@@ -156,6 +155,9 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     }
 
     private void attempt(Post post, boolean again) {
+        if (post.over.isDone()) {
+            return; // it had to wait for requests before it, or for the end of a closed connection
+        }
         try {
             send(post, again);
         } catch (IOException e) {
@@ -175,23 +177,27 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         HttpRequest.Builder request = HttpRequest.newBuilder(reachable())
                 .timeout(limit)
                 .header("Content-Type", "application/json")
-                .POST(BodyPublishers.ofByteArray(post.body));
+                .POST(BodyPublishers.ofByteArray(post.body.get()));
         if (!apiKey.isEmpty()) {
             request.header("Authorization", "Bearer " + apiKey);
         }
         HttpClient used = client.orElseThrow();
         CompletableFuture<HttpResponse<String>> sent = used.sendAsync(request.build(), BodyHandlers.ofString());
-        if (post.question) {
-            questions.put(post.transfer, sent);
-        }
         var unused = sent.whenComplete((answer, fault) -> {
-            questions.remove(post.transfer, sent);
+            if (post.over.isDone()) {
+                return;
+            }
             if (!again && String.valueOf(fault).contains(CLOSED_BEFORE_THE_ANSWER)) {
                 postAgain(post, used);
-            } else if (!sent.isCancelled()) {
+            } else {
                 onAnswer(post.transfer, answer, fault);
             }
         });
+        leaveAtTheEndOf(post, sent);
+    }
+
+    private void leaveAtTheEndOf(Post post, CompletableFuture<?> sent) {
+        var unused = post.over.thenRunAsync(() -> sent.cancel(true), requests);
     }
 
     private void onAnswer(TransferKey transfer, HttpResponse<String> answer, Throwable fault) {

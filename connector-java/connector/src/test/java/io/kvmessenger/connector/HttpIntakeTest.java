@@ -9,6 +9,8 @@ import com.sun.net.httpserver.HttpServer;
 import com.sun.net.httpserver.HttpsConfigurator;
 import com.sun.net.httpserver.HttpsServer;
 import io.kvmessenger.connector.boot.RefusedException;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.TransferKey;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;
@@ -21,6 +23,7 @@ import java.net.Socket;
 import java.net.SocketException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -44,6 +47,9 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Timeout(900)
 class HttpIntakeTest {
     private static final int PROMPT_TOKENS = 2;
+
+    /** More than enough for a client to notice that its connection was closed. */
+    private static final long CLOSED_HEARD_MILLIS = 500;
 
     private record Asked(String path, String authorization, Map<String, Object> body) {}
 
@@ -229,6 +235,69 @@ class HttpIntakeTest {
                 assertOffered(asker, 0, "not_held");
                 readToTheEnd(question.getInputStream());
             }
+        }
+    }
+
+    /**
+     * The intake's one thread may be held up, here by an address that refuses. What it has not sent by the end of a
+     * question it does not send, not even again after a closed connection.
+     */
+    @Test
+    void shouldSendNothingForAQuestionThatIsOver() throws Exception {
+        CountDownLatch heldUp = new CountDownLatch(1);
+        CountDownLatch goesOn = new CountDownLatch(1);
+        ServerSocket api = new ServerSocket(0, 8, InetAddress.getLoopbackAddress());
+        int port = api.getLocalPort();
+        EngineCommand.Prompt prompt = new EngineCommand.Prompt(new int[] {7, 8}, "", 0);
+        try (HttpIntake intake = new HttpIntake(
+                "http://right-first.invalid:" + port,
+                "",
+                Duration.ofMinutes(10),
+                Duration.ofHours(1),
+                (transfer, why) -> {
+                    heldUp.countDown();
+                    await(goesOn);
+                })) {
+            intake.ask(question("closed"), prompt);
+            Socket closed = requestTo(api);
+            api.close();
+            intake.ask(question("refused"), prompt);
+            heldUp.await();
+            intake.endAsk(question("closed"));
+            intake.ask(question("late"), prompt);
+            intake.endAsk(question("late"));
+            closed.close();
+            Thread.sleep(CLOSED_HEARD_MILLIS);
+            try (ServerSocket again = new ServerSocket(port, 8, InetAddress.getLoopbackAddress())) {
+                goesOn.countDown();
+                intake.ask(question("open"), prompt);
+                try (Socket open = requestTo(again)) {
+                    assertThat(readRequest(open.getInputStream())).contains("\"open\"");
+                }
+            }
+        }
+    }
+
+    private static TransferKey question(String id) {
+        return new TransferKey(id, "ab");
+    }
+
+    private static void await(CountDownLatch latch) {
+        try {
+            latch.await();
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** The next connection with a request: others only try the address. */
+    private static Socket requestTo(ServerSocket api) throws IOException {
+        while (true) {
+            Socket connection = api.accept();
+            if (connection.getInputStream().read() == 'P') {
+                return connection;
+            }
+            connection.close();
         }
     }
 
