@@ -1,4 +1,4 @@
-"""The layer counter's kernels through NVIDIA's assembler, which comes with an engine's environment. None has run."""
+"""The layer counter's kernels through NVIDIA's assemblers, of CUDA 12.8 and 13.1, which an engine's environment has."""
 
 from __future__ import annotations
 
@@ -10,22 +10,30 @@ import pytest
 
 from kv_connector.memory.device_word import PTX
 
+ASSEMBLERS = {
+    "ptxas": ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"),
+    "ptxas-blackwell": ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"),
+}
+"""Those that come with triton, and the architectures of GPUs that each is to know."""
 
-def assembler() -> Path:
+
+def assembler(name: str) -> Path:
     spec = importlib.util.find_spec("triton")
-    found = Path(spec.origin or "").parent / "backends" / "nvidia" / "bin" / "ptxas" if spec is not None else Path()
+    found = Path(spec.origin or "").parent / "backends" / "nvidia" / "bin" / name if spec is not None else Path()
     if not found.is_file():
-        pytest.skip("no ptxas: it comes with triton, which the engine's environment has")
+        pytest.skip(f"no {name}: it comes with triton, which the engine's environment has")
     return found
 
 
-@pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90", "sm_100"])
-def test_should_compile_for(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "architecture"), [(name, each) for name, known in ASSEMBLERS.items() for each in known]
+)
+def test_should_compile_for(name: str, architecture: str, tmp_path: Path) -> None:
     source = tmp_path / "counter.ptx"
     source.write_bytes(PTX)
     compiled = tmp_path / "counter.cubin"
     assembled = subprocess.run(
-        [assembler(), f"-arch={architecture}", "-v", "-o", compiled, source],
+        [assembler(name), f"-arch={architecture}", "-v", "-o", compiled, source],
         capture_output=True,
         text=True,
         check=False,
