@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypedDict
+from typing import Any, ClassVar, Literal, Protocol, Self, TypedDict
 
 from kv_connector.configuration.options import Options
 from kv_connector.exceptions import MessengerError
@@ -78,6 +78,15 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
+class Disconnected:
+    """Decoder: no session with a messenger at this address is open any more, or none could be opened."""
+
+    host: str
+    port: int
+    incarnation: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Arrived:
     """Decoder: the request's KV is in its pages."""
 
@@ -126,7 +135,20 @@ class Log:
     message: str
 
 
-Event = Released | Granted | Stopped | Prefilled | Connected | Arrived | Quarantined | Failed | Offered | Timeline | Log
+Event = (
+    Released
+    | Granted
+    | Stopped
+    | Prefilled
+    | Connected
+    | Disconnected
+    | Arrived
+    | Quarantined
+    | Failed
+    | Offered
+    | Timeline
+    | Log
+)
 
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -421,6 +443,8 @@ def decode_event(event: Mapping[str, Any]) -> Event:
             return Prefilled(event["transfer"], event["promptDigest"])
         case "connected":
             return Connected(event["host"], event["port"], event["incarnation"])
+        case "disconnected":
+            return Disconnected(event["host"], event["port"])
         case "arrived":
             return Arrived(event["request"], event["pages"])
         case "failed":

@@ -159,7 +159,7 @@ class WorkerNews(KVConnectorWorkerMetadata):
     arrived: list[str] = field(default_factory=list)
     """Requests whose KV is complete, as far as this messenger receives it."""
     connected: dict[str, str] = field(default_factory=dict)
-    """The incarnation of each messenger with which a session was opened, by address."""
+    """The incarnation of each messenger with which a session was opened, by address; "" = it has ended."""
     moved: dict[str, Messengers] = field(default_factory=dict)
     """Requests whose KV is asked of another prefiller than the fetch named first."""
     proved: list[Proved] = field(default_factory=list)

@@ -35,6 +35,7 @@ from kv_connector.naming.pair_rules import (
 from kv_connector.vllm.engine_facts import EngineFacts
 from kv_connector.vllm.kv_groups import KvGroup, has_state
 from kv_connector.vllm.messenger_addresses import Messengers
+from kv_connector.vllm.prefiller_processes import PrefillerProcesses
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved
 from kv_connector.vllm.transfer_params import Receive, Refused
 
@@ -118,8 +119,7 @@ class PairProofs:
         self._now_seconds = now_seconds
         self._messenger_count = 0
         self._records: dict[Pair, _Record] = {}
-        self._incarnations: dict[str, str] = {}
-        """By address, as last connected."""
+        self._processes = PrefillerProcesses()
         self._held_back: dict[str, float] = {}
         """When each request that waits was first held back: one after the other may go first and end unjudged."""
         self._fetched: dict[str, Judged] = {}
@@ -331,7 +331,10 @@ class PairProofs:
         proved: Iterable[Proved],
     ) -> None:
         """Takes what the workers have seen in a step; the parameters are those of ``WorkerNews``."""
-        self._connected(connected)
+        for address in self._processes.reported(connected):  # which may compute something else
+            for pair, record in self._records.items():
+                if any(str(each) == address for each in pair.messengers):
+                    self._start_anew(record)
         for request_id, messengers in moved.items():
             if (fetched := self._fetched.get(request_id)) is not None:
                 self._end_probe(fetched.pair, request_id)
@@ -354,13 +357,17 @@ class PairProofs:
 
     def state_of(self, request: Any, messengers: Messengers) -> PairState:
         """What is known of the request's pair."""
-        record = self._records.get(self._pair(request, messengers))
-        return record.state if record is not None else PairState.UNPROVEN
+        return (self._records.get(self._pair(request, messengers)) or _Record()).state
 
     def wants_shared_token(self, request: Any, ask: Receive) -> bool:
         """Whether a fetched beginning should leave its last token to both sides: it may come from an unproven pair."""
         left = self._left(request, ask)
-        return self._active and not (left and all(self.state_of(request, each) is PairState.PROVEN for each in left))
+        return self._active and not (left and all(self._stays_proven(request, each) for each in left))
+
+    def _stays_proven(self, request: Any, messengers: Messengers) -> bool:
+        """Whether the pair is proven, and a fetch finds the processes with which it is."""
+        proven = self.state_of(request, messengers) is PairState.PROVEN
+        return proven and not self._processes.may_be_others(messengers)
 
     def is_empty(self) -> bool:
         """Whether no request is remembered; for leak checks at rest."""
@@ -391,16 +398,6 @@ class PairProofs:
         record.state, record.finding, record.probe, record.unjudged = PairState.UNPROVEN, "", "", 0
         record.epoch += 1
         record.different.clear()
-
-    def _connected(self, connected: Mapping[str, str]) -> None:
-        """A messenger at a known address that is another process than before may compute something else."""
-        for address, incarnation in connected.items():
-            before, self._incarnations[address] = self._incarnations.get(address), incarnation
-            if before in (None, incarnation):
-                continue
-            for pair, record in self._records.items():
-                if any(str(each) == address for each in pair.messengers):
-                    self._start_anew(record)
 
     def _end_probe(self, pair: Pair, request_id: str) -> None:
         record = self._records.get(pair)

@@ -16,6 +16,7 @@ from kv_connector.runtime.commands import Abandon, Command, Decline, Expect, Rep
 from kv_connector.runtime.facade import (
     Arrived,
     Connected,
+    Disconnected,
     Event,
     Failed,
     Log,
@@ -416,8 +417,8 @@ class WorkerHalf:
                     self._let_go(request)
                 else:
                     self._on_arrived(request)
-            case Connected(host, port, incarnation):
-                self._news.connected[str(Address(host, port))] = incarnation
+            case Connected(host, port) | Disconnected(host, port):
+                self._news.connected[str(Address(host, port))] = event.incarnation
             case Quarantined(request, reason):
                 self._on_quarantined(request, reason)
             case Failed(request, reason):

@@ -10,7 +10,7 @@ from conftest import EngineMaker
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
 from kv_connector import Arrived, Failed, Granted, Log, Prefilled, Quarantined, Released, Stopped, Timeline
-from kv_connector.runtime.facade import Connected, Event, Offered, decode_events
+from kv_connector.runtime.facade import Connected, Disconnected, Event, Offered, decode_events
 
 KINDS = get_args(Event)
 HELD_BLOCKS = 6
@@ -45,8 +45,9 @@ def after_all_limits(engine: SimulatedEngine, clock: Clock) -> None:
 
 
 def test_should_know_each_kind_of_event() -> None:
-    known = {Released, Granted, Stopped, Prefilled, Connected, Arrived, Quarantined, Failed, Offered, Timeline, Log}
-    assert set(KINDS) == known
+    of_prefills = {Released, Granted, Stopped}
+    of_fetches = {Prefilled, Connected, Disconnected, Arrived, Quarantined, Failed, Offered}
+    assert set(KINDS) == of_prefills | of_fetches | {Timeline, Log}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
@@ -225,6 +226,7 @@ def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.
         {"event": "stopped", "request": "1", "reason": "r"},
         {"event": "prefilled", "transfer": "t", "promptDigest": ""},
         {"event": "connected", "host": "h", "port": 1, "incarnation": "i"},
+        {"event": "disconnected", "host": "h", "port": 1},
         {"event": "arrived", "request": "1", "pages": 1},
         {"event": "failed", "request": "1", "reason": "r"},
         {"event": "quarantined", "request": "1", "reason": "r"},

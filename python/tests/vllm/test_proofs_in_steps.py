@@ -10,6 +10,7 @@ from conftest import EngineMaker
 from simulated_engine import SimulatedEngine, remote_prefill
 
 from kv_connector import Connected
+from kv_connector.runtime.facade import Disconnected
 from kv_connector.vllm.proof_messages import Proof, Proved
 
 FINDING = "K of layer model.layers.0.self_attn.attn differs by 1.7"
@@ -95,6 +96,35 @@ def test_should_fail_the_first_request_of_a_wrong_pair_before_it_answers_and_ref
     assert [each["fetches"] for each in decoder.messenger.of_kind("refuted")] == [1]
     (decline,) = decoder.messenger.of_kind("decline")
     assert decline["prefillers"][0]["port"] == 14579
+    assert decoder.at_rest()
+
+
+def test_should_share_a_beginnings_last_token_where_another_process_may_be_there(
+    decoder: SimulatedEngine, judge: Judge
+) -> None:
+    """A prefiller that was restarted at the same address may compute something else before it is connected."""
+
+    def compared_with(name: str) -> int:
+        decoder.add(name, 500, remote_prefill(remote_prompt_tokens=300), max_tokens=3)
+        decoder.step()
+        decoder.messenger.arrive(name)
+        decoder.steps(6)
+        assert decoder.ended[name].name == "FINISHED_LENGTH_CAPPED"
+        return len(judge.seen)
+
+    there = ("127.0.0.1", 14579)
+    decoder.messenger.events.append(Connected(*there, "one"))
+    seen = [compared_with("unproven"), compared_with("proven")]
+    decoder.messenger.events.append(Disconnected(*there))
+    decoder.step()
+    seen.append(compared_with("away"))
+    decoder.messenger.events.append(Connected(*there, "one"))
+    decoder.step()
+    seen.append(compared_with("back"))
+    decoder.messenger.events.extend([Disconnected(*there), Connected(*there, "two")])
+    decoder.step()
+    seen.append(compared_with("another"))
+    assert seen == [1, 1, 2, 2, 3]
     assert decoder.at_rest()
 
 

@@ -117,6 +117,11 @@ final class KvEvents implements EngineEvents {
     }
 
     @Override
+    public void disconnected(String host, int port) {
+        sink.add(Map.of("event", "disconnected", "host", host, "port", port));
+    }
+
+    @Override
     public void log(Level level, String message) {
         sink.log(level, message);
     }

@@ -143,6 +143,11 @@ abstract class MessengerPair {
         }
 
         @Override
+        public void disconnected(String host, int port) {
+            connected.add(host + ":" + port + " is gone");
+        }
+
+        @Override
         public void quarantined(String request, String reason) {
             if (request.equals(failsAtReportOf)) {
                 throw new IllegalStateException("the engine's port fails");

@@ -41,6 +41,19 @@ class ReconnectTest extends MessengerPair {
     }
 
     @Test
+    void shouldReportWhichPrefillersAreGone() {
+        fetch("r", 1, 0);
+        decoder.connected.clear();
+        lose();
+        assertThat(decoder.connected).containsExactly("host:7 is gone");
+        decoder.cache.onCommand(new EngineCommand.Reject("t", PREFILLER));
+        assertThat(decoder.connected).hasSize(1);
+        reconnect();
+        carry();
+        assertThat(decoder.connected).hasSize(2).last().asString().startsWith("host:7 is 1 before");
+    }
+
+    @Test
     void shouldSendWhatWaitedForTheSessionOnce() {
         sayOfEach();
         assertThat(framesAboutTransfers()).isEqualTo(3);

@@ -253,7 +253,11 @@ public final class Decoder {
     void onEnded(PrefillerSession session, String reason) {
         comparisons.onEnded(session);
         asks.onEnded(session);
+        EngineCommand.PrefillerAddress address = links.addressOf(session);
         links.onEnded(session).forEach(engine::prefilled); // the error surfaces when the engine fetches them
+        if (address != null && !links.isReadyAt(address)) { // null: it ended while it was dialled
+            engine.disconnected(address.host(), address.port());
+        }
         sessionEnds.onEnded(session, reason);
     }
 

@@ -114,6 +114,12 @@ final class PrefillerLinks {
         byAddress.values().remove(session);
     }
 
+    /** Whether a session with the messenger at this address is open. */
+    boolean isReadyAt(EngineCommand.PrefillerAddress address) {
+        PrefillerSession session = known(address);
+        return session != null && session.ready();
+    }
+
     /** Forgets the session. Returns the expected transfers for which no event will come. */
     Set<TransferKey> onEnded(PrefillerSession session) {
         byAddress.values().remove(session);

@@ -50,6 +50,9 @@ public interface EngineEvents extends EngineLog {
      */
     default void connected(String host, int port, long incarnation) {}
 
+    /** Decoder: no session with a messenger at this address is open any more, or none could be opened. */
+    default void disconnected(String host, int port) {}
+
     /** When the chunks and layers of a prefill were sent; reported after its last write. */
     void timeline(PrefillTimeline timeline);
 
