@@ -8,6 +8,7 @@ import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.OfferOutcome;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.wire.ControlFrame.BodyCase;
 import io.kvmessenger.messenger.wire.FrameVersions;
@@ -97,6 +98,22 @@ class OffersTest extends MessengerPair {
         assertThat(prefiller.cache.held().clean()).isTrue();
         assertThat(decoder.cache.held().clean()).isTrue();
         assertThat(decoder.cache.fetchEntryCount()).isZero();
+    }
+
+    /** They may all wait for one session, which would close a link that cannot carry them. */
+    @Test
+    void shouldAskForNoMoreTokensThanALinkCarriesAtOnce() {
+        int[] tokens = new int[ProtocolLimits.ASKED_TOKENS_MAX / 2];
+        for (String request : List.of("a", "b", "c")) {
+            decoder.cache.onCommand(new EngineCommand.Ask(
+                    request,
+                    new TransferKey("pull-" + request, ""),
+                    SOURCE.getFirst(),
+                    new EngineCommand.Prompt(tokens, "", 0),
+                    200));
+        }
+
+        assertThat(decoder.reported).containsExactly("offered c 0 BUSY");
     }
 
     @Test

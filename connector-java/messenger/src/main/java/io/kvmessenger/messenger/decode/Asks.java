@@ -61,7 +61,8 @@ final class Asks {
         if (!broken.isEmpty()) {
             engine.log(EngineLog.Level.ERROR, "request " + ask.request() + " asks for a cached prefix with " + broken);
             report(ask, 0, OfferOutcome.MISFIT);
-        } else if (byRequest.size() >= ProtocolLimits.ASKS_OPEN_MAX) {
+        } else if (byRequest.size() >= ProtocolLimits.ASKS_OPEN_MAX
+                || askedTokens() + tokensOf(ask) > ProtocolLimits.ASKED_TOKENS_MAX) {
             report(ask, 0, OfferOutcome.BUSY);
         } else {
             PrefillerSession session = links.at(ask.source(), nowNs);
@@ -71,6 +72,14 @@ final class Asks {
                 send(open);
             }
         }
+    }
+
+    private int askedTokens() {
+        return byRequest.values().stream().mapToInt(open -> tokensOf(open.ask)).sum();
+    }
+
+    private static int tokensOf(EngineCommand.Ask ask) {
+        return ask.prompt().tokenIds().length;
     }
 
     private void send(Open open) {

@@ -59,6 +59,12 @@ public record ProtocolLimits(
     /** Questions to other engines, and of other engines, that are not answered yet. */
     public static final int ASKS_OPEN_MAX = 64;
 
+    /**
+     * Tokens of the questions that this engine has asked and that are not answered yet. Those to one engine may wait for
+     * its session and leave at once, as up to four bytes a token: half of what may wait for a link.
+     */
+    public static final int ASKED_TOKENS_MAX = 1 << 22;
+
     /** How long two legs of one transfer id may name different prompts: more of either may be on their way. */
     public static final long CONTRADICTION_WAIT_MAX_NS = 5_000_000_000L;
 
