@@ -104,15 +104,22 @@ def test_should_end_a_prompt_of_the_prefiller_where_the_rule_says() -> None:
         assert left_alone.max_tokens == 16
 
 
+class Vectors:
+    """As torch's tensors."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({}, ""), ({"prompt_embeds": "vectors"}, "prompt_embeds"), ({"mm_features": [image()]}, "mm_features")],
+    [
+        ({}, ""),
+        ({"prompt_token_ids": None, "prompt_embeds": Vectors()}, "prompt_embeds"),
+        ({"mm_features": [image()]}, "mm_features"),
+    ],
 )
 def test_should_name_what_no_prefiller_can_enqueue(fields: dict[str, Any], named: str) -> None:
-    """A tensor raises where it is taken for true or false."""
-    if "prompt_embeds" in fields:
-        torch = pytest.importorskip("torch", reason="torch comes with the engine: see the suite that has vLLM")
-        fields = {"prompt_token_ids": None, "prompt_embeds": torch.ones((3, 4))}
     reason = unfit_to_be_enqueued(request(**fields))
     assert f"the prompt has {named}, expected plain tokens" in reason if named else reason == ""
 
