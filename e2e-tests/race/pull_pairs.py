@@ -92,7 +92,7 @@ class Pulling(TalkingPair):
                 "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
                 "listen_port": self.ports[far],
                 "engine_api_url": f"http://{LOOPBACK}:{self.api_ports[far]}",
-                **({"transports": "tcp"} if self.ground.sockets_only else {}),
+                **({"transports": ["tcp"]} if self.ground.sockets_only else {}),
             },
         }
 
@@ -167,7 +167,7 @@ class Stored(TalkingPair):
     def transfer(self, far: bool) -> dict[str, Any]:
         extra: dict[str, Any] = {"silence_limit_seconds": SILENCE_LIMIT_SECONDS}
         if self.ground.sockets_only:
-            extra["transports"] = "tcp"
+            extra["transports"] = ["tcp"]
         if not far:
             extra |= {"listen_port": self.ports[0], "engine_api_url": f"http://{LOOPBACK}:{self.api_ports[far]}"}
         role = "kv_consumer" if far else "kv_producer"
