@@ -286,6 +286,16 @@ def run(given: argparse.Namespace) -> None:
                     out.write(text + "\n")
 
 
+def begin_apart(name: str, *namespaces: str) -> None:
+    """Begins this program again in namespaces of its own, unless it is there, where its loopback is up then."""
+    lack = lack_of_privilege()
+    if lack is not None:
+        raise SystemExit(f"{name}: {lack}; run it as root")
+    if APART not in os.environ:
+        os.execvpe("unshare", ["unshare", *namespaces, sys.executable, *sys.argv], {**os.environ, APART: "1"})
+    ip("link", "set", "lo", "up")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--link", action="store_true", help="decoders behind a link that limits")
@@ -301,12 +311,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="the lines are appended to it too")
     given = parser.parse_args()
     unwind_on_sigterm()
-    lack = lack_of_privilege()
-    if lack is not None:
-        raise SystemExit(f"race: {lack}; run it as root")
-    if APART not in os.environ:
-        os.execvpe("unshare", ["unshare", "--net", "--mount", sys.executable, *sys.argv], {**os.environ, APART: "1"})
-    ip("link", "set", "lo", "up")
+    begin_apart("race", "--net", "--mount")
     subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)
     run(given)
 

@@ -34,9 +34,8 @@ sys.path.extend(
 import quiet
 from contenders import Ground, stream
 from demo_console import say, unwind_on_sigterm
-from engine_race import APART, LINK_QUEUE, rivals_folder
+from engine_race import LINK_QUEUE, begin_apart, rivals_folder
 from hand_over import percentile
-from hosts import ip, lack_of_privilege
 from make_model import cached_model
 from processes import descendants
 from prompts import cache_home, random_prompt
@@ -268,13 +267,8 @@ def main() -> None:
 
 
 def limit_loopback() -> None:
-    """Begins this program again in a network namespace of its own, and limits its loopback there."""
-    lack = lack_of_privilege()
-    if lack is not None:
-        raise SystemExit(f"race-pulls: {lack}; run it as root")
-    if APART not in os.environ:
-        os.execvpe("unshare", ["unshare", "--net", sys.executable, *sys.argv], {**os.environ, APART: "1"})
-    ip("link", "set", "lo", "up")
+    """That of a network namespace of this program's own."""
+    begin_apart("race-pulls", "--net")
     subprocess.run(["tc", "qdisc", "replace", "dev", "lo", "root", "tbf", *LINK], check=True)
 
 

@@ -155,7 +155,10 @@ class Pulls:
         return "" if self._rules.always or self._gains(request, pull, tokens) else "not_worth"
 
     def _gains(self, request: Any, pull: Pull, tokens: int) -> bool:
-        """Whether the answer would be waited for, by what is in this engine's cache now."""
+        """Whether the answer would be waited for, by what is in this engine's cache now.
+
+        Where it would not because earlier ones were late or of no use, computing the prompt makes up for these.
+        """
         lacked_tokens = tokens - self._own_tokens(request, tokens)
         if lacked_tokens < self._rules.tokens_min:
             return False

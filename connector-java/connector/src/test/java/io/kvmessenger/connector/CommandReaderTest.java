@@ -80,7 +80,6 @@ class CommandReaderTest {
                         abandon -> assertThat(abandon).isEqualTo(new EngineCommand.Abandon("d")));
     }
 
-    /** The end of a request repeats its name, and an end that fits into no poll would leak the request's pages. */
     @Test
     void shouldReadWhatAPullHasWaitedFor() {
         String fetch = """
@@ -95,6 +94,7 @@ class CommandReaderTest {
                 .returns(EngineCommand.PullWaits.NONE, command -> ((EngineCommand.Fetch) command).waits());
     }
 
+    /** The end of a request repeats its name, and an end that fits into no poll would leak the request's pages. */
     @ParameterizedTest
     @ValueSource(
             strings = {

@@ -48,7 +48,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 class HttpIntakeTest {
     private static final int PROMPT_TOKENS = 2;
 
-    /** More than enough for a client to notice that its connection was closed. */
+    /** In which a client notices that its connection was closed. Where it does not, less is tested, and nothing fails. */
     private static final long CLOSED_HEARD_MILLIS = 500;
 
     private record Asked(String path, String authorization, Map<String, Object> body) {}

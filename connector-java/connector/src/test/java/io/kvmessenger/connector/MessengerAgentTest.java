@@ -150,7 +150,8 @@ final class MessengerAgentTest {
                 List.of(),
                 limitNs,
                 "",
-                EngineCommand.Prompt.NONE));
+                EngineCommand.Prompt.NONE,
+                EngineCommand.PullWaits.NONE));
     }
 
     /** A longer wait would send heartbeats late, so that a peer takes this side for dead, and end requests late. */

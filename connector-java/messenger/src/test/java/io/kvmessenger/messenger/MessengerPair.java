@@ -266,7 +266,8 @@ abstract class MessengerPair {
                 contextKinds,
                 0,
                 "",
-                EngineCommand.Prompt.NONE));
+                EngineCommand.Prompt.NONE,
+                EngineCommand.PullWaits.NONE));
     }
 
     void fetch(String request, int firstPage, String promptDigest) {
@@ -286,7 +287,8 @@ abstract class MessengerPair {
                 List.of(),
                 limitNs,
                 promptDigest,
-                prompt);
+                prompt,
+                EngineCommand.PullWaits.NONE);
     }
 
     /** One forward pass over the whole prompt. */

@@ -34,17 +34,27 @@ class OfferOrdersTest extends MessengerPair {
     private final Deque<ControlFrame> toDecoder = new ArrayDeque<>();
     private final Deque<ControlFrame> toPrefiller = new ArrayDeque<>();
     private SplittableRandom random;
-    /** Whether the source's messenger is the one that is asked. */
-    private boolean wasAsked;
-
-    private boolean askedOnce;
-    private boolean fetched;
-    private boolean over;
+    private Question question;
     private int offers;
     private int revokedSeen;
     private List<String> trace;
 
-    private TransferKey transfer;
+    private static final class Question {
+        final String request;
+        final TransferKey transfer;
+        /** Whether the source's messenger is the one that is asked. */
+        final boolean comesHere;
+
+        boolean asked;
+        boolean fetched;
+        boolean declined;
+
+        Question(int number, boolean comesHere) {
+            request = "q" + number;
+            transfer = new TransferKey("pull-" + number, "ab");
+            this.comesHere = comesHere;
+        }
+    }
 
     @Test
     void shouldReleaseEachOfferOnceInAnyOrder() {
@@ -71,25 +81,21 @@ class OfferOrdersTest extends MessengerPair {
         offers = 0;
         revokedSeen = 0;
         for (int i = 0; i < QUESTIONS; i++) {
-            transfer = new TransferKey("pull-" + i, "ab");
-            wasAsked = random.nextBoolean();
-            askedOnce = false;
-            fetched = false;
-            over = false;
+            question = new Question(i, random.nextBoolean());
             int steps = 5 + random.nextInt(25);
             for (int step = 0; step < steps; step++) {
-                act(i);
+                act();
             }
-            finish(i);
+            finish();
         }
     }
 
-    private void act(int i) {
+    private void act() {
         switch (random.nextInt(11)) {
-            case 0 -> ask(i);
+            case 0 -> ask();
             case 1, 2 -> offer();
-            case 3 -> fetchHeld(i);
-            case 4 -> giveUp(i);
+            case 3 -> fetchHeld();
+            case 4 -> giveUp();
             case 5 -> {
                 if (random.nextInt(3) == 0) {
                     withdraw();
@@ -111,18 +117,18 @@ class OfferOrdersTest extends MessengerPair {
         trace.add(what);
     }
 
-    private void ask(int i) {
-        if (askedOnce) {
+    private void ask() {
+        if (question.asked) {
             return;
         }
-        askedOnce = true;
-        note("ask " + wasAsked);
-        if (wasAsked) {
+        question.asked = true;
+        note("ask " + question.comesHere);
+        if (question.comesHere) {
             int[] tokens =
                     IntStream.range(0, HELD_TOKENS + Geometries.PAGE_TOKENS).toArray();
             decoder.cache.onCommand(new EngineCommand.Ask(
-                    "q" + i,
-                    transfer,
+                    question.request,
+                    question.transfer,
                     SOURCE.getFirst(),
                     new EngineCommand.Prompt(tokens, "salt", 0),
                     50 + random.nextInt(200)));
@@ -130,30 +136,32 @@ class OfferOrdersTest extends MessengerPair {
     }
 
     private void offer() {
-        if (offers >= OFFERS_MAX || (wasAsked && prefiller.asked.stream().noneMatch(transfer::equals))) {
+        if (offers >= OFFERS_MAX
+                || (question.comesHere && prefiller.asked.stream().noneMatch(question.transfer::equals))) {
             return;
         }
         offers++;
         note("offer o" + offers);
         prefiller.cache.onCommand(new EngineCommand.Offer(
                 "o" + offers,
-                transfer,
-                wasAsked,
+                question.transfer,
+                question.comesHere,
                 HELD_TOKENS,
                 List.of(new ChunkPages(0, new int[] {5, 6})),
                 OfferOutcome.HELD));
     }
 
-    private void fetchHeld(int i) {
-        boolean held = !wasAsked || decoder.reported.contains("offered q" + i + " " + HELD_TOKENS + " HELD");
-        if (fetched || over || !askedOnce || !held) {
+    private void fetchHeld() {
+        boolean held = !question.comesHere
+                || decoder.reported.contains("offered " + question.request + " " + HELD_TOKENS + " HELD");
+        if (question.fetched || question.declined || !question.asked || !held) {
             return;
         }
-        fetched = true;
+        question.fetched = true;
         note("fetch");
         decoder.cache.onCommand(new EngineCommand.Fetch(
-                "q" + i,
-                transfer.id(),
+                question.request,
+                question.transfer.id(),
                 SOURCE,
                 HELD_TOKENS,
                 0,
@@ -161,21 +169,22 @@ class OfferOrdersTest extends MessengerPair {
                 -1,
                 List.of(),
                 500,
-                transfer.digest(),
-                EngineCommand.Prompt.NONE));
+                question.transfer.digest(),
+                EngineCommand.Prompt.NONE,
+                EngineCommand.PullWaits.NONE));
     }
 
-    private void giveUp(int i) {
-        if (!askedOnce || random.nextInt(2) == 0) {
+    private void giveUp() {
+        if (!question.asked || random.nextInt(2) == 0) {
             return;
         }
-        if (fetched) {
+        if (question.fetched) {
             note("abandon");
-            decoder.cache.onCommand(new EngineCommand.Abandon("q" + i));
-        } else if (!over) {
-            over = true;
+            decoder.cache.onCommand(new EngineCommand.Abandon(question.request));
+        } else if (!question.declined) {
+            question.declined = true;
             note("decline");
-            decoder.cache.onCommand(new EngineCommand.Decline(transfer, SOURCE));
+            decoder.cache.onCommand(new EngineCommand.Decline(question.transfer, SOURCE));
         }
     }
 
@@ -274,7 +283,7 @@ class OfferOrdersTest extends MessengerPair {
         }
     }
 
-    private void finish(int i) {
+    private void finish() {
         note("| end");
         for (int step = 0; step < CYCLES_TO_REST; step++) {
             write();
@@ -291,17 +300,18 @@ class OfferOrdersTest extends MessengerPair {
         for (int o = 1; o <= offers; o++) {
             assertThat(prefiller.reported).contains("released o" + o);
         }
-        if (fetched) {
+        if (question.fetched) {
             assertThat(decoder.reported.stream()
-                            .filter(e -> e.equals("arrived q" + i) || e.equals("failed q" + i))
+                            .filter(e ->
+                                    e.equals("arrived " + question.request) || e.equals("failed " + question.request))
                             .count())
                     .isEqualTo(1);
         }
         long answers = decoder.reported.stream()
-                .filter(e -> e.startsWith("offered q" + i))
+                .filter(e -> e.startsWith("offered " + question.request))
                 .count();
         assertThat(answers).isLessThanOrEqualTo(1);
-        if (askedOnce && wasAsked && !over) {
+        if (question.asked && question.comesHere && !question.declined) {
             assertThat(answers).isEqualTo(1);
         }
         assertThat(prefiller.asksEnded).hasSameSizeAs(prefiller.asked);

@@ -65,7 +65,8 @@ class OffersTest extends MessengerPair {
                 List.of(),
                 100,
                 TRANSFER.digest(),
-                EngineCommand.Prompt.NONE));
+                EngineCommand.Prompt.NONE,
+                EngineCommand.PullWaits.NONE));
         carry();
     }
 

@@ -41,7 +41,8 @@ abstract class SameIdPair extends MessengerPair {
                 List.of(),
                 1_000_000,
                 transfer.digest(),
-                prompt));
+                prompt,
+                EngineCommand.PullWaits.NONE));
         carry();
     }
 

@@ -268,7 +268,8 @@ abstract class TransferStory extends MessengerPair {
                 List.of(),
                 0,
                 decodersName().digest(),
-                EngineCommand.Prompt.NONE));
+                EngineCommand.Prompt.NONE,
+                EngineCommand.PullWaits.NONE));
     }
 
     // ---- what follows by itself

@@ -205,34 +205,6 @@ public sealed interface EngineCommand {
             return new TransferKey(transferId, promptDigest);
         }
 
-        /** A fetch that no question precedes. */
-        public Fetch(
-                String request,
-                String transferId,
-                List<PrefillerAddress> prefillers,
-                int promptTokens,
-                int firstToken,
-                List<int[]> pages,
-                int contextSlot,
-                List<String> contextKinds,
-                long limitNs,
-                String promptDigest,
-                Prompt prompt) {
-            this(
-                    request,
-                    transferId,
-                    prefillers,
-                    promptTokens,
-                    firstToken,
-                    pages,
-                    contextSlot,
-                    contextKinds,
-                    limitNs,
-                    promptDigest,
-                    prompt,
-                    PullWaits.NONE);
-        }
-
         /** A fetch of KV alone in a cache of one group, without a digest, whose legs a router sends to both sides. */
         public Fetch(
                 String request,
@@ -253,7 +225,8 @@ public sealed interface EngineCommand {
                     List.of(),
                     limitNs,
                     "",
-                    Prompt.NONE);
+                    Prompt.NONE,
+                    PullWaits.NONE);
         }
     }
 

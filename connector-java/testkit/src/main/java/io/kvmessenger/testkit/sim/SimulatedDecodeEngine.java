@@ -256,7 +256,8 @@ final class SimulatedDecodeEngine {
                 request.transfer.digest(),
                 request.decoderFirst
                         ? new EngineCommand.Prompt(new int[request.promptTokens], "", 0)
-                        : EngineCommand.Prompt.NONE);
+                        : EngineCommand.Prompt.NONE,
+                EngineCommand.PullWaits.NONE);
         listener.fetchAsked(FetchFacts.of(node.process(), fetch, rows));
         node.command(fetch);
     }

@@ -234,7 +234,8 @@ final class SimulatedPulls {
                 List.of(),
                 pull.certain ? world.scenario().healedFetchLimitNs() : 0,
                 pull.transfer.digest(),
-                EngineCommand.Prompt.NONE);
+                EngineCommand.Prompt.NONE,
+                EngineCommand.PullWaits.NONE);
         if (pull.certain && !isOneOfSeveral(pull.source.host())) {
             listener.requestRouted(pull.name(), FetchFacts.hostsOf(sources), List.of(node.name()), true);
         }
