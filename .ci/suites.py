@@ -262,7 +262,8 @@ def with_sglang() -> list[Suite]:
             with_wheel(
                 f"sglang --release {SGLANG_EARLIER}",
                 *pytest("python/tests/sglang/test_sglang_interface.py", "python-sglang-earlier"),
-                *("python/tests/sglang/test_pair_check.py", "python/tests/sglang/test_transfers.py", *CPU_KERNELS),
+                *("python/tests/sglang/test_pair_check.py", "python/tests/sglang/test_transfers.py"),
+                *("python/tests/sglang/test_sglang_pulls.py", *CPU_KERNELS),
             ),
             "build/reports/python-sglang-earlier.xml",
             quick=False,
@@ -283,6 +284,7 @@ def with_servers() -> list[Suite]:
             f"{pair}/test_recorded_calls.py",
             "sglang-recorded",
             f"{pair}/test_role_switches.py",
+            f"{pair}/test_sglang_pulls.py",
             beside=True,
         ),
     ]

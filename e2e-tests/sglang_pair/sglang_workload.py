@@ -93,7 +93,18 @@ def hits() -> list[str]:
     return [" ".join(first)] + [" ".join(first[: HIT_TOKENS - len(end)] + end) for end in ends]
 
 
+EDITED_AT: Final = (159, 160, 161)
+"""Around the end of a page."""
+
+
+def pulled() -> list[str]:
+    """A prompt, the same one going on, and for each place of an edit one that differs from there on."""
+    words, others = random_prompt(720, 49).split(), random_prompt(720, 50).split()
+    edited = [words[:at] + others[at:500] for at in EDITED_AT]
+    return [" ".join(each) for each in (words[:400], words, *edited)]
+
+
 def all_prompts() -> list[str]:
     drawn = [prompt for series in ALL for prompt in series.prompts()]
     mixed = [prompt for group in mixed_groups() for prompt in group]
-    return list(dict.fromkeys([*drawn, *mixed, *hits()]))
+    return list(dict.fromkeys([*drawn, *mixed, *hits(), *pulled()]))

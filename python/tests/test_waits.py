@@ -16,7 +16,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 SOURCES = TESTS.parent / "kv_connector"
-HALVES = ("vllm", "sglang")
+HALVES = ("vllm", "sglang", "pulls")
 COLLECTIONS = ("dict", "set", "list", "deque")
 BLOCKING_CALLS = (
     "wait",
@@ -41,6 +41,7 @@ ONE_PREFILL = "vllm/test_lost_events.py::test_should_end_a_prefill_although_an_e
 ONE_ANSWER = "vllm/test_pulls.py::test_should_compute_when_the_answer_is_lost"
 ONE_OFFER = "vllm/test_offers_in_steps.py::test_should_ask_again_whether_an_offer_is_released"
 PROOF = "vllm/test_lost_events.py::test_should_ask_again_for_the_proof_that_was_lost"
+UNHEARD_OFFER = "sglang/test_sglang_pulls.py::test_should_end_an_offer_again_whose_release_was_not_heard"
 FETCH_TWO = "test_exchange.py::test_should_ask_for_the_end_of_a_fetch_that_was_lost"
 FOLLOWER = "test_handover.py::test_should_not_hold_followers_of_a_lead_that_is_gone"
 
@@ -100,6 +101,12 @@ WAITS = {
         "test_exchange.py::test_should_end_a_prefill_although_an_event_is_lost",
     ),
     "sglang/exchange.py::Exchange._incoming": ("unheard_seconds", FETCH_TWO),
+    "sglang/pulls.py::Pulls._open": (
+        "ask_limit_seconds",  # then as any fetch
+        "sglang/test_sglang_pulls.py::test_should_be_late_after_its_limit_and_ignore_the_answer",
+    ),
+    "sglang/pull_offers.py::Offers._held": ("UNHEARD_SECONDS", UNHEARD_OFFER),
+    "sglang/pull_offers.py::Offers._given_at_seconds": ("UNHEARD_SECONDS", UNHEARD_OFFER),
     "sglang/prefillers.py::Prefillers._questions": (
         "LOOKUP_LIMIT_SECONDS",
         "test_sglang_prefillers.py::test_should_find_another_prefiller_while_one_does_not_answer",
@@ -129,6 +136,10 @@ WAITS = {
     "sglang/endpoint.py: concurrent.futures.wait": (
         "FIRST_CONTACT_WAIT_SECONDS",
         "sglang/test_first_contact.py::test_should_wait_once_for_a_prefiller_that_does_not_answer",
+    ),
+    "sglang/prefix_pulls.py: time.sleep": (
+        "LET_GO_LIMIT_SECONDS",
+        "sglang/test_prefix_pulls.py::test_should_wait_for_no_release_that_does_not_come",
     ),
     "sglang/exchange.py: self._client.fence": (
         "FENCE_LIMIT_SECONDS",
@@ -165,7 +176,7 @@ NO_WAITS = {
     "vllm/window_blocks.py::WindowBlocks._kept": ENGINE,
     "vllm/worker_half.py::WorkerHalf._expected": "the gate's limit bounds it; a fetch or decline ends it",
     "vllm/engine_figures.py::EngineFigures._reported_gauges": FACT,
-    "vllm/prefill_rate.py::PrefillRate._in_flight": FACT,
+    "pulls/prefill_rate.py::PrefillRate._in_flight": FACT,
     "vllm/pulls.py::Pulls.ended": STEP,
     "vllm/connector.py: self._part.fence": "the fence of outgoing_prefills.py and of handover.py",
     "vllm/own_part.py: self.worker.fence": "the fence of outgoing_prefills.py",
@@ -189,6 +200,19 @@ NO_WAITS = {
     "sglang/receiver.py::Receiver._ask": ENGINE,
     "sglang/exchange.py: self._client.poll": "takes the events that are there",
     "sglang/exchange.py: time.sleep": "a part of settle",
+    "sglang/exchange.py: self._messenger.wait": "for a thread of its own",
+    "sglang/idle_wake.py: self._messenger.wait": "a thread of its own",
+    "sglang/idle_wake.py: self._polled.wait": "a thread of its own",
+    "sglang/hooks.py: pulls.poll": "takes what is there",
+    "sglang/prefix_pulls.py: self.asked_for.poll": "takes what is there",
+    "sglang/prefix_pulls.py: self.offers.poll": "takes what is there",
+    "sglang/prefix_pulls.py: self.passes.poll": "takes what is there",
+    "sglang/prefix_pulls.py: self.poll": "takes what is there",
+    "sglang/passes.py::PassesSoFar._events": "of passes that the device has queued",
+    "sglang/prefix_pulls.py::MeasuredPasses._queued": "of passes that the device has queued",
+    "sglang/pull_offers.py::Offers._waiting": "of passes that the device has queued; its messenger answers for it",
+    "sglang/pull_offers.py::Offers._charged": "a figure of each offer",
+    "sglang/pull_offers.py::Offers._questions": "at most QUESTIONS_MAX, and nothing is held for one",
     "sglang/hooks.py: request.disagg_kv_sender.poll": "SGLang's poll of a state",
     "sglang/metrics_page.py: self._ended.wait": "a thread of its own, once a second",
     "sglang/own_pass.py: stream.synchronize": "a pass of this engine's device",

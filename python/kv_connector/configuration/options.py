@@ -275,7 +275,7 @@ class Options:
         "Whether the beginning of a prompt may come from another engine's prefix cache (docs/pulls.md): auto asks the"
         " engine that a request names in remote_kv_source unless computing is expected to be faster; always pulls"
         " whatever that engine holds and waits for its answer as long as it would hold an offer; off asks none and"
-        " answers none. vLLM only.",
+        " answers none.",
         "auto",
         choices=PULLS,
         java=False,

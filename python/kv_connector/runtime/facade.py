@@ -120,6 +120,18 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """Source: a part of a peer's question for what the prefix cache holds of a prompt; the parts come in order."""
+
+    transfer: str
+    prompt_digest: str
+    cache_salt: str
+    token_count: int
+    """Of the whole question."""
+    token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """The times of the events of one transfer."""
 
@@ -146,6 +158,7 @@ Event = (
     | Quarantined
     | Failed
     | Offered
+    | Asked
     | Timeline
     | Log
 )
@@ -379,10 +392,11 @@ class Messenger(SubjectMessenger):
         context_rows: Sequence[ContextRow] = (),
         *,
         layer_counter_lag: int = LAG_NONE,
+        asks_by_events: bool = False,
     ) -> Self:
         """Opens a messenger of this KV cache: see ``open_subject``.
 
-        ``layer_counter_lag`` is LAG_NONE or LAG_LEAD_ONLY.
+        ``layer_counter_lag`` is LAG_NONE or LAG_LEAD_ONLY. With ``asks_by_events`` peers' questions come as ``Asked``.
         """
         memories = [memory for rank in geometry["ranks"] for memory in rank["memories"]]
         subject = {
@@ -390,6 +404,7 @@ class Messenger(SubjectMessenger):
             "geometry": geometry,
             "contextRows": list(context_rows),
             "layerCounterLag": layer_counter_lag,
+            "asksByEvents": asks_by_events,
         }
         return cls.open_subject(options, subject, [memory["device"] for memory in memories if memory["kind"] == "cuda"])
 
@@ -453,6 +468,14 @@ def decode_event(event: Mapping[str, Any]) -> Event:
             return Quarantined(event["request"], event["reason"])
         case "offered":
             return Offered(event["request"], event["heldTokens"], event["reason"])
+        case "asked":
+            return Asked(
+                event["transfer"],
+                event["promptDigest"],
+                event["cacheSalt"],
+                event["tokenCount"],
+                event["tokenIds"],
+            )
         case "timeline":
             return Timeline(event["transfer"], {k: v for k, v in event.items() if k not in ("event", "transfer")})
         case "log":

@@ -10,8 +10,8 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from kv_connector.configuration.options import Options
 from kv_connector.exceptions import KvConnectorError, MessengerError
@@ -27,15 +27,19 @@ from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import NO_SLOT, PromptParts
 from kv_connector.sglang.client_fields import topology_fault
 from kv_connector.sglang.device_side import DEVICE
-from kv_connector.sglang.exchange import Exchange, Unsettled
+from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.model_pools import ModelPools
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.prefillers import Prefillers, RankPlace, cp_rank_of, register_room
+from kv_connector.sglang.prefix_pulls import PrefixPulls
+from kv_connector.sglang.pull_rules import PullRules, pull_rules
+from kv_connector.sglang.pulls import Pull
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
 from kv_connector.sglang.twins import Twins
+from kv_connector.sglang.unsettled import Unsettled
 from kv_connector.sglang.weight_changes import WEIGHTS
 
 FIRST_CONTACT_WAIT_SECONDS = 0.05
@@ -49,7 +53,14 @@ BATCHES_IN_FLIGHT_MAX = 2
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
-OpenMessenger = Callable[[Options, Geometry, Sequence[ContextRow]], MessengerPort]
+
+class OpenMessenger(Protocol):
+    """Opens a rank's messenger."""
+
+    def __call__(
+        self, options: Options, geometry: Geometry, context_rows: Sequence[ContextRow], *, asks_by_events: bool
+    ) -> MessengerPort:
+        """See ``Messenger.open``."""
 
 
 class TransferEndpoint(CommonEndpoint):
@@ -77,6 +88,10 @@ class TransferEndpoint(CommonEndpoint):
         """A decoder's, of the KV that it receives."""
         self.next_prompt_digest = NO_DIGEST
         self.next_prompt_tokens = 0
+        self.next_pull: Pull | None = None
+        self.prefix_pulls: PrefixPulls | None = None
+        """Those of the present messenger, from the scheduler's first round on."""
+        self._pull_rules: PullRules
         self._pools: ModelPools
         self._server_args = server_args
         self._exit_when_lost = True
@@ -88,7 +103,7 @@ class TransferEndpoint(CommonEndpoint):
         self._asked_again: dict[str, concurrent.futures.Future[Any]] = {}
         self._unfit: dict[str, tuple[str, float]] = {}
         self._configured: Options
-        """As the user has set them."""
+        """As the user has set them, with the roles that pulls need."""
         self._options: Options | None = None
         """Those of this endpoint's messengers after the first one, which keep its ports."""
         self._stand_in: StandIn | None = None
@@ -188,10 +203,16 @@ class TransferEndpoint(CommonEndpoint):
         self._last_token_check = engine_facts.check_of(
             facts.options.last_token_check, latent=self._latent, on_cpu=self._device is None
         )
-        self._configured = facts.options
+        rules = self._pull_rules = pull_rules(
+            facts.options, self._server_args, self._mode, len(described["groups"]), self._last_token_check, logger
+        )
+        self._configured = rules.opening(facts.options)
         rows = geometry.context_rows(metadata, ALLOCATIONS)
         messenger = reopened(
-            self._options, facts.options, lambda options: self.open_messenger(options, described, rows), logger
+            self._options,
+            self._configured,
+            lambda options: self.open_messenger(options, described, rows, asks_by_events=rules.offers),
+            logger,
         )
         if self._device is not None:
             logger.warning(
@@ -256,6 +277,19 @@ class TransferEndpoint(CommonEndpoint):
         """Takes the number of tokens of that request's prompt; 0 = unknown."""
         tokens, self.next_prompt_tokens = self.next_prompt_tokens, 0
         return tokens
+
+    def take_pull(self) -> Pull | None:
+        """Takes the pull of that request; None if it has none."""
+        pull, self.next_pull = self.next_pull, None
+        return pull
+
+    def pulls_in(self, scheduler: Any) -> PrefixPulls | None:
+        """The pulls of this engine; None while it has no messenger."""
+        if self._stand_in is not None or not hasattr(self, "exchange"):
+            return None
+        if self.prefix_pulls is None:
+            self.prefix_pulls = PrefixPulls(scheduler, self._server_args, self._pull_rules, self.exchange, logger)
+        return self.prefix_pulls
 
     def report_stages(self, room: int, state: int) -> None:
         """Reports a room's state on this pipeline stage to the first stage."""
@@ -372,6 +406,7 @@ class TransferEndpoint(CommonEndpoint):
         raises MessengerError if KV may still be written: SGLang then accepts no request until it is restarted.
         """
         begun = time.monotonic()
+        self._end_pulls()
         unsettled = self.exchange.settle(SETTLE_LIMIT_SECONDS)
         self._refuse_if_held(unsettled, "change its role", "in the role that it is to have")
         self._stop_counting()
@@ -396,6 +431,12 @@ class TransferEndpoint(CommonEndpoint):
         if unsettled is not None:
             logger.warning("peers still wait for transfers that this %s will not complete: %s", self._mode, unsettled)
 
+    def _end_pulls(self) -> None:
+        """Ends the pulls of a messenger that is to be closed; they hold nothing while SGLang is idle."""
+        pulls, self.prefix_pulls = self.prefix_pulls, None
+        if pulls is not None:
+            pulls.close()
+
     def _stop_counting(self) -> None:
         HOOKS.stop_counting()
         if self.steps is not None and self.steps.first_pass is not None:
@@ -412,6 +453,7 @@ class TransferEndpoint(CommonEndpoint):
         """
         if self._stand_in is not None:
             return
+        self._end_pulls()
         unsettled = self.exchange.settle(SETTLE_LIMIT_SECONDS, of_peers=False)  # those that wait are told at once
         self._refuse_if_held(unsettled, "give its KV memory back", "and end a peer that hangs")
         self._stop_counting()

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kv_connector.runtime.client import MessengerClient
 from kv_connector.runtime.commands import (
@@ -20,6 +20,7 @@ from kv_connector.runtime.commands import (
     Announce,
     Chunk,
     ChunkPages,
+    Command,
     ComparisonOutcome,
     Computed,
     Decline,
@@ -36,6 +37,7 @@ from kv_connector.runtime.commands import (
 )
 from kv_connector.runtime.facade import (
     Arrived,
+    Asked,
     Connected,
     Event,
     Failed,
@@ -43,6 +45,7 @@ from kv_connector.runtime.facade import (
     LeakCheck,
     Log,
     MessengerPort,
+    Offered,
     Opened,
     Quarantined,
     Released,
@@ -50,6 +53,8 @@ from kv_connector.runtime.facade import (
     Timeline,
     write_to_log,
 )
+from kv_connector.sglang.client_fields import NO_ROOM
+from kv_connector.sglang.unsettled import Unsettled
 
 DRAIN_INTERVAL_SECONDS = 0.0002
 """The shortest time between two polls of the messenger, so that one serves all requests of a scheduler's round."""
@@ -121,20 +126,6 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsettled:
-    """What was still held when the time limit was reached."""
-
-    of_requests: Mapping[str, int]
-    """Transfers of this rank's own requests."""
-    of_messenger: Mapping[str, int]
-    """Everything that the messenger holds, including what peers wait for."""
-
-    def __str__(self) -> str:
-        held = {**self.of_messenger, **self.of_requests}
-        return ", ".join(f"{count} {name}" for name, count in held.items()) or "nothing"
-
-
-@dataclass(frozen=True, slots=True)
 class PlannedChunk:
     """One request's part of a forward pass."""
 
@@ -142,6 +133,19 @@ class PlannedChunk:
     """The chunk in the command to the messenger."""
     on_taken: Callable[[], None]
     """Called when the messenger has accepted it."""
+
+
+class PullEvents(Protocol):
+    """What is told of pulls; called on the scheduler's thread."""
+
+    def on_event(self, event: Asked | Offered) -> None:
+        """A question of another engine, or another engine's answer."""
+
+    def on_released(self, request: str) -> None:
+        """Nothing reads the pages of an offer any more."""
+
+    def on_lost(self) -> None:
+        """The messenger is closed."""
 
 
 class MessengerLostError(Exception):
@@ -175,6 +179,7 @@ class Exchange:
         self._sessions = 0
         self.on_connected: Callable[[PrefillerAddress, str, int], None] | None = None
         """Called with a messenger's address, its incarnation and the number of sessions opened so far."""
+        self.pulls: PullEvents | None = None
 
     # ---- prefiller
 
@@ -281,11 +286,52 @@ class Exchange:
             limit_millis=max(1, round(limit_seconds * 1000)),
             context_slot=context_slot,
         )
+        return self._begin(incoming, command)
+
+    def _begin(self, incoming: Incoming, command: Fetch) -> Incoming:
         if self._client.submit(command):
             self._incoming[incoming.request] = incoming
         else:
             incoming.failure = self._dead or "the messenger did not take the fetch"
         return incoming
+
+    def fetch_offered(
+        self,
+        transfer: tuple[str, str],
+        prefillers: Sequence[PrefillerAddress],
+        tokens: tuple[int, int],
+        pages: Sequence[FetchPages],
+        *,
+        limit_seconds: float,
+        answer_seconds: float,
+    ) -> Incoming:
+        """Requests what another engine has offered: the KV of ``tokens``, from the first to before the last of the two.
+
+        ``transfer`` is its id and the digest of what was asked for. No metadata goes with it.
+        """
+        deadline_seconds = self._clock() + limit_seconds + self._unheard_seconds
+        incoming = Incoming(f"{transfer[0]}#{next(self._count)}", NO_ROOM, deadline_seconds)
+        command = Fetch(
+            request=incoming.request,
+            transfer=transfer[0],
+            prompt_digest=transfer[1],
+            prefillers=prefillers,
+            prompt_tokens=tokens[1],
+            first_token=tokens[0],
+            groups=pages,
+            limit_millis=max(1, round(limit_seconds * 1000)),
+            answer_micros=round(answer_seconds * 1e6),
+            pages_micros=0,
+        )
+        return self._begin(incoming, command)
+
+    def wait(self, limit_seconds: float) -> None:
+        """Blocks until the messenger has events, or until the limit; any thread may wait."""
+        self._messenger.wait(limit_seconds)
+
+    def submit(self, command: Command) -> bool:
+        """Gives the messenger a command of a pull; False if it takes none any more."""
+        return self._client.submit(command)
 
     def abandon(self, incoming: Incoming) -> None:
         """Abandons a request; its pages must be kept until it has ended."""
@@ -402,6 +448,11 @@ class Exchange:
             case Released(request):
                 if (out := self._outgoing.pop(request, None)) is not None:
                     out.released = True
+                elif self.pulls is not None:
+                    self.pulls.on_released(request)
+            case Asked() | Offered():
+                if self.pulls is not None:
+                    self.pulls.on_event(event)
             case Arrived(request):
                 if (incoming := self._incoming.pop(request, None)) is not None:
                     incoming.arrived, incoming.sessions = True, self._sessions
@@ -440,3 +491,5 @@ class Exchange:
             incoming.failure = self._dead
         self._outgoing.clear()
         self._incoming.clear()
+        if self.pulls is not None:
+            self.pulls.on_lost()

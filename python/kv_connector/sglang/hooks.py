@@ -17,6 +17,7 @@ from kv_connector.sglang.exchange import PlannedChunk
 from kv_connector.sglang.first_pass import run_checked
 from kv_connector.sglang.loaded_adapters import ADAPTERS
 from kv_connector.sglang.pair_check import bind
+from kv_connector.sglang.prefix_pulls import PrefixPulls
 from kv_connector.sglang.prompt_name import digest_of, length_of
 from kv_connector.sglang.receiver import Receiver
 from kv_connector.sglang.sender import Sender
@@ -25,6 +26,17 @@ from kv_connector.sglang.twins import Computed, Twins
 
 def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
     """Wraps ``Scheduler.run_batch``: the batch has its pages and is computed next."""
+    pulls = _pulls_of(scheduler)
+    if pulls is None or not batch.forward_mode.is_extend():
+        return _run_batch(original, scheduler, batch, *more, **named)
+    for request in batch.reqs:
+        if isinstance(request.disagg_kv_sender, Sender):
+            request.disagg_kv_sender.leave_pull()
+    tokens = int(batch.extend_num_tokens or 0)
+    return pulls.passes.run(tokens, lambda: _run_batch(original, scheduler, batch, *more, **named))
+
+
+def _run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
     queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
     steps = getattr(getattr(queue, "kv_manager", None), "steps", None)
     if steps is None:
@@ -96,6 +108,8 @@ def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
     if isinstance(queue.kv_manager, TransferEndpoint):
         queue.kv_manager.next_prompt_digest = _digest_in(queue.scheduler, request)
         queue.kv_manager.next_prompt_tokens = length_of(request)
+        pulls = queue.kv_manager.prefix_pulls
+        queue.kv_manager.next_pull = pulls.queued(request) if pulls is not None else None
 
 
 def check_host(_queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -158,12 +172,53 @@ def _adapter(scheduler: Any, lora_id: str | None) -> str:
     return ADAPTERS.identity(scheduler.tp_worker.model_runner.lora_manager, lora_id) if lora_id else ""
 
 
+def poll_pulls(queue: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs before the methods with which both kinds of engines begin a round: what pulls need is done."""
+    endpoint = getattr(queue, "kv_manager", None)
+    pulls = endpoint.pulls_in(queue.scheduler) if isinstance(endpoint, TransferEndpoint) else None
+    if pulls is not None:
+        pulls.poll()
+
+
+def is_fully_idle(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> bool:
+    """Wraps ``Scheduler.is_fully_idle``: an engine whose pages pulls hold is not idle.
+
+    SGLang takes pages that neither a request nor its cache has for lost, and empties all of its pools when it is idle.
+    A health check is about requests only.
+    """
+    idle = bool(original(scheduler, *args, **kwargs))
+    if not idle or kwargs.get("for_health_check") or (args and args[0]):
+        return idle
+    pulls = _pulls_of(scheduler)
+    return pulls is None or not pulls.holds()
+
+
+def end_pulls(scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs before ``Scheduler.flush_cache``: what is pulled and offered ends, as far as it can."""
+    if (pulls := _pulls_of(scheduler)) is not None:
+        pulls.let_go()
+
+
+def end_pulls_of(updater: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs before SGLang gives memory back, for which it ends its process unless it is idle."""
+    end_pulls(updater.scheduler)
+
+
+def _pulls_of(scheduler: Any) -> PrefixPulls | None:
+    for name in ("disagg_prefill_bootstrap_queue", "disagg_decode_prealloc_queue"):
+        endpoint = getattr(getattr(scheduler, name, None), "kv_manager", None)
+        if isinstance(endpoint, TransferEndpoint):
+            return endpoint.prefix_pulls
+    return None
+
+
 def poll_queued(queue: Any) -> None:
     """Runs before ``PrefillBootstrapQueue.pop_bootstrapped``: reports the state of each request to the first stage.
 
     The first stage decides for all when a queued request is computed, by the states that the others have put into a
     store. SGLang never polls what is queued on these: its own backends receive grants on their own threads.
     """
+    poll_pulls(queue)
     if queue.pp_rank == 0:
         return
     for request in queue.queue:

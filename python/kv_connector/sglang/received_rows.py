@@ -76,14 +76,23 @@ class ReceivedRows:
 
     def verdict(self, rows: Rows) -> Verdict:
         """How the two computations differ. Not judged if nothing can be compared, or an own number is NaN."""
-        differences = self._differences(rows)
+        return self._judged(list(self._places(rows)))
+
+    def _judged(self, places: Sequence[tuple[str, Part, Any, Any]]) -> Verdict:
+        differences = self._differences(places)
         if not differences:
             return Verdict(judged=False)
         finding = first_finding(differences, self._limits, SGLANG_NAMES)
         return Verdict(True, worst_of(differences), finding.sentence if finding else "")
 
-    def _differences(self, rows: Rows) -> list[RowDifference]:
-        places = list(self._places(rows))
+    def landed_verdict(self, slots: Any, own_row: int, first_token: int, computed_tokens: int) -> Verdict:
+        """As ``verdict``, of tokens that no request has: ``slots`` has theirs, from ``first_token`` on."""
+        theirs = slots[: computed_tokens - first_token].to(self._torch.int64)
+        ours = self._requests.req_to_token[own_row, first_token:computed_tokens].to(self._torch.int64)
+        places = [(str(each.layer), each.part, each.numbers(theirs), each.numbers(ours)) for each in self._buffers]
+        return self._judged(places if len(theirs) else [])
+
+    def _differences(self, places: Sequence[tuple[str, Part, Any, Any]]) -> list[RowDifference]:
         if not places:
             return []
         measured = self._torch.stack([self._measured(theirs, ours) for _, _, theirs, ours in places]).tolist()

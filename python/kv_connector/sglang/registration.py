@@ -1,6 +1,6 @@
 """Registers the backend with SGLang, through its public list of choices and its plugin hooks.
 
-Nine hooks must be installed before it is known which backend a process uses, and each checks that itself; the others
+Ten hooks must be installed before it is known which backend a process uses, and each checks that itself; the others
 are installed when this backend is requested. Nothing is started here: the JVM starts with the endpoint, in the
 scheduler's process. SGLang only logs an exception of a plugin, so compatibility is checked when the backend is
 requested, where an exception ends the start.
@@ -32,6 +32,8 @@ _TRANSFER_QUEUE = "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__
 _PREFILL_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
 _RECEIVED = "sglang.srt.disaggregation.decode.SchedulerDisaggregationDecodeMixin._verify_kv_checksums"
 _ROUTED_BY_ROOM = "sglang.srt.managers.data_parallel_controller.DataParallelController.follow_bootstrap_room_scheduler"
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+_FLUSH = f"{_SCHEDULER}.flush_cache"
 _DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
@@ -56,6 +58,7 @@ def register_backend() -> None:
     HookRegistry.register(_TRANSFER_QUEUE, never_release_by_time, HookType.AFTER)
     HookRegistry.register(_DESCRIBE_STATE, state_tensors.note_tensors, HookType.AFTER)
     HookRegistry.register(_ROUTED_BY_ROOM, route_without_room, HookType.AROUND)
+    HookRegistry.register(_FLUSH, end_pulls, HookType.BEFORE)
     HookRegistry.register(loaded_adapters.FROM_FILES, loaded_adapters.ADAPTERS.note_files, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_TENSORS, loaded_adapters.ADAPTERS.note_tensors, HookType.AROUND)
 
@@ -67,8 +70,10 @@ def hook_scheduler() -> None:
     from kv_connector.sglang import decoder_stages, hooks, sglang_api
 
     by_target = {
-        "sglang.srt.managers.scheduler.Scheduler.run_batch": (hooks.run_batch, HookType.AROUND),
+        f"{_SCHEDULER}.run_batch": (hooks.run_batch, HookType.AROUND),
         f"{_PREFILL_QUEUE}.pop_bootstrapped": (hooks.poll_queued, HookType.BEFORE),
+        f"{_DECODE_QUEUE}.pop_preallocated": (hooks.poll_pulls, HookType.BEFORE),
+        f"{_SCHEDULER}.is_fully_idle": (hooks.is_fully_idle, HookType.AROUND),
         f"{_PREFILL_QUEUE}.create_sender": (hooks.name_sender, HookType.BEFORE),
         f"{_PREFILL_QUEUE}.release_memory_occupation": (hooks.abort_queued, HookType.BEFORE),
         f"{_DECODE_QUEUE}.add": (hooks.check_host, HookType.BEFORE),
@@ -81,7 +86,7 @@ def hook_scheduler() -> None:
         weight_changes.RELEASE: (weight_changes.note_release, HookType.AFTER),
         weight_changes.END_OF_UPDATE: (weight_changes.note_end, HookType.AROUND),
     }
-    for target, (hook, kind) in by_target.items():
+    for target, (hook, kind) in [*by_target.items(), (weight_changes.RELEASE, (hooks.end_pulls_of, HookType.BEFORE))]:
         if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):
             HookRegistry.register(target, hook, kind)
             if target in HookRegistry._patched:  # SGLang skips a target that another plugin has patched
@@ -89,7 +94,7 @@ def hook_scheduler() -> None:
     HookRegistry.apply_hooks()
     sglang_api.require_hooked(
         (
-            *(_LOAD_MODEL, _ALLOCATE_POOLS, _ALLOCATE_METADATA, _TRANSFER_QUEUE, _DESCRIBE_STATE),
+            *(_LOAD_MODEL, _ALLOCATE_POOLS, _ALLOCATE_METADATA, _TRANSFER_QUEUE, _DESCRIBE_STATE, _FLUSH),
             *(loaded_adapters.FROM_FILES, loaded_adapters.FROM_TENSORS, _ROUTED_BY_ROOM),
             *by_target,
         )
@@ -101,6 +106,16 @@ def allocate_shared(original: Callable[..., Any], *args: Any, **named: Any) -> A
     from kv_connector.sglang import shared_memory
 
     return shared_memory.allocate_shared(original, *args, **named)
+
+
+def end_pulls(scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs before ``Scheduler.flush_cache``, to which SGLang keeps references from before a backend is requested."""
+    from sglang.srt.runtime_context import get_disagg
+
+    if get_disagg().disaggregation_transfer_backend == BACKEND_NAME:
+        from kv_connector.sglang import hooks
+
+        hooks.end_pulls(scheduler)
 
 
 def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:

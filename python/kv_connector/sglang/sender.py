@@ -67,6 +67,8 @@ class Sender(BaseKVSender):
         self._parts = PromptParts(0)
         """What the model's pools hold of the prompt."""
         digest = mgr.take_prompt_digest()
+        self._pull = mgr.take_pull()
+        """The pull of the prompt's beginning, for which it waits while it could be computed; None = it has none."""
         self.stands_by = not refusal and _is_sent_by_another(mgr, bootstrap_room)
         """Whether another context-parallel rank sends the request, and this one only computes it."""
         if self.stands_by:
@@ -241,7 +243,7 @@ class Sender(BaseKVSender):
         elif self._sent:
             return KVPoll.Transferring
         else:
-            return KVPoll.WaitingForInput if out.granted is not None else self._poll_grant()
+            return self._poll_grant() if out.granted is None else self._poll_pull()
         return self.conclude_state
 
     def poll_pp_consensus(self) -> int:
@@ -271,6 +273,15 @@ class Sender(BaseKVSender):
         )
         return KVPoll.Failed
 
+    def _poll_pull(self) -> int:
+        waits = self._pull is not None and not self._begun and self._pull.keeps_waiting()
+        return KVPoll.Bootstrapping if waits else KVPoll.WaitingForInput
+
+    def leave_pull(self) -> None:
+        """The prompt is computed without waiting for its pull any more, or not at all."""
+        if self._pull is not None:
+            self._pull.leave()
+
     def get_transfer_metric(self) -> Any:
         """The bytes sent to all ranks of the decoder, and how long it waited for them after the last pass.
 
@@ -289,6 +300,7 @@ class Sender(BaseKVSender):
         Its pages may be reused at once although they may still be read: the decoder uses nothing without the metadata,
         which is sent last and will not be sent now. If it was sent already, the request waits for its release.
         """
+        self.leave_pull()
         out = self._outgoing
         finished = out.ended and not out.failure
         self.kv_mgr.exchange.abort(out, "Aborted by AbortReq.")
@@ -297,6 +309,7 @@ class Sender(BaseKVSender):
             self.conclude_state = KVPoll.Failed
 
     def _fail(self, reason: str) -> None:
+        self.leave_pull()
         self.kv_mgr.exchange.abort(self._outgoing, reason)
         self.conclude_state = KVPoll.Failed
 
@@ -305,6 +318,7 @@ class Sender(BaseKVSender):
         out = self._outgoing
         own = bool(out.failure)
         self._leave_stages()
+        self.leave_pull()
         if not out.released:
             given_away = out.ended
             self.kv_mgr.exchange.abort(out, _FAILED_ELSEWHERE)
@@ -315,6 +329,7 @@ class Sender(BaseKVSender):
 
     def clear(self) -> None:
         """Called when the scheduler drops the request."""
+        self.leave_pull()
         self.kv_mgr.exchange.abort(self._outgoing, "the scheduler dropped the request")
         if self._spans is not None:
             self._spans.end(self._outgoing.failure or "the scheduler dropped the request", 0)

@@ -106,6 +106,7 @@ __all__ = [
 _DISAGGREGATION = "sglang.srt.disaggregation"
 _LAYERS = "sglang.srt.model_executor.model_runner_components.layer_setup"
 _STAGES = "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin"
+_TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 _SIGNATURES = (
     (
         f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__",
@@ -151,6 +152,19 @@ _SIGNATURES = (
     ),
     (f"{_DISAGGREGATION}.decode.SchedulerDisaggregationDecodeMixin._verify_kv_checksums", "self, batch"),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self, batch, pp_proxy_tensors"),
+    ("sglang.srt.managers.scheduler.Scheduler.is_fully_idle", "self, for_health_check, ignore_waiting"),
+    ("sglang.srt.managers.scheduler.Scheduler.flush_cache", "self, empty_cache"),
+    (
+        f"{_DISAGGREGATION}.decode.DecodePreallocQueue.pop_preallocated",
+        "self, rids_to_check, pp_good_rids, pp_bad_rids",
+    ),
+    (f"{_TREE}.match_prefix", "self, params"),
+    (f"{_TREE}.insert", "self, params"),
+    (f"{_TREE}.lock", "self, node_id, skip_lock_components"),
+    (f"{_TREE}.unlock", "self, lock"),
+    (f"{_TREE}.path_device_indices", "self, node"),
+    ("sglang.srt.mem_cache.common.evict_from_tree_cache", "tree_cache, num_tokens"),
+    ("sglang.srt.mem_cache.radix_cache.RadixKey.__init__", "self, token_ids, extra_key, is_bigram, limit, cache_salt"),
     *((source, "self, recv_req") for source in (*weight_changes.SOURCES, weight_changes.END_OF_UPDATE)),
     (loaded_adapters.FROM_FILES, "self, lora_ref"),
     (loaded_adapters.FROM_TENSORS, "self, lora_ref, tensors, config_dict, added_tokens_config"),
@@ -198,6 +212,10 @@ _ATTRIBUTES = (
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self.enable_overlap"),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self.forward_stream"),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self.device_module"),
+    ("sglang.srt.managers.scheduler.Scheduler.flush_cache", "self.is_fully_idle(ignore_waiting"),
+    ("sglang.srt.managers.scheduler.Scheduler.__init__", "self.init_disaggregation()"),
+    (f"{_TREE}.__init__", "self.tree_components"),
+    (f"{_TREE}.__init__", "self.linker"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.prefix_len"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.cache_salt"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.positional_embed_overrides"),
@@ -232,7 +250,12 @@ _NAMES = (
     "sglang.srt.managers.overlap_utils.resolve_forward_inputs",
     "sglang.srt.managers.schedule_batch.Req",
     "sglang.srt.managers.schedule_batch.ScheduleBatch",
+    "sglang.srt.mem_cache.base_prefix_cache.InsertParams",
+    "sglang.srt.mem_cache.base_prefix_cache.MatchPrefixParams",
+    "sglang.srt.mem_cache.common.evict_from_tree_cache",
     "sglang.srt.mem_cache.common.release_kv_cache",
+    "sglang.srt.mem_cache.radix_cache.RadixKey",
+    "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache",
     "sglang.srt.observability.trace.TraceReqContext",
     "sglang.srt.plugins.hook_registry.HookRegistry",
     "sglang.srt.plugins.hook_registry.HookType",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kv_connector.configuration.messenger_addresses import Address, Messengers
 from kv_connector.runtime import commands
 from kv_connector.runtime.commands import ChunkPages, FetchPages, PrefillerAddress
 from kv_connector.vllm.kv_groups import GroupPages
-from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.metadata import Chunk, Fetch, Offer
 from kv_connector.vllm.proof_messages import ProofTally
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kv_connector.configuration.messenger_addresses import Address, Messengers
 from kv_connector.runtime.commands import Announce, Ask, Decline, Expect, OfferReason, PrefillEnded, PullEnded, Reject
 from kv_connector.runtime.facade import Offered
-from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved, ShadowProof
 from kv_connector.vllm.vllm_api import (
     KVConnectorHandshakeMetadata,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kv_connector.vllm.messenger_addresses import Messengers
+from kv_connector.configuration.messenger_addresses import Messengers
 from kv_connector.vllm.metadata import Fetch
 
 PROOF_WAIT_SECONDS = 1.0

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kv_connector.vllm.messenger_addresses import host_text
+from kv_connector.configuration.messenger_addresses import host_text
+from kv_connector.pulls.pull_hint import SOURCE
 from kv_connector.vllm.metadata import MessengerAddress
-from kv_connector.vllm.pull_params import SOURCE
 from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.request_numbers import shown
 from kv_connector.vllm.transfer_params import PROMPT_TOKENS, Side

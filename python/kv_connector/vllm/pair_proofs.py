@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from kv_connector.configuration.messenger_addresses import Messengers
 from kv_connector.naming.pair_rules import (
     DIFFERENT_MAX,
     JUDGED_KEPT,
@@ -34,7 +35,6 @@ from kv_connector.naming.pair_rules import (
 )
 from kv_connector.vllm.engine_facts import EngineFacts
 from kv_connector.vllm.kv_groups import KvGroup, has_state
-from kv_connector.vllm.messenger_addresses import Messengers
 from kv_connector.vllm.prefiller_processes import PrefillerProcesses
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved
 from kv_connector.vllm.transfer_params import Receive, Refused

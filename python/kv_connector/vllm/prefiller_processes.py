@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kv_connector.vllm.messenger_addresses import Messengers
+from kv_connector.configuration.messenger_addresses import Messengers
 
 
 class PrefillerProcesses:

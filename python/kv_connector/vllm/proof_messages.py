@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kv_connector.vllm.messenger_addresses import Address
+from kv_connector.configuration.messenger_addresses import Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,18 +22,19 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Literal
 
+from kv_connector.configuration.messenger_addresses import Messengers
+from kv_connector.pulls.prefill_rate import PrefillRate
+from kv_connector.pulls.pull_hint import SOURCE, Pull, Unreadable
+from kv_connector.pulls.pull_prices import PullPrices
 from kv_connector.runtime.commands import Ask, Decline, PullEnded, PullOutcome
 from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.held_prefix import held_prefix
 from kv_connector.vllm.kv_groups import KvGroup
-from kv_connector.vllm.messenger_addresses import Messengers
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import Fetch, StepMetadata, Transfer
 from kv_connector.vllm.misfits import stands_for_rejected, unfit_to_be_enqueued
 from kv_connector.vllm.planned_fetches import fetch_of
-from kv_connector.vllm.prefill_rate import PrefillRate
-from kv_connector.vllm.pull_params import SOURCE, Pull, Unreadable, read_pull
-from kv_connector.vllm.pull_prices import PullPrices
+from kv_connector.vllm.pull_params import read_pull
 from kv_connector.vllm.pull_rules import PullRules
 from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.request_numbers import RequestNumbers, shown

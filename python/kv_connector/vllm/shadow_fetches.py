@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kv_connector.configuration.messenger_addresses import Messengers
 from kv_connector.naming.pair_rules import PROBE_TOKENS_MIN
 from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup, has_state, transferred_blocks, transferred_tokens
-from kv_connector.vllm.messenger_addresses import Messengers
 from kv_connector.vllm.misfits import unfit_to_be_enqueued
 from kv_connector.vllm.pair_proofs import Judged, PairProofs, Way
 from kv_connector.vllm.proof_messages import ComparedToken, Place, Proved, ShadowProof

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from kv_connector.configuration.host_addresses import PORT_MAX
+from kv_connector.configuration.messenger_addresses import Address, Messengers, is_host, read_list
 from kv_connector.configuration.options import Role
-from kv_connector.vllm.messenger_addresses import Address, Messengers, is_host, read_list
 from kv_connector.vllm.request_name import (
     BY_PROMPT,
     TRANSFER_ID_LENGTH_MAX,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any, TypeVar
 
+from kv_connector.configuration.messenger_addresses import Address, Messengers
 from kv_connector.exceptions import MessengerError
 from kv_connector.runtime.client import MessengerClient
 from kv_connector.runtime.commands import Abandon, Command, Decline, Expect, ReportEnd
@@ -34,7 +35,6 @@ from kv_connector.vllm.ended_loading import EndedLoading
 from kv_connector.vllm.engine_figures import EngineFigures
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.left_over import LeftOver
-from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.messenger_commands import comparison_command, fetch_command
 from kv_connector.vllm.messenger_limits import Limits
 from kv_connector.vllm.metadata import (

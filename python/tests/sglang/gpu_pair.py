@@ -111,9 +111,9 @@ class GpuPair:
         opened = endpoint.TransferEndpoint.open_messenger
         self.described: list[Any] = []
 
-        def open_messenger(options: Any, described: Any, rows: Any) -> Any:
+        def open_messenger(options: Any, described: Any, rows: Any, **named: Any) -> Any:
             self.described.append(described)
-            return opened(options, described, rows)
+            return opened(options, described, rows, **named)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(endpoint.TransferEndpoint, "open_messenger", staticmethod(open_messenger))

@@ -105,6 +105,7 @@ def test_should_fail_the_request_alone_of_whose_prompt_the_decoder_has_more_than
         exchange=SimpleNamespace(announce=lambda *_given: out, abort=lambda of, why: setattr(of, "failure", why)),
         take_prompt_tokens=lambda: 20,
         take_prompt_digest=lambda: "",
+        take_pull=lambda: None,
         attn_cp_size=1,
         report_stages=lambda *_given: None,
         forget_room=lambda _room: None,

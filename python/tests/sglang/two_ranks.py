@@ -211,6 +211,7 @@ class PrefillerRank:
             bootstrap_timeout=float("inf"),
             take_prompt_tokens=lambda: 0,
             take_prompt_digest=lambda: "d",
+            take_pull=lambda: None,
             place_room=lambda *_: "",
             report_stages=lambda *_: None,
             forget_room=lambda *_: None,

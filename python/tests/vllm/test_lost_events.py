@@ -10,7 +10,7 @@ from conftest import EngineMaker
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
 from kv_connector import Arrived, Failed, Granted, Log, Prefilled, Quarantined, Released, Stopped, Timeline
-from kv_connector.runtime.facade import Connected, Disconnected, Event, Offered, decode_events
+from kv_connector.runtime.facade import Asked, Connected, Disconnected, Event, Offered, decode_events
 
 KINDS = get_args(Event)
 HELD_BLOCKS = 6
@@ -47,7 +47,8 @@ def after_all_limits(engine: SimulatedEngine, clock: Clock) -> None:
 def test_should_know_each_kind_of_event() -> None:
     of_prefills = {Released, Granted, Stopped}
     of_fetches = {Prefilled, Connected, Disconnected, Arrived, Quarantined, Failed, Offered}
-    assert set(KINDS) == of_prefills | of_fetches | {Timeline, Log}
+    of_sglang = {Asked}  # this engine is asked by its API
+    assert set(KINDS) == of_prefills | of_fetches | of_sglang | {Timeline, Log}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
@@ -231,6 +232,14 @@ def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.
         {"event": "failed", "request": "1", "reason": "r"},
         {"event": "quarantined", "request": "1", "reason": "r"},
         {"event": "offered", "request": "1", "heldTokens": 16, "reason": ""},
+        {
+            "event": "asked",
+            "transfer": "t",
+            "promptDigest": "d",
+            "cacheSalt": "",
+            "tokenCount": 1,
+            "tokenIds": [1],
+        },
         {"event": "timeline", "transfer": "t"},
         {"event": "log", "level": "info", "message": "m"},
     ]

@@ -16,8 +16,8 @@ SECONDS_PER_TOKEN = 0.001
 class World:
     def __init__(self, *, always: bool = False) -> None:
         rates, prices, rules = (
-            importlib.import_module(f"kv_connector.vllm.{name}")
-            for name in ("prefill_rate", "pull_prices", "pull_rules")
+            importlib.import_module(f"kv_connector.{name}")
+            for name in ("pulls.prefill_rate", "pulls.pull_prices", "vllm.pull_rules")
         )
         self.metadata = importlib.import_module("kv_connector.vllm.metadata")
         self.rates, self.steps, self.now_seconds = rates, 0, 100.0
@@ -151,7 +151,7 @@ def test_should_lose_a_small_share_of_the_time_of_computing(
         world.prices.ended(SOURCE, 300, seconds, 300 if helps else 0)
         saved_seconds += computing_seconds if helps else 0.0
         lost_seconds += seconds
-    limits: Any = importlib.import_module("kv_connector.vllm.ask_budget")
+    limits: Any = importlib.import_module("kv_connector.pulls.ask_budget")
     one_wait_seconds = lost_share * 300 * SECONDS_PER_TOKEN
     assert lost_seconds <= limits.LOST_SHARE * computed_seconds + saved_seconds + one_wait_seconds
     assert asked >= 0.9 * min(2000, 2000 * limits.LOST_SHARE / lost_share)
@@ -169,7 +169,7 @@ def test_should_not_live_long_on_what_was_saved_once(world: World) -> None:
     world.measured()
     for _ in range(20):
         world.prices.ended(SOURCE, 300, 0.0, 300)
-    limits: Any = importlib.import_module("kv_connector.vllm.ask_budget")
+    limits: Any = importlib.import_module("kv_connector.pulls.ask_budget")
     waits = 0
     while world.prices.may_wait(SOURCE, 300):
         world.prices.ended(SOURCE, 300, world.constants.ASK_LIMIT_SECONDS, 0)
@@ -192,7 +192,7 @@ def test_should_wait_once_while_its_own_speed_is_unknown(world: World) -> None:
 
 
 def test_should_keep_a_limited_number_of_accounts(world: World) -> None:
-    limits: Any = importlib.import_module("kv_connector.vllm.ask_budget")
+    limits: Any = importlib.import_module("kv_connector.pulls.ask_budget")
     for port in range(limits.ACCOUNTS_MAX + 5):
         world.prices.ended((("127.0.0.1", port),), 300, 0.1, 0)
     assert len(world.prices._budget._seconds) == limits.ACCOUNTS_MAX

@@ -16,8 +16,8 @@ from release import Release
 from simulated_engine import HEADS, LAYERS, caches, config, tensors
 from simulated_messenger import SimulatedMessenger
 
+from kv_connector.configuration.messenger_addresses import Address
 from kv_connector.memory import handover
-from kv_connector.vllm.messenger_addresses import Address
 from kv_connector.vllm.rank_groups import RankGroups
 
 BLOCKS = 3

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from kv_connector.configuration.messenger_addresses import Address, Messengers
 from kv_connector.naming.pair_rules import PROBE_TOKENS_MIN, REFUTED_SECONDS, UNJUDGED_MAX, PairState
 from kv_connector.vllm.kv_groups import KvGroup
-from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.pair_proofs import PROBE_LIMIT_SECONDS, SHADOW_TOKENS_MAX, PairProofs, Way
 from kv_connector.vllm.proof_messages import ComparedToken, Proved, ShadowProof
 from kv_connector.vllm.shadow_fetches import VERDICT_LIMIT_SECONDS, ShadowFetches, compared_tokens

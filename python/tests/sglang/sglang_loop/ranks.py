@@ -109,6 +109,7 @@ class SimulatedEndpoint(TransferEndpoint):
             self.exchange.on_connected = pairs.connected
             self.pair_check = PairCheck(pairs, self.exchange, None, window_tokens=plan.window_tokens, logger=LOGGER)
         self.next_prompt_digest, self.next_prompt_tokens = "", 0
+        self.next_pull = self.prefix_pulls = None
         self.steps = None
         self._latent = False
         self.kv_args = SimpleNamespace(

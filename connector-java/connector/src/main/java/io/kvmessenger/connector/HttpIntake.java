@@ -115,7 +115,12 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     }
 
     @Override
-    public boolean available() {
+    public boolean takesPrompts() {
+        return completions.isPresent();
+    }
+
+    @Override
+    public boolean takesQuestions() {
         return completions.isPresent();
     }
 

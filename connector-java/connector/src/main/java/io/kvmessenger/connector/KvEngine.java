@@ -10,6 +10,7 @@ import io.kvmessenger.messenger.decode.Decoder;
 import io.kvmessenger.messenger.kv.KvPorts;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.HeldCounts;
 import io.kvmessenger.messenger.port.History;
@@ -37,23 +38,25 @@ final class KvEngine implements EngineSubject {
     private static final long COUNTER_ALIGNMENT_BYTES = 128;
 
     private final SubjectPorts ports;
-    private final HttpIntake intake;
+    private final HttpIntake api;
+    private final EngineIntake intake;
     private final MemorySegment counterWord;
     private final KvCache cache;
 
     KvEngine(KvRequest request, SubjectPorts ports) {
         this.ports = ports;
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
-        this.intake = new HttpIntake(
+        this.api = new HttpIntake(
                 request.engineApiUrl(),
                 request.engineApiKey(),
                 Duration.ofNanos(ports.limits().connectLimitNs()),
                 Duration.ofNanos(ports.limits().fetchLimitNs()),
                 this::enqueueFailed);
+        this.intake = request.asksByEvents() ? new KvQuestions(ports.events()) : api;
         try {
             this.cache = cache(request);
         } catch (RuntimeException | Error failure) {
-            intake.close();
+            api.close();
             throw failure;
         }
     }
@@ -143,6 +146,6 @@ final class KvEngine implements EngineSubject {
 
     @Override
     public void close() {
-        intake.close();
+        api.close();
     }
 }

@@ -31,6 +31,7 @@ import java.util.stream.Collectors;
  * @param engineApiKey sent to {@code engineApiUrl}; "" = none
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
  * @param context kinds of rows that a transfer carries besides its KV
+ * @param asksByEvents whether peers' questions reach the engine as events, and not by its API
  * @param layerCounterLag increments of the layer counter after a layer's own that prove it complete on all ranks
  */
 record KvRequest(
@@ -42,6 +43,7 @@ record KvRequest(
         KvGeometry geometry,
         List<List<Memory>> memories,
         List<ContextMemory> context,
+        boolean asksByEvents,
         int layerCounterLag)
         implements SubjectRequest {
     /** Where the rows of one kind of context lie. */
@@ -80,6 +82,7 @@ record KvRequest(
                 geometry,
                 memories(wire, geometry),
                 subject.has("contextRows") ? context(subject) : List.of(),
+                subject.flagIfGiven("asksByEvents"),
                 subject.countIfGiven("layerCounterLag"));
     }
 

@@ -324,7 +324,7 @@ class EventQueueTest {
         assertThat(counted).hasSize(10).containsOnly(MessengerMetric.EVENTS_DROPPED);
     }
 
-    private record CountingTally(List<MessengerMetric> counted) implements Tally {
+    record CountingTally(List<MessengerMetric> counted) implements Tally {
         @Override
         public void add(MessengerMetric metric, long count) {
             counted.add(metric);

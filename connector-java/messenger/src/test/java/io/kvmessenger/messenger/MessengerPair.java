@@ -173,7 +173,12 @@ abstract class MessengerPair {
         }
 
         @Override
-        public boolean available() {
+        public boolean takesPrompts() {
+            return !withoutIntake;
+        }
+
+        @Override
+        public boolean takesQuestions() {
             return !withoutIntake;
         }
 

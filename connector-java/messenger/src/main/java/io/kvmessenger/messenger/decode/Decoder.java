@@ -25,7 +25,9 @@ import io.kvmessenger.messenger.wire.AttachWire;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.messenger.wire.Prefilled;
+import io.kvmessenger.specdecode.ContextChoice;
 import io.kvmessenger.specdecode.ContextKinds;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
@@ -146,7 +148,10 @@ public final class Decoder {
     private String describeArea(Fetch fetch) {
         EngineCommand.Fetch ask = fetch.ask;
         try {
-            fetch.context = contextKinds.chosen(ask.contextKinds());
+            // Without a slot it is a fetch of what was offered: its source refuses that for a prompt with rows.
+            boolean alone = ask.contextSlot() == ContextSlots.NO_SLOT
+                    && ask.contextKinds().isEmpty();
+            fetch.context = alone ? ContextChoice.NONE : contextKinds.chosen(ask.contextKinds());
             fetch.area = GrantedRanges.of(
                     geometry, regions, ask.pages(), PeerContextRow.parts(context, fetch.context, ask.contextSlot()));
             return "";

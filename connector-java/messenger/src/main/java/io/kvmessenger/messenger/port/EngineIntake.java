@@ -1,9 +1,12 @@
 package io.kvmessenger.messenger.port;
 
-/** Port: how a prefiller enqueues a prompt in its own engine when only the decoder got the request. */
+/** Port: how a messenger reaches its own engine when only a peer has a prompt, to compute it or to look it up. */
 public interface EngineIntake {
-    /** Whether the address of this prefiller's own engine is configured. */
-    boolean available();
+    /** Whether the engine can be reached with prompts to compute. */
+    boolean takesPrompts();
+
+    /** Whether the engine can be reached with questions for what its prefix cache holds. */
+    boolean takesQuestions();
 
     /** Starts to enqueue; on failure {@code Messenger.onEnqueueFailed} follows. Never blocks. */
     void enqueue(TransferKey transfer, EngineCommand.Prompt prompt);

@@ -142,8 +142,8 @@ final class DecoderFrames {
         meetings.answered(session, transfer);
         meetings.asked(transfer, nowNs);
         EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
-        String unfit = writer.unfit(grant);
         Prefill prefill = meetings.of(transfer).forGrant(grant);
+        String unfit = writer.unfit(grant, prefill != null && prefill.isOffer());
         if (!unfit.isEmpty()) {
             replies.decline(grant, Reason.GRANT_UNFIT, unfit);
         } else if (!shutDownReason.isEmpty()) {
@@ -167,7 +167,7 @@ final class DecoderFrames {
 
     /** Keeps a grant; if it carries the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
     private void await(PageGrant grant, EngineCommand.Prompt prompt) {
-        if (!prompt.absent() && !intake.available()) {
+        if (!prompt.absent() && !intake.takesPrompts()) {
             replies.decline(grant, Reason.NEVER_CAME, NO_INTAKE);
             return;
         }
@@ -185,7 +185,7 @@ final class DecoderFrames {
         if (prompt.absent() || !shutDownReason.isEmpty()) {
             return; // an engine that shuts down begins no prompt; its other messengers decline the grants for it
         }
-        if (!intake.available()) {
+        if (!intake.takesPrompts()) {
             engine.log(EngineLog.Level.ERROR, "transfer " + transfer.id() + ": " + NO_INTAKE);
             return;
         }

@@ -14,6 +14,7 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.wire.PeerContextRow;
+import io.kvmessenger.specdecode.ContextChoice;
 import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.RegionDescriptor;
@@ -131,8 +132,12 @@ public final class LayerWriter {
                 continuation);
     }
 
-    /** Why a grant cannot be served; empty when it can. */
-    String unfit(PageGrant grant) {
+    /**
+     * Why a grant cannot be served; empty when it can.
+     *
+     * @param offered whether it is of what was offered, with which no context rows go
+     */
+    String unfit(PageGrant grant, boolean offered) {
         KvGeometry peer = grant.session().peerCache().geometry();
         String misfit = PageLists.misfit(
                 peer,
@@ -157,10 +162,10 @@ public final class LayerWriter {
         if (!outside.isEmpty()) {
             return "the grant of transfer " + grant.transferId() + " names " + outside;
         }
-        return unfitContext(grant);
+        return unfitContext(grant, offered);
     }
 
-    private String unfitContext(PageGrant grant) {
+    private String unfitContext(PageGrant grant, boolean offered) {
         KvPeer decoder = grant.session().peerCache();
         if (!decoder.contextKinds().equals(contextKinds)) {
             return "the decoder's context rows are ["
@@ -169,7 +174,8 @@ public final class LayerWriter {
         }
         String misfit;
         try {
-            misfit = PeerContextRow.misfit(decoder.context(), grant.context(), grant.contextSlot());
+            ContextChoice context = offered ? grant.context() : grant.contextAsked();
+            misfit = PeerContextRow.misfit(decoder.context(), context, grant.contextSlot());
         } catch (IllegalArgumentException e) {
             misfit = e.getMessage();
         }
@@ -300,14 +306,18 @@ public final class LayerWriter {
         return result;
     }
 
-    /** Why the engine's end of a prefill cannot be the end of its transfer; empty when it can. */
-    String unfitEnd(EngineCommand.PrefillEnded ended, boolean computed) {
+    /**
+     * Why the engine's end of a prefill cannot be the end of its transfer; empty when it can.
+     *
+     * @param offered whether it ends what was offered, with which no context rows go
+     */
+    String unfitEnd(EngineCommand.PrefillEnded ended, boolean computed, boolean offered) {
         if (ended.outcome() != EngineCommand.PrefillOutcome.FINISHED || !computed) {
             return "the prefiller's engine ended the request (" + ended.outcome() + ") before its KV was complete";
         }
         int slot = ended.contextSlot();
         boolean fits = slot == ContextSlots.NO_SLOT
-                ? !contextKinds.anyAlways()
+                ? offered || !contextKinds.anyAlways()
                 : !context.isEmpty()
                         && context.stream().allMatch(row -> row.slots().has(slot));
         return fits ? "" : "the prefiller's engine ended the request with context slot " + ended.contextSlot();

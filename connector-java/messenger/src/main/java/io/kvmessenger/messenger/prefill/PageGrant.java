@@ -65,11 +65,20 @@ record PageGrant(
     }
 
     /**
-     * The kinds of context rows to send with it.
+     * The kinds of context rows to send with it; none where it names no slot, as a grant of what was offered may.
      *
      * @throws IllegalArgumentException if it requests a kind that does not exist
      */
     ContextChoice context() {
+        return contextSlot == ContextSlots.NO_SLOT ? ContextChoice.NONE : contextAsked();
+    }
+
+    /**
+     * The kinds of context rows that a computed prompt would bring with it.
+     *
+     * @throws IllegalArgumentException if it requests a kind that does not exist
+     */
+    ContextChoice contextAsked() {
         return session.peerCache().contextKinds().chosen(contextRequested);
     }
 

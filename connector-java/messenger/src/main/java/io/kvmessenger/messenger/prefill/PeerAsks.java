@@ -53,7 +53,7 @@ final class PeerAsks {
     /** A transfer is asked for by one session at a time: the asking engine names each question anew. */
     void onAsk(DecoderSession session, Ask ask) {
         TransferKey transfer = OfferWire.transfer(ask);
-        if (!intake.available()) {
+        if (!intake.takesQuestions()) {
             answer(session, transfer, 0, OfferOutcome.UNAVAILABLE);
         } else if (closed || byTransfer.size() >= ProtocolLimits.ASKS_OPEN_MAX || byTransfer.containsKey(transfer)) {
             answer(session, transfer, 0, OfferOutcome.BUSY);

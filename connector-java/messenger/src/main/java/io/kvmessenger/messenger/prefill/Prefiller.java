@@ -213,7 +213,7 @@ public final class Prefiller {
         meetings.expireAt(prefill, nowNs + meetings.waitNs(prefill));
         prefills.touch(prefill); // its context rows may be sent now
         prefill.contextSlot = ended.contextSlot();
-        String unfit = writer.unfitEnd(ended, prefill.begunToItsEnd());
+        String unfit = writer.unfitEnd(ended, prefill.begunToItsEnd(), prefill.isOffer());
         if (!unfit.isEmpty()) {
             stop(prefill, Reason.PREFILL_ABORTED, unfit);
         }

@@ -205,7 +205,7 @@ class LayerWriterTest {
         KvGeometry peer = geometry(PageLayout.LATENT, 8, 1);
         LayerWriter writer = writer(own);
         Delivery delivery = granted(writer, own, peer, 8);
-        assertThat(writer.unfit(delivery.grant)).isEmpty();
+        assertThat(writer.unfit(delivery.grant, false)).isEmpty();
         assertThat(writer.joinableCount(delivery, 0, 4)).isEqualTo(1);
         writer.submit(delivery, 0, 1, 4);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(60L, 48L);
@@ -218,7 +218,7 @@ class LayerWriterTest {
         KvGeometry peer = geometry(PageLayout.LATENT, 4, 1);
         LayerWriter writer = writer(own);
         Delivery delivery = granted(writer, own, peer, 4);
-        assertThat(writer.unfit(delivery.grant)).isEmpty();
+        assertThat(writer.unfit(delivery.grant, false)).isEmpty();
         writer.submit(delivery, 0, 1, 2);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(172L, 144L, 148L);
         assertThat(offsets(onlyRequest().targetPages())).containsExactly(84L, 72L, 60L);
@@ -246,7 +246,7 @@ class LayerWriterTest {
         PageGrant right = granted(writer, own, peer, 0).grant;
         PageGrant wrong = new PageGrant(
                 right.session(), 1, TRANSFER, IMM, PROMPT_TOKENS, 0, List.of(new int[4]), NO_SLOT, 0, 0, 0, 0);
-        assertThat(writer.unfit(wrong))
+        assertThat(writer.unfit(wrong, false))
                 .isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14, which need 2");
     }
 }

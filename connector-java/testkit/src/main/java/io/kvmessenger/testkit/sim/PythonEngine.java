@@ -163,7 +163,12 @@ final class PythonEngine implements NodeEngine, EngineIntake {
     }
 
     @Override
-    public boolean available() {
+    public boolean takesPrompts() {
+        return true;
+    }
+
+    @Override
+    public boolean takesQuestions() {
         return true;
     }
 

@@ -147,7 +147,12 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     @Override
-    public boolean available() {
+    public boolean takesPrompts() {
+        return true;
+    }
+
+    @Override
+    public boolean takesQuestions() {
         return true;
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from kv_connector.vllm.messenger_addresses import Messengers
+from kv_connector.configuration.messenger_addresses import Messengers
 
 LOST_SHARE = 0.05
 """What waiting for answers in vain may add to the time in which prompts are computed."""
@@ -15,7 +15,7 @@ ACCOUNTS_MAX = 1024
 
 
 class AskBudget:
-    """An account in seconds for each engine that is asked and each size of question. Used by the engine core's thread.
+    """An account in seconds for each engine that is asked and each size of question. Used by one thread.
 
     What another engine holds beyond the asker's own cache is known only once it answers. So all times are booked: what
     pulls save is added, waits are taken off, and while an account is overdrawn no answer is waited for. A share of the

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kv_connector.vllm.messenger_addresses import Address, host_text, read_list
+from kv_connector.configuration.messenger_addresses import Address, host_text, read_list
 
 
 @pytest.mark.parametrize(

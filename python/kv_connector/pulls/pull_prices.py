@@ -6,11 +6,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from kv_connector.vllm.ask_budget import AskBudget
-from kv_connector.vllm.messenger_addresses import Messengers
-from kv_connector.vllm.prefill_rate import PrefillRate
-from kv_connector.vllm.pull_rules import PullRules
+from kv_connector.configuration.messenger_addresses import Messengers
+from kv_connector.pulls.ask_budget import AskBudget
+from kv_connector.pulls.prefill_rate import PrefillRate
 
 ASK_LIMIT_SECONDS = 0.25
 """How long a request waits for an answer that takes milliseconds if the engine that is asked can give one."""
@@ -26,6 +26,18 @@ SOURCES_MAX = 256
 """Requests name the engines: those named longest ago are forgotten."""
 
 
+class PriceRules(Protocol):
+    """What the options say of prices."""
+
+    @property
+    def always(self) -> bool:
+        """Whether to pull whatever the other engine holds, also where computing it would be faster."""
+
+    @property
+    def offer_limit_seconds(self) -> float:
+        """How long an engine keeps what it offers."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Past:
     tokens: int
@@ -34,13 +46,13 @@ class _Past:
 
 
 class PullPrices:
-    """Decides whether a pull is worth it and how long to wait for one. Used by the engine core's thread only.
+    """Decides whether a pull is worth it and how long to wait for one. Used by one thread.
 
     A pull of more tokens takes no less time. So it is not worth it where one from the same engine, of no more tokens,
     has lately taken longer than computing would take now. Nothing is extrapolated: a small pull is all latency.
     """
 
-    def __init__(self, rules: PullRules, rate: PrefillRate, now_seconds: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rules: PriceRules, rate: PrefillRate, now_seconds: Callable[[], float] = time.monotonic) -> None:
         self._rules = rules
         self._rate = rate
         self._now_seconds = now_seconds

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-
-from kv_connector.vllm.metadata import StepMetadata
+from typing import Protocol
 
 MEASURED_TOKENS_MIN = 64
 """Steps of fewer tokens are decode steps, most likely."""
@@ -14,8 +13,16 @@ STEPS_IN_FLIGHT_MAX = 64
 """More than an engine has scheduled at once: those of workers that report nothing do not pile up."""
 
 
+class Step(Protocol):
+    """A step of an engine that is scheduled."""
+
+    step: int
+    reports_end: bool
+    """Set where its end is to be reported."""
+
+
 class PrefillRate:
-    """Used by the engine core's thread only."""
+    """Used by one thread."""
 
     def __init__(self, now_seconds: Callable[[], float] = time.monotonic) -> None:
         self._now_seconds = now_seconds
@@ -24,7 +31,7 @@ class PrefillRate:
         self._last_end_seconds = 0.0
         self._seconds_per_token: float | None = None
 
-    def step_begins(self, meta: StepMetadata, tokens: int) -> None:
+    def step_begins(self, meta: Step, tokens: int) -> None:
         """A step that computes this many tokens is scheduled."""
         if tokens >= MEASURED_TOKENS_MIN and len(self._in_flight) < STEPS_IN_FLIGHT_MAX:
             self._in_flight[meta.step] = self._now_seconds(), tokens

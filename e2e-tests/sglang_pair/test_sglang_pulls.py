@@ -1,0 +1,111 @@
+"""Two prefillers and a decoder of SGLang: the beginning of a prompt comes from the engine whose cache has it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Final
+
+import pytest
+from conftest import Reference
+from faults import attempt
+from prompts import random_prompt
+from pulls_trio import Trio
+from server_process import metric_sum, wait_until
+from sglang_bed import COMPLETIONS, Ground, Side, give_up
+from sglang_servers import PAGE_TOKENS
+from sglang_workload import EDITED_AT, pulled
+
+pytest_plugins = ["sglang_fixtures"]
+
+TURNS: Final = 5
+
+
+def pulls(side: Side, reason: str) -> float:
+    """How many pulls of an engine have come to this."""
+    (page,) = side.metrics_pages()
+    return metric_sum(page, "kv_messenger_pulls_ended_total", {"reason": reason})
+
+
+@pytest.fixture(scope="module")
+def trio(ground: Ground, by_sglang: Reference) -> Iterator[Trio]:
+    """`by_sglang` comes first: a further engine would only slow all down."""
+    assert by_sglang
+    with ExitStack() as stack:
+        yield Trio.started(ground, stack)
+
+
+def test_beginning_comes_from_the_other_prefiller(trio: Trio, by_sglang: Reference) -> None:
+    begun, whole, *_ = pulled()
+    assert trio.ask(trio.first, begun) == (by_sglang.to(begun), 0)
+    held = len(begun.split()) // PAGE_TOKENS * PAGE_TOKENS
+    assert trio.ask(trio.second, whole, trio.first.prefiller) == (by_sglang.to(whole), held)
+    assert pulls(trio.second.prefiller, "arrived") == 1
+    assert trio.second.prefiller.metric("kv_messenger_last_tokens_compared_total") == 1, "the first one is compared"
+    trio.wait_at_rest()
+
+
+def test_edited_prompt_is_pulled_up_to_its_edit(trio: Trio, by_sglang: Reference) -> None:
+    _, whole, *edited = pulled()
+    trio.ask(trio.first, whole)
+    for at, prompt in zip(EDITED_AT, edited, strict=True):
+        trio.forget(trio.second.prefiller)
+        held = at // PAGE_TOKENS * PAGE_TOKENS
+        assert trio.ask(trio.second, prompt, trio.first.prefiller) == (by_sglang.to(prompt), held)
+    trio.wait_at_rest()
+
+
+def test_beginning_comes_from_the_decoder(trio: Trio, by_sglang: Reference) -> None:
+    _, whole, *_ = pulled()
+    trio.ask(trio.first, whole)
+    trio.forget(trio.second.prefiller)
+    held = (len(whole.split()) - 1) // PAGE_TOKENS * PAGE_TOKENS
+    assert trio.ask(trio.second, whole, trio.first.decoder) == (by_sglang.to(whole), held)
+    trio.wait_at_rest()
+
+
+def test_conversation_goes_on_at_any_prefiller(trio: Trio) -> None:
+    """Every prompt comes to a prefiller drawn by lot, and names any of the engines that have had the one before."""
+    draw = random.Random(6)
+    history, turns, sources = random_prompt(100, 51), [], [trio.first.decoder]
+    for number in range(TURNS):
+        pair = draw.choice((trio.first, trio.second))
+        answer, _ = trio.ask(pair, history, draw.choice(sources))
+        turns.append((history, answer))
+        sources = [pair.prefiller, trio.first.decoder]
+        history = " ".join([history, *answer, random_prompt(40, 52 + number)])
+    for prompt, answer in turns:
+        trio.forget(trio.first.prefiller)
+        assert trio.ask(trio.first, prompt) == (answer, 0), "the same without a pull"
+    trio.wait_at_rest()
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_pull_that_stands_still_stops_no_other_request(trio: Trio, by_sglang: Reference, aborted: bool) -> None:
+    begun, whole, *edited = pulled()
+    trio.ask(trio.first, begun)
+    trio.forget(trio.second.prefiller)
+    body = trio.body(trio.second, whole, trio.first.prefiller)
+    with ThreadPoolExecutor(2) as legs, trio.first.gate.closed():
+        asked = [legs.submit(attempt, side.server.post, COMPLETIONS, body) for side in trio.sides(trio.second)]
+        wait_until(lambda: trio.first.prefiller.metric("kv_messenger_writes_in_flight") > 0, 60, "the pull has begun")
+        for prompt in edited:
+            assert trio.ask(trio.second, prompt)[0] == by_sglang.to(prompt)
+        if aborted:
+            give_up(body["rid"], trio.sides(trio.second))
+    outcomes = [leg.result() for leg in asked]
+    assert outcomes[1].failed if aborted else outcomes[1].words == by_sglang.to(whole)
+    trio.wait_at_rest()
+
+
+def test_dead_source_costs_nothing_but_time(trio: Trio, by_sglang: Reference) -> None:
+    begun, *_ = pulled()
+    trio.forget(trio.second.prefiller)
+    trio.first.prefiller.server.kill()
+    before = pulls(trio.second.prefiller, "unreachable")
+    assert trio.ask(trio.second, begun, trio.first.prefiller) == (by_sglang.to(begun), 0)
+    assert pulls(trio.second.prefiller, "unreachable") == before + 1
+    for side in (trio.second.prefiller, trio.second.decoder):
+        side.wait_at_rest()

@@ -1,0 +1,130 @@
+"""Everything of pulls in one scheduler: what it asks other engines for, and what it offers them.
+
+Made anew with each messenger. Used by the scheduler's thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kv_connector.pulls.prefill_rate import PrefillRate
+from kv_connector.runtime.facade import Asked, Offered
+from kv_connector.sglang import weight_changes
+from kv_connector.sglang.exchange import SETTLE_INTERVAL_SECONDS, Exchange
+from kv_connector.sglang.idle_wake import IdleWake
+from kv_connector.sglang.pair_states import PairStates
+from kv_connector.sglang.passes import PassesSoFar
+from kv_connector.sglang.prefix_tree import PrefixTree
+from kv_connector.sglang.pull_offers import Offers
+from kv_connector.sglang.pull_proof import PullProof
+from kv_connector.sglang.pull_rules import PullRules
+from kv_connector.sglang.pulls import Pull, Pulls
+
+LET_GO_LIMIT_SECONDS = 2.0
+"""How long an engine that empties its prefix cache waits for what others fetch from it, which takes milliseconds."""
+
+
+@dataclass(slots=True)
+class _Step:
+    step: int
+    reports_end: bool = False
+
+
+class MeasuredPasses:
+    """Measures how fast the scheduler computes prompts."""
+
+    def __init__(self, scheduler: Any, rate: PrefillRate) -> None:
+        self._scheduler = scheduler
+        self._rate = rate
+        self._step = 0
+        self._queued: deque[tuple[int, PassesSoFar]] = deque()
+
+    def run(self, token_count: int, forward: Callable[[], Any]) -> Any:
+        """Runs a pass that computes so many tokens of prompts; returns the result of ``forward``."""
+        self._step += 1
+        step = _Step(self._step)
+        self._rate.step_begins(step, token_count)
+        result = forward()
+        if step.reports_end:
+            self._queued.append((step.step, PassesSoFar(self._scheduler)))
+            self.poll()
+        return result
+
+    def poll(self) -> None:
+        """Takes note of the passes that are over."""
+        while self._queued and self._queued[0][1].are_over():
+            self._rate.step_over(self._queued.popleft()[0])
+
+
+class PrefixPulls:
+    """The two sides of pulls."""
+
+    def __init__(
+        self, scheduler: Any, server_args: Any, rules: PullRules, exchange: Exchange, logger: logging.Logger
+    ) -> None:
+        self._exchange = exchange
+        weights = weight_changes.name
+        tree = PrefixTree(scheduler)
+        pairs = PairStates(rules.check, weights=weights, logger=logger)
+        proof = PullProof(scheduler, server_args, tree, pairs, exchange, logger)
+        self.asked_for = Pulls(tree, rules, exchange, proof, weights, logger)
+        self.offers = Offers(tree, rules, exchange, lambda: PassesSoFar(scheduler), weights, logger)
+        self.passes = MeasuredPasses(scheduler, self.asked_for.rate)
+        self._idle_wake = IdleWake.of(scheduler, exchange)
+        if exchange.on_connected is None:
+            exchange.on_connected = pairs.connected
+        exchange.pulls = self
+
+    def queued(self, request: Any) -> Pull | None:
+        """A request of this engine is queued."""
+        return self.asked_for.queued(request)
+
+    def poll(self) -> None:
+        """Looks after both sides; called once a round of the scheduler."""
+        self._exchange.drain()
+        if self._idle_wake is not None:
+            self._idle_wake.polled()
+        self.passes.poll()
+        self.asked_for.poll()
+        self.offers.poll()
+
+    def on_event(self, event: Asked | Offered) -> None:
+        """The messenger has a question of another engine, or another engine's answer."""
+        if isinstance(event, Asked):
+            self.offers.asked(event)
+        else:
+            self.asked_for.offered(event)
+
+    def on_released(self, request: str) -> None:
+        """Nothing reads the pages of an offer any more."""
+        self.offers.released(request)
+
+    def on_lost(self) -> None:
+        """The messenger is closed."""
+        self.asked_for.on_lost()
+        self.offers.on_lost()
+
+    def holds(self) -> bool:
+        """Whether pages are kept from the scheduler, or in its cache."""
+        return bool(self.asked_for.landing_count() or self.offers.held_count())
+
+    def close(self) -> None:
+        """Ends it with its messenger."""
+        self.let_go()
+        if self._idle_wake is not None:
+            self._idle_wake.close()
+
+    def let_go(self) -> None:
+        """Ends what can be ended, and waits for that for a limited time: the prefix cache is to be emptied."""
+        self.asked_for.abandon_all()
+        self.offers.withdraw()
+        deadline = time.monotonic() + LET_GO_LIMIT_SECONDS
+        self.poll()
+        while self.holds() and time.monotonic() < deadline:
+            time.sleep(SETTLE_INTERVAL_SECONDS)
+            self.poll()

@@ -1,0 +1,74 @@
+"""What this engine may pull and offer, read once from its configuration. Pure but for the line in the log."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kv_connector.configuration.options import Options
+from kv_connector.naming.pair_rules import Check
+from kv_connector.runtime.commands import PullOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class PullRules:
+    """The options of pulls, and the reasons for which this engine takes no part in them."""
+
+    asks_none_because: PullOutcome | Literal[""]
+    """The reason, as it is counted, for which no other engine is asked; "" if some may be."""
+    offers: bool
+    """Whether other engines may ask this one."""
+    always: bool
+    """Whether to pull whatever the other engine holds, also where computing it would be faster."""
+    tokens_min: int
+    pages_share: float
+    offer_limit_seconds: float
+    check: Check = "fail"
+    """What happens to KV of an engine that is not proven to compute the same."""
+
+    def opening(self, options: Options) -> Options:
+        """The options of the messenger: an engine that pulls, or is pulled from, both sends and receives."""
+        takes_part = self.offers or not self.asks_none_because
+        return dataclasses.replace(options, role="both") if takes_part else options
+
+
+def pull_rules(
+    options: Options, server_args: Any, mode: str, pool_count: int, check: Check, logger: logging.Logger
+) -> PullRules:
+    """The rules of this engine; ``pool_count`` is the number of its groups of layers."""
+    unfit = _unfit(server_args, mode, pool_count)
+    if unfit and options.pulls == "always":
+        logger.warning("nothing is pulled from this engine or by it: %s (docs/pulls.md)", unfit)
+    neither: PullOutcome | Literal[""] = "off" if options.pulls == "off" else "misfit" if unfit else ""
+    asks_none: PullOutcome | Literal[""] = neither or ("role" if mode == "decode" else "")
+    return PullRules(
+        asks_none,
+        not neither,
+        options.pulls == "always",
+        options.pull_tokens_min,
+        options.pull_pages_share,
+        options.offer_limit_seconds,
+        check,
+    )
+
+
+def _unfit(server_args: Any, mode: str, pool_count: int) -> str:
+    """Why this engine can neither pull nor be pulled from; "" if it can."""
+    from sglang.srt.runtime_context import get_memory, get_parallel
+
+    parallel = get_parallel()
+    sizes = (parallel.tp_size, parallel.pp_size, parallel.attn_cp_size, parallel.attn_dp_size)
+    if max(int(size) for size in sizes) > 1:
+        return "it has several ranks, which would have to change their prefix caches in the same step"
+    if pool_count > 1:
+        return "its KV is in several pools"
+    if server_args.disable_radix_cache:
+        decoders = ": set --disaggregation-decode-enable-radix-cache" if mode == "decode" else ""
+        return f"its radix cache is switched off{decoders}"
+    if server_args.speculative_algorithm is not None:
+        return "it computes ahead with a draft"
+    if get_memory().enable_hierarchical_cache:
+        return "its prefix cache has a store behind it"
+    return ""
