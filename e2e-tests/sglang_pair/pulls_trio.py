@@ -52,7 +52,7 @@ class Trio:
         )
         return cls(first, second, ports)
 
-    def ask(self, pair: Pair, prompt: str, source: Side | None = None) -> tuple[list[str], int]:
+    def ask(self, pair: Pair, prompt: str, source: Side | int | None = None) -> tuple[list[str], int]:
         """The answer's words, and how many tokens of the prompt the prefiller had in its cache."""
         body = self.body(pair, prompt, source)
         with ThreadPoolExecutor(1) as other:
@@ -61,12 +61,14 @@ class Trio:
             usage = prefill.result()["usage"]
         return words_of(answer), int((usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0)
 
-    def body(self, pair: Pair, prompt: str, source: Side | None, answer_tokens: int = ANSWER_TOKENS) -> dict[str, Any]:
-        """The request, which names the engine to pull from."""
+    def body(
+        self, pair: Pair, prompt: str, source: Side | int | None, answer_tokens: int = ANSWER_TOKENS
+    ) -> dict[str, Any]:
+        """The request, which names the engine to pull from, or the port of its messenger."""
         body = pair.body(prompt, answer_tokens, f"pulls-{next(NAMES)}")
         if source is not None:
-            address = {"remote_host": LOOPBACK, "remote_port": self.ports[source.server.name]}
-            body["custom_params"] = {"remote_kv_source": address}
+            port = source if isinstance(source, int) else self.ports[source.server.name]
+            body["custom_params"] = {"remote_kv_source": {"remote_host": LOOPBACK, "remote_port": port}}
         return body
 
     @staticmethod

@@ -13,10 +13,10 @@ from conftest import Reference
 from faults import attempt
 from prompts import random_prompt
 from pulls_trio import Trio
-from server_process import metric_sum, wait_until
+from server_process import free_port, metric_sum, wait_until
 from sglang_bed import COMPLETIONS, Ground, Side, give_up
 from sglang_servers import PAGE_TOKENS
-from sglang_workload import EDITED_AT, pulled
+from sglang_workload import EDITED_AT, mixed_groups, pulled
 
 pytest_plugins = ["sglang_fixtures"]
 
@@ -27,6 +27,11 @@ def pulls(side: Side, reason: str) -> float:
     """How many pulls of an engine have come to this."""
     (page,) = side.metrics_pages()
     return metric_sum(page, "kv_messenger_pulls_ended_total", {"reason": reason})
+
+
+def arrived(trio: Trio) -> float:
+    """How many pulls of both prefillers have arrived."""
+    return sum(pulls(pair.prefiller, "arrived") for pair in (trio.first, trio.second))
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +84,24 @@ def test_conversation_goes_on_at_any_prefiller(trio: Trio) -> None:
     for prompt, answer in turns:
         trio.forget(trio.first.prefiller)
         assert trio.ask(trio.first, prompt) == (answer, 0), "the same without a pull"
+    trio.wait_at_rest()
+
+
+def test_prompts_that_share_beginnings_at_once_from_any_engine(trio: Trio, by_sglang: Reference) -> None:
+    """Sources are right, wrong, or listen no more; the caches of both prefillers are emptied now and then."""
+    draw = random.Random(7)
+    pairs, wrong = (trio.first, trio.second), []
+    sources = [trio.first.prefiller, trio.second.prefiller, trio.first.decoder, free_port(), None]
+    before = arrived(trio)
+    for number, group in enumerate(mixed_groups()):
+        if number % 4 == 3:
+            trio.forget(draw.choice(pairs).prefiller)
+        legs = [(prompt, draw.choice(pairs), draw.choice(sources)) for prompt in group]
+        with ThreadPoolExecutor(len(legs)) as clients:
+            answers = clients.map(lambda leg: trio.ask(leg[1], leg[0], leg[2])[0], legs)
+            wrong += [leg[0] for leg, words in zip(legs, answers, strict=True) if words != by_sglang.to(leg[0])]
+    assert not wrong
+    assert arrived(trio) > before
     trio.wait_at_rest()
 
 
