@@ -280,11 +280,6 @@ public final class LayerWriter {
         ContextRow source = context.get(position);
         PeerContextRow target = grant.session().peerCache().context().get(position);
         int rowBytes = source.slots().kind().rowBytes();
-        LayerWrite write = take(delivery);
-        write.joinedCount = 0;
-        write.stridedPieceCount = 0;
-        write.pageCount = 0;
-        write.bytes = rowBytes;
         PagedWrites request = new PagedWrites(
                 source.region(),
                 new PageList(
@@ -299,6 +294,11 @@ public final class LayerWriter {
                 rowBytes,
                 delivery.window,
                 1);
+        LayerWrite write = take(delivery);
+        write.joinedCount = 0;
+        write.stridedPieceCount = 0;
+        write.pageCount = 0;
+        write.bytes = rowBytes;
         int result = post(write, request);
         if (result == TransferEngine.ACCEPTED) {
             delivery.nextContextRow++;
@@ -363,13 +363,6 @@ public final class LayerWriter {
                 i++, at = routes.get(at).continuation()) {
             lengthBytes += routes.get(at).piece().lengthBytes();
         }
-        LayerWrite write = take(delivery);
-        write.routeIndex = routeIndex;
-        write.joinedCount = joinedCount;
-        write.toPage = toPage;
-        write.pageCount = (toPage - fromPage) * joinedCount;
-        write.stridedPieceCount = piece.isStrided() ? partCount : 0;
-        write.bytes = (long) lengthBytes * partCount;
         PagedWrites request = new PagedWrites(
                 route.source(),
                 route.sourceParts(pages.byPosition(), firstPart, partCount),
@@ -379,6 +372,13 @@ public final class LayerWriter {
                 lengthBytes,
                 delivery.window,
                 joinedCount);
+        LayerWrite write = take(delivery);
+        write.routeIndex = routeIndex;
+        write.joinedCount = joinedCount;
+        write.toPage = toPage;
+        write.pageCount = (toPage - fromPage) * joinedCount;
+        write.stridedPieceCount = piece.isStrided() ? partCount : 0;
+        write.bytes = (long) lengthBytes * partCount;
         int result = post(write, request);
         if (result == TransferEngine.ACCEPTED) {
             for (int i = 0, at = routeIndex;
@@ -390,7 +390,7 @@ public final class LayerWriter {
         return result;
     }
 
-    /** A pooled write of this delivery, to be filled in and posted. */
+    /** A pooled write of this delivery, to be filled in and posted; until then nothing may fail, or it stays in flight. */
     private LayerWrite take(Delivery delivery) {
         LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
         write.delivery = delivery;

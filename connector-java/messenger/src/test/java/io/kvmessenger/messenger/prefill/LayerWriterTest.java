@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.prefill;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGeometry;
@@ -248,5 +249,21 @@ class LayerWriterTest {
                 right.session(), 1, TRANSFER, IMM, PROMPT_TOKENS, 0, List.of(new int[4]), NO_SLOT, 0, 0, 0, 0);
         assertThat(writer.unfit(wrong, false))
                 .isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14, which need 2");
+    }
+
+    /** A write that is counted for ever would keep a messenger from its end. */
+    @Test
+    void shouldCountNoWriteThatCannotBeDescribed() {
+        KvGeometry side = geometry(PageLayout.LATENT, 4, 1);
+        LayerWriter writer = writer(side);
+        PageGrant grant = granted(writer, side, side, 0).grant;
+        Prefill withoutPages = new Prefill("r", TRANSFER, side.groups(), 0);
+        withoutPages.promptTokens = PROMPT_TOKENS;
+        Delivery delivery = new Delivery(withoutPages, grant, writer.routesFor(grant));
+
+        assertThatThrownBy(() -> writer.submit(delivery, 0, LAYER_COUNT, 4))
+                .isInstanceOf(IndexOutOfBoundsException.class);
+        assertThat(writer.inFlightCount()).isZero();
+        assertThat(delivery.writesInFlight).isZero();
     }
 }
