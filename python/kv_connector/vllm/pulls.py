@@ -44,7 +44,9 @@ from kv_connector.vllm.transfer_params import Receive
 ASKS_MAX = 64
 UNBOOKED = ("aborted", "proves", "unproven")
 """Outcomes that show nothing of what an answer is worth."""
-UNANSWERED = ("late", "unreachable")
+MAY_OFFER_PARTS = ("late", "unreachable", "misfit")
+"""Answers with which messengers of the other engine may hold their parts of an offer: it may have come too late, or to
+another messenger than the one that was asked."""
 
 
 class _State(enum.Enum):
@@ -319,7 +321,7 @@ class Pulls:
                 self._prices.answered(pulling.source)
             if offer.held_tokens <= 0:
                 self._forget(pulling, offer.reason or "not_held")
-                if offer.reason in UNANSWERED and self._messenger_count * len(pulling.source) > 1:
+                if offer.reason in MAY_OFFER_PARTS and self._messenger_count * len(pulling.source) > 1:
                     # The messenger that has asked declines for itself, where it has asked.
                     meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.source)))
             else:

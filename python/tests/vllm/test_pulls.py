@@ -100,6 +100,22 @@ def test_should_compute_what_is_not_offered(asker: SimulatedEngine, reason: str)
     assert results(asker) == {reason: 1}
 
 
+@pytest.mark.parametrize(("reason", "declines"), [("late", 1), ("unreachable", 1), ("misfit", 1), ("not_held", 0)])
+def test_should_decline_what_messengers_beside_the_asked_one_may_hold(
+    asker: SimulatedEngine, reason: str, declines: int
+) -> None:
+    """One that is named first, and is not the first of its engine, answers that nothing fits."""
+    hosts = {"remote_host": "127.0.0.1:14580,127.0.0.1:14581,127.0.0.1:14582", "remote_port": 1}
+    # The simulated one expects questions for engines of one messenger.
+    asker.messenger._on_ask = lambda asked: asker.messenger._owed.update({asked["request"]: "offered"})
+    ask(asker, {"remote_kv_source": hosts})
+    asker.messenger.offer(0, reason)
+    end(asker)
+    assert results(asker) == {reason: 1}
+    declined = asker.messenger.of_kind("decline")
+    assert [len(each["prefillers"]) for each in declined] == [3] * declines
+
+
 def test_should_compute_and_decline_when_no_answer_comes_in_time(asker: SimulatedEngine) -> None:
     asked = ask(asker)
     half = asker.own_scheduler._half

@@ -297,16 +297,51 @@ class OffersTest extends MessengerPair {
         assertNothingHeld();
     }
 
+    /** No grant comes for the second: a question is asked once. */
     @Test
-    void shouldReleaseAPartThatNoGrantTakesOrThatIsWantedBack() {
+    void shouldReleaseAPartThatNoGrantTakesAndASecondOneAtOnce() {
         keepPart();
         pass(limits.offerLimitNs() - 1);
         assertThat(prefiller.reported).isEmpty();
         pass(1);
         assertThat(prefiller.reported).containsExactly("released o");
         keepPart();
-        prefiller.cache.onCommand(new EngineCommand.Withdraw("o"));
         assertThat(prefiller.reported).containsExactly("released o", "released o");
+        assertNothingHeld();
+    }
+
+    @Test
+    void shouldReleaseASecondPartWhileTheFirstIsSent() {
+        keepPart();
+        prefiller.cache.onCommand(new EngineCommand.Offer(
+                "again",
+                TRANSFER,
+                false,
+                HELD_TOKENS,
+                List.of(new ChunkPages(0, new int[] {5, 6})),
+                OfferOutcome.HELD));
+        assertThat(prefiller.reported).containsExactly("released again");
+        decline();
+        assertThat(prefiller.reported).containsExactly("released again", "released o");
+        assertNothingHeld();
+    }
+
+    /** It was asked in place of its engine's first messenger. */
+    @Test
+    void shouldReleaseThePartOfAQuestionThatWasTakenBackHere() {
+        ask();
+        decline();
+        keepPart();
+        assertThat(prefiller.reported).containsExactly("released o");
+        assertNothingHeld();
+    }
+
+    @Test
+    void shouldReleaseAPartThatIsWantedBack() {
+        keepPart();
+        assertThat(prefiller.reported).isEmpty();
+        prefiller.cache.onCommand(new EngineCommand.Withdraw("o"));
+        assertThat(prefiller.reported).containsExactly("released o");
         assertNothingHeld();
     }
 

@@ -241,6 +241,16 @@ final class DecoderFrames {
         }
     }
 
+    /** Whether a cached prefix is, or was, offered under this transfer, as far as that is remembered. */
+    boolean hasOffered(TransferKey transfer) {
+        return meetings.of(transfer).has(transfer) || meetings.memory.hasEnded(transfer);
+    }
+
+    /** No part of an offer will come that was declined here before. */
+    void forgetDismissed(TransferKey transfer) {
+        meetings.memory.takeDismissed(transfer, clock.nowNs());
+    }
+
     private void join(Prefill prefill, PageGrant grant) {
         if (!prefill.isFor(grant.session())) {
             replies.decline(
@@ -314,7 +324,9 @@ final class DecoderFrames {
     void onDecline(DecoderSession session, Decline decline) {
         TransferKey transfer = new TransferKey(decline.getTransferId(), decline.getPromptDigest());
         if (asks.drop(session, transfer)) {
-            return; // the engine's answer, when it comes, finds no question
+            // the engine's answer, when it comes, finds no question; at another messenger than the first, a part comes
+            meetings.dismiss(transfer, session, DECLINED, clock.nowNs());
+            return;
         }
         meetings.answered(session, transfer);
         Meeting meeting = meetings.of(transfer);

@@ -32,10 +32,13 @@ public final class Offers {
             int heldTokens = outcome == OfferOutcome.HELD ? offer.heldTokens() : 0;
             asks.answer(asker.get(), offer.transfer(), heldTokens, outcome);
             asks.end(offer.transfer()); // last: a question whose answer meets a bug is still open
-        } else if (!offer.asked()) {
+        } else if (!offer.asked() && !prefiller.decoderFrames.hasOffered(offer.transfer())) {
             begin(offer, null, nowNs);
-        } else if (offer.heldTokens() > 0) {
-            engine.released(offer.request()); // its asker is gone
+        } else {
+            prefiller.decoderFrames.forgetDismissed(offer.transfer());
+            if (offer.heldTokens() > 0) {
+                engine.released(offer.request()); // its asker is gone, or has had an earlier answer
+            }
         }
     }
 
