@@ -121,7 +121,13 @@ public enum Mutation {
     /** An offer that was taken back is free, and a grant of it is served all the same. */
     WITHDRAWN_OFFER_GRANTED(Hardships.Kind.PULLS),
     /** The offers of a session that ended are kept until their own limit. */
-    OFFER_OF_ENDED_SESSION_KEPT(Hardships.Kind.PULLS);
+    OFFER_OF_ENDED_SESSION_KEPT(Hardships.Kind.PULLS),
+    /** What is pulled is used when the first of the engine's messengers has its part. */
+    PULL_LANDED_WITH_FIRST_MESSENGER(Hardships.Kind.PULLS),
+    /** What is offered is free when the first of the engine's messengers has released its part. */
+    OFFER_FREED_WITH_FIRST_MESSENGER(Hardships.Kind.PULLS),
+    /** Messengers of an engine are not known as one: an offer is for that which has asked. */
+    OFFERED_TO_ONE_MESSENGER(Hardships.Kind.PULLS);
 
     /** The kind of run that can expose it. */
     final Weather weather;

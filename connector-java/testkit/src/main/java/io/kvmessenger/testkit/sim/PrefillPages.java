@@ -59,15 +59,34 @@ final class PrefillPages {
     /**
      * Holds for a peer what is cached of a prompt: the beginning that prompts of this engine share, or pages that were
      * written long ago. Returns whether there is any.
+     *
+     * @param pagesMax above 0
      */
-    boolean pin(PrefillPrompt offer, SplittableRandom random) {
-        offer.hits = pinShared(offer);
+    boolean pin(PrefillPrompt offer, SplittableRandom random, int pagesMax) {
+        offer.hits = pinShared(offer, pagesMax);
         int taken = offer.hits.isEmpty()
-                ? Math.min(pool.spareCount(), 1 + random.nextInt(pool.pagesFor(offer.tokenCount)))
+                ? Math.min(Math.min(pool.spareCount(), pagesMax), 1 + random.nextInt(pool.pagesFor(offer.tokenCount)))
                 : 0;
         if (offer.hits.isEmpty() && taken <= 0) {
             return false;
         }
+        hold(offer, taken);
+        return true;
+    }
+
+    /** The same for another messenger of an engine that has decided how many pages it offers; there are enough. */
+    void pin(PrefillPrompt offer, int pageCount) {
+        List<PrefixCache.Entry> shared = pinShared(offer, pageCount);
+        boolean enough = shared.size() == pageCount;
+        if (!enough) {
+            shared.forEach(prefixes::giveUp);
+        }
+        offer.hits = enough ? shared : List.of();
+        hold(offer, enough ? 0 : pageCount);
+    }
+
+    /** Holds the shared pages that it has found, or takes some. */
+    private void hold(PrefillPrompt offer, int taken) {
         listener.prefillBegun(node.process(), offer.request, offer.name);
         if (taken > 0) {
             offer.pages = pool.take(taken);
@@ -81,13 +100,13 @@ final class PrefillPages {
         } else {
             share(offer);
         }
-        return true;
     }
 
     /** A page that is not written yet may never be: it is offered by an engine with that bug only. */
-    private List<PrefixCache.Entry> pinShared(PrefillPrompt offer) {
+    private List<PrefixCache.Entry> pinShared(PrefillPrompt offer, int pagesMax) {
         List<PrefixCache.Entry> found = prefixes.hit(offer.name, offer.tokenCount + 1);
-        int offered = mutation == Mutation.OFFERED_BEFORE_WRITTEN ? found.size() : writtenCount(found);
+        int written = mutation == Mutation.OFFERED_BEFORE_WRITTEN ? found.size() : writtenCount(found);
+        int offered = Math.min(written, pagesMax);
         found.subList(offered, found.size()).forEach(prefixes::giveUp);
         return found.subList(0, offered);
     }

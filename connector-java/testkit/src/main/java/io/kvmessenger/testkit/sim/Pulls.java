@@ -11,7 +11,7 @@ import java.util.SplittableRandom;
  * @param giveUps share of questions, offers and fetches that the asking engine gives up
  * @param refusals share of questions that the asked engine answers with nothing
  * @param oddAnswers share of answers that are lost, late, doubled or refused by the engine's API
- * @param olderBuilds share of nodes whose build knows no questions
+ * @param olderBuilds share of engines whose build knows no questions
  */
 record Pulls(
         long periodNs, long resetPeriodNs, double giveUps, double refusals, double oddAnswers, double olderBuilds) {
@@ -35,9 +35,9 @@ record Pulls(
         return periodNs > 0;
     }
 
-    /** Whether every incarnation of the node is of a build that knows no questions. */
-    boolean isOlder(String node, long seed) {
-        return new SplittableRandom(seed * 0xBF58476D1CE4E5B9L + node.hashCode()).nextDouble() < olderBuilds;
+    /** Whether every incarnation of the engine is of a build that knows no questions. */
+    boolean isOlder(String engine, long seed) {
+        return new SplittableRandom(seed * 0xBF58476D1CE4E5B9L + engine.hashCode()).nextDouble() < olderBuilds;
     }
 
     private static double maybe(SplittableRandom random, double most) {

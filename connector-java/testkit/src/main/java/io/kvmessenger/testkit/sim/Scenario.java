@@ -343,9 +343,9 @@ record Scenario(
         return devicesWrite && messenger.startsWith("P");
     }
 
-    /** Whether a node's build speaks only the version of the protocol before the newest. */
+    /** Whether the build of a node's engine speaks only the version of the protocol before the newest. */
     boolean isOlderBuild(String node) {
-        return hardships.pulls().isOlder(node, seed);
+        return hardships.pulls().isOlder(engineOf(node), seed);
     }
 
     /** Names of an engine's messengers, in the order of their geometries; its own name if it has only one. */

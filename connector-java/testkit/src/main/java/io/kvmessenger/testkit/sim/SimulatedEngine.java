@@ -10,10 +10,13 @@ import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.List;
+import java.util.Objects;
 import java.util.SplittableRandom;
+import java.util.function.Function;
 
 /** The Java model of an engine: a prefiller's and a decoder's half over the same pages. */
 final class SimulatedEngine implements NodeEngine {
+    private final Simulation world;
     private final SimulatedNode node;
     private final SimulatedPrefillEngine prefill;
     private final SimulatedDecodeEngine decode;
@@ -22,6 +25,7 @@ final class SimulatedEngine implements NodeEngine {
 
     SimulatedEngine(Simulation world, SimulatedNode node, PagePool pool, SplittableRandom random) {
         WorldListener listener = world.listener();
+        this.world = world;
         this.node = node;
         prefill = new SimulatedPrefillEngine(
                 world.clock(),
@@ -32,10 +36,20 @@ final class SimulatedEngine implements NodeEngine {
                 listener,
                 world.mutation(),
                 (transfer, tokenCount) -> world.enqueue(Scenario.engineOf(node.name()), transfer, tokenCount),
+                () -> ofEngine(engine -> engine.prefill.source()),
                 () -> decode().wake());
         decode = new SimulatedDecodeEngine(world.clock(), node, pool, random.split(), world.scenario(), listener);
-        pulls = new SimulatedPulls(world, node, pool, decode::wake);
+        pulls = new SimulatedPulls(world, node, pool, () -> ofEngine(engine -> engine.pulls), decode::wake);
         events = new Events(world.trace(), listener);
+    }
+
+    /** A half of each live messenger of this engine, in their order. All engines of a run are of this model. */
+    private <T> List<T> ofEngine(Function<SimulatedEngine, T> half) {
+        return world.scenario().messengersOf(Scenario.engineOf(node.name())).stream()
+                .map(world::process)
+                .filter(Objects::nonNull)
+                .map(process -> half.apply((SimulatedEngine) process.engine))
+                .toList();
     }
 
     @Override

@@ -20,6 +20,8 @@ import java.util.function.UnaryOperator;
  * <p>A restarted node is another object with another incarnation.
  */
 final class SimulatedNode {
+    private static final long STEP_WITHIN_NS = 2 * Scenario.MILLI;
+
     private final SimulatedClock clock;
     private final SimulatedThread thread;
     private final String name;
@@ -33,9 +35,11 @@ final class SimulatedNode {
     private KvCache cache;
     private UnaryOperator<EngineCommand> heard = UnaryOperator.identity();
     private LongConsumer onAccepted = id -> {};
+    private final List<Runnable> whenDead = new ArrayList<>();
     private boolean alive = true;
     private boolean diedSilently;
     private long pausedUntilNs;
+    private long lastStepNs;
 
     SimulatedNode(
             SimulatedClock clock,
@@ -183,12 +187,31 @@ final class SimulatedNode {
         }
     }
 
+    /** Runs when the process has died. */
+    void whenDead(Runnable action) {
+        whenDead.add(action);
+    }
+
+    /** Runs what the core of an engine of several messengers has decided, soon and in order, if the process lives. */
+    void inNextStep(SplittableRandom random, Runnable action) {
+        lastStepNs = Math.max(lastStepNs, clock.nowNs() + random.nextLong(STEP_WITHIN_NS));
+        clock.at(
+                lastStepNs,
+                () -> whenRunning(() -> {
+                    if (alive) {
+                        action.run();
+                    }
+                }));
+    }
+
     void die(boolean silentDeath) {
         alive = false;
         diedSilently = silentDeath;
         pausedUntilNs = 0;
         inbox.clear();
         resume();
+        whenDead.forEach(Runnable::run);
+        whenDead.clear();
     }
 
     /** A wake-up was signalled: schedules a duty cycle of the messenger. */

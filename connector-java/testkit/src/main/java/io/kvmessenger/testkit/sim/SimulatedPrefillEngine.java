@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
 
 /**
  * A prefiller's inference engine: computes prompts in chunks, layer by layer, increments the layer counter, preempts
@@ -73,6 +74,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             WorldListener listener,
             Mutation mutation,
             Intake intake,
+            Supplier<List<SimulatedSource>> sources,
             Runnable onFreed) {
         this.clock = clock;
         this.node = node;
@@ -89,7 +91,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.pageTokens = pool.blockTokens();
         this.device = new SimulatedDevice(clock, node, pool, swarm, apart, listener, mutation, this::onDone);
         this.pages = new PrefillPages(node, pool, device, listener, mutation, onFreed);
-        this.source = new SimulatedSource(clock, node, pool, pages, scenario, listener, mutation);
+        this.source = new SimulatedSource(clock, node, pool, pages, sources, scenario, listener, mutation);
         this.layers = device.layers();
         this.layerCount = layers.count();
         pool.promise(this::promisedPages);
@@ -182,6 +184,11 @@ final class SimulatedPrefillEngine implements EngineIntake {
     /** A question costs nothing here. */
     @Override
     public void endAsk(TransferKey transfer) {}
+
+    /** What this messenger's part of the engine answers to peers' questions. */
+    SimulatedSource source() {
+        return source;
+    }
 
     int unendedCount() {
         return prompts.size() + source.heldCount();

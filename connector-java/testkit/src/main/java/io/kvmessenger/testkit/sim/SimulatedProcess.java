@@ -107,7 +107,9 @@ final class SimulatedProcess extends Incarnation {
         String secret = world.mutation().changesFrames() ? "" : scenario.secret();
         return new Sessions(
                 new MessengerIdentity(
-                        node.name(),
+                        world.mutation() == Mutation.OFFERED_TO_ONE_MESSENGER
+                                ? node.name()
+                                : Scenario.engineOf(node.name()),
                         node.incarnation(),
                         secret.getBytes(StandardCharsets.UTF_8),
                         scenario.isOlderBuild(node.name()) ? OLDER_BUILDS : ProtocolVersions.OURS),

@@ -116,6 +116,22 @@ class SimulationTest {
         assertThat(pulled).isGreaterThan(5 * (int) SEEDS_OF_HARDSHIPS);
     }
 
+    /** Each pull is of several parts: between engines that all have several messengers. */
+    @Test
+    void shouldPullBetweenEnginesOfSeveralMessengers() {
+        List<Simulation.Result> results = LongStream.rangeClosed(1, SEEDS_OF_HARDSHIPS)
+                .mapToObj(seed -> Scenario.draw(seed, Weather.SOUND).with(Hardships.Kind.PULLS.draw(seed)))
+                .filter(scenario -> scenario.prefillerGeometries().size() > 1
+                        && scenario.decoderGeometries().size() > 1)
+                .map(scenario -> Simulation.run(Weather.SOUND, scenario, Mutation.NONE))
+                .toList();
+        assertThat(results).allSatisfy(result -> {
+            assertThat(result.passed()).as(result.report()).isTrue();
+            assertThat(result.countByKind().getOrDefault("pulled", 0)).isPositive();
+        });
+        assertThat(results.size()).isGreaterThan(5);
+    }
+
     @ParameterizedTest
     @EnumSource(FabricKind.class)
     void shouldKeepEveryPromiseWhenDevicesHaveAllPagesThatLeave(FabricKind fabric) {

@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim.check;
 
+import io.kvmessenger.messenger.port.Capacities;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.HeldCounts;
 import io.kvmessenger.messenger.wire.CannotDeliver;
@@ -15,15 +16,27 @@ import java.util.Set;
  * are returned or it is given up; at rest nothing is held anywhere.
  */
 final class AccountingChecker implements WorldListener {
+    /** So many prompts a messenger remembers as enqueued, until each messenger of their decoder has brought them. */
+    private final int keptMax;
+
     private final Set<String> awaitingRelease = new HashSet<>();
     private final Set<String> awaitingEnd = new HashSet<>();
-    private final Set<String> enqueued = new HashSet<>();
+    /** By process and transfer: which one of the process's prompts it was. */
+    private final Map<String, Integer> enqueued = new HashMap<>();
+    /** By process. */
+    private final Map<String, Integer> enqueuedCount = new HashMap<>();
     /** By held request, the transfer as it was enqueued. */
     private final Map<String, String> transfers = new HashMap<>();
 
+    AccountingChecker(Capacities kept) {
+        this.keptMax = kept.grantsWaitingMax() + kept.endedTransfersMax();
+    }
+
     @Override
     public void promptEnqueued(String process, String transferId) {
-        if (!enqueued.add(process + " " + transferId)) {
+        int number = enqueuedCount.merge(process, 1, Integer::sum);
+        Integer before = enqueued.put(process + " " + transferId, number);
+        if (before != null && number - before <= keptMax) {
             throw violation("the prompt of " + transferId + " was enqueued twice at " + process);
         }
     }

@@ -75,7 +75,7 @@ public final class Checkers implements WorldListener {
                 new PullChecker(world),
                 counts,
                 new ContentChecker(),
-                new AccountingChecker(),
+                new AccountingChecker(world.limits.capacities()),
                 new TerminalChecker(),
                 new ArrivalChecker()));
     }
@@ -264,8 +264,13 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
-    public void offerMade(String process, String request, String transferId, int heldTokens) {
-        report(c -> c.offerMade(process, request, transferId, heldTokens));
+    public void offerMade(String process, String request, String transferId, int heldTokens, boolean answers) {
+        report(c -> c.offerMade(process, request, transferId, heldTokens, answers));
+    }
+
+    @Override
+    public void pullUsed(List<String> processes, String request) {
+        report(c -> c.pullUsed(processes, request));
     }
 
     @Override

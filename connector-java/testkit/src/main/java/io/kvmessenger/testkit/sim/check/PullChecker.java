@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim.check;
 
+import io.kvmessenger.messenger.port.Capacities;
 import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.wire.Ask;
 import io.kvmessenger.messenger.wire.CannotDeliver;
@@ -10,7 +11,9 @@ import io.kvmessenger.messenger.wire.Offer;
 import io.kvmessenger.testkit.sim.PromptName;
 import java.util.EnumSet;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
@@ -19,7 +22,11 @@ import java.util.function.Predicate;
 /**
  * A question for a cached prefix is answered once, in time, with what the asked engine has said, and not at all once it
  * was taken back. What is offered is released soon when no grant can come any more, and is not taken from one that has
- * come. Peers of older builds are not asked, and do not answer.
+ * come. What is pulled is used once all messengers of the asking engine have it. Peers of older builds are not asked, and
+ * do not answer.
+ *
+ * <p>Where engines have several messengers, each part of an offer waits for a grant or a decline of each messenger of the
+ * asking engine; only the part of the one that was asked ends with its question.
  *
  * <p>That offered pages are released once, and hold the offered bytes until then, is checked as for any prefill.
  */
@@ -64,13 +71,24 @@ final class PullChecker implements WorldListener {
         /** From when on no grant can come. */
         long dueNs;
 
-        boolean granted;
+        /** The processes whose grants have come in time. */
+        final Set<String> grantedTo = new HashSet<>();
+        /** Some came before it: another messenger of its engine was faster. */
+        boolean grantedBefore;
 
-        Offered(String transferId, int heldTokens, Open question, long dueNs) {
+        /** The nodes whose grant or decline it waits for. */
+        final Set<String> awaited;
+
+        Offered(String transferId, int heldTokens, Open question, Set<String> awaited, long dueNs) {
             this.transferId = transferId;
             this.heldTokens = heldTokens;
             this.question = question;
+            this.awaited = awaited;
             this.dueNs = dueNs;
+        }
+
+        boolean isDeclinedLastBy(String asker) {
+            return awaited.remove(asker) && awaited.isEmpty();
         }
     }
 
@@ -83,6 +101,14 @@ final class PullChecker implements WorldListener {
     private final Map<String, Offered> offers = new LinkedHashMap<>();
     /** By node and transfer: the tokens that an answer has named. */
     private final Map<String, Integer> everOffered = new HashMap<>();
+    /** By transfer: the nodes of the engine that fetches it. */
+    private final Map<String, List<String>> askers = new HashMap<>();
+    /** By offering process and transfer: the nodes that have declined it, and when they did first. */
+    private final Map<String, Map<String, Long>> declined = new HashMap<>();
+    /** By offering process and transfer: that a grant of it has come, before the offer or after it. */
+    private final Set<String> granted = new HashSet<>();
+    /** Fetches that have arrived, by process and request. */
+    private final Set<String> arrived = new HashSet<>();
 
     PullChecker(Checkers.World world) {
         this.world = world;
@@ -101,6 +127,25 @@ final class PullChecker implements WorldListener {
     }
 
     // ---- the asking engine
+
+    @Override
+    public void requestRouted(String transferId, List<String> prefillers, List<String> decoders, boolean mustArrive) {
+        askers.put(transferId, decoders);
+    }
+
+    @Override
+    public void fetchArrived(String process, String request, int pageCount) {
+        arrived.add(process + " " + request);
+    }
+
+    @Override
+    public void pullUsed(List<String> processes, String request) {
+        for (String process : processes) {
+            if (!arrived.contains(process + " " + request)) {
+                throw violation(request + " is used, and has not arrived at " + process + " of " + processes);
+            }
+        }
+    }
 
     @Override
     public void pullAsked(
@@ -153,7 +198,7 @@ final class PullChecker implements WorldListener {
         if (frame.hasOffer()) {
             checkAnswer(from, to, frame.getOffer());
         } else if (frame.hasCannotDeliver()) {
-            checkKept(from, frame.getCannotDeliver());
+            checkKept(from, to, frame.getCannotDeliver());
         }
     }
 
@@ -168,12 +213,12 @@ final class PullChecker implements WorldListener {
         }
     }
 
-    private void checkKept(String from, CannotDeliver answer) {
+    private void checkKept(String from, String to, CannotDeliver answer) {
         String transferId = PromptName.of(answer.getTransferId(), answer.getPromptDigest());
         boolean grantedInTime = offers.entrySet().stream()
                 .anyMatch(e -> e.getKey().startsWith(from + " ")
                         && e.getValue().transferId.equals(transferId)
-                        && e.getValue().granted);
+                        && e.getValue().grantedTo.contains(to));
         if (grantedInTime && answer.getReason() == Reason.EXPIRED) {
             throw violation(from + " has taken " + transferId + " back, which was granted");
         }
@@ -184,21 +229,35 @@ final class PullChecker implements WorldListener {
         if (frame.hasGrant()) {
             Grant grant = frame.getGrant();
             String transferId = PromptName.of(grant.getTransferId(), grant.getPromptDigest());
+            granted.add(to + " " + transferId);
             offers.forEach((key, offer) -> {
                 boolean fits = offer.transferId.equals(transferId) && offer.heldTokens == grant.getPromptTokens();
                 if (fits && key.startsWith(to + " ") && nowNs() < offer.dueNs) {
-                    offer.granted = true;
+                    offer.grantedTo.add(from);
                 }
             });
         } else if (frame.hasDecline()) {
             String transferId = PromptName.of(
                     frame.getDecline().getTransferId(), frame.getDecline().getPromptDigest());
+            String asker = BoundChecker.nodeOf(from);
             Open question = open.get(to + " " + transferId);
             if (question != null) {
                 question.takenBack = true;
             }
-            due(to, offer -> offer.transferId.equals(transferId));
+            declined.computeIfAbsent(to + " " + transferId, key -> new HashMap<>())
+                    .putIfAbsent(asker, nowNs());
+            due(
+                    to,
+                    offer -> offer.transferId.equals(transferId)
+                            && offer.isDeclinedLastBy(asker)
+                            && !mayLoseDeclines(offer));
         }
+    }
+
+    /** Its link may end by a throwing port before the decline is handled; that of the question ends the offer too. */
+    private boolean mayLoseDeclines(Offered offer) {
+        boolean asked = offer.question != null && askers.get(offer.transferId).size() == 1;
+        return world.portsThrow() && !asked;
     }
 
     @Override
@@ -218,11 +277,25 @@ final class PullChecker implements WorldListener {
     // ---- the asked engine
 
     @Override
-    public void offerMade(String process, String request, String transferId, int heldTokens) {
+    public void offerMade(String process, String request, String transferId, int heldTokens, boolean answers) {
         Open question = open.get(process + " " + transferId);
-        long waitNs =
-                question == null || question.takenBack ? 0 : world.limits().offerLimitNs();
-        offers.put(process + " " + request, new Offered(transferId, heldTokens, question, nowNs() + waitNs));
+        boolean isOpen = question != null && !question.takenBack;
+        Set<String> awaited = new HashSet<>(askers.getOrDefault(transferId, List.of()));
+        awaited.removeAll(rememberedDeclines(process, transferId));
+        boolean waits = answers ? isOpen : !isOpen && !awaited.isEmpty();
+        long dueNs = nowNs() + (waits ? world.limits().offerLimitNs() : 0);
+        Offered offer = new Offered(transferId, heldTokens, answers ? question : null, awaited, dueNs);
+        offer.grantedBefore = !answers && granted.contains(process + " " + transferId);
+        offers.put(process + " " + request, offer);
+    }
+
+    /** A messenger forgets declines of what it does not know, after a time, or when there are many. */
+    private Set<String> rememberedDeclines(String process, String transferId) {
+        Map<String, Long> declines = declined.getOrDefault(process + " " + transferId, Map.of());
+        boolean manyKept = world.limits().capacities().endedTransfersMax() >= Capacities.PRODUCTION.endedTransfersMax();
+        boolean recent = declines.values().stream()
+                .allMatch(atNs -> nowNs() - atNs < world.limits().grantWaitNs());
+        return manyKept && recent ? declines.keySet() : Set.of();
     }
 
     @Override
@@ -236,7 +309,7 @@ final class PullChecker implements WorldListener {
     @Override
     public void prefillReleased(String process, String request) {
         Offered offer = offers.remove(process + " " + request);
-        if (offer != null && !offer.granted) {
+        if (offer != null && offer.grantedTo.isEmpty() && !offer.grantedBefore) {
             checkSoon(process, "the offer " + request + " was released", offer.dueNs);
         }
     }

@@ -102,9 +102,9 @@ final class VerdictChecker implements WorldListener {
                 .toList();
     }
 
-    /** Of a process, or of a peer as a messenger names it. */
+    /** Of a process, or as messengers name a peer: its engine, then its address. */
     private static String nodeOf(String name) {
-        return name.replaceFirst("(#| at |:).*", "");
+        return name.replaceFirst(".* at ", "").replaceFirst("[#:].*", "");
     }
 
     @Override

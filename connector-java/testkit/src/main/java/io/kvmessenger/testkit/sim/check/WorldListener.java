@@ -137,8 +137,15 @@ public interface WorldListener {
 
     default void pullOffered(String process, String request, int heldTokens, OfferOutcome outcome) {}
 
-    /** An engine is about to offer pages; a prefill that has ended. */
-    default void offerMade(String process, String request, String transferId, int heldTokens) {}
+    /**
+     * An engine is about to offer pages of one of its messengers; a prefill that has ended.
+     *
+     * @param answers whether it is the answer to the question, and not the part of a messenger beside that
+     */
+    default void offerMade(String process, String request, String transferId, int heldTokens, boolean answers) {}
+
+    /** An engine uses what its messengers have pulled. */
+    default void pullUsed(List<String> processes, String request) {}
 
     /** The engine is about to take an offer back. */
     default void offerWithdrawn(String process, String request) {}
