@@ -144,10 +144,10 @@ write-cost: ## what a write costs and allocates over shm, tcp and libfabric, by 
 	@fabric="$$(examples/setup/find-libfabric || true)"; LD_LIBRARY_PATH="$$fabric/lib" $(MVN) -Pbenchmark \
 	    -pl connector-java/benchmarks -am -DskipTests package -Dbenchmark.main=io.kvmessenger.benchmarks.WriteCost
 
-sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000]; replays one: make sim SEED=n
+sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000] [ARGS="--beside pulls_and_ports"]; replays one: make sim SEED=n
 	@jep="$$(examples/setup/find-jep || true)"; $(MVN) -Psimulate -pl connector-java/connector -am -DskipTests \
 	    process-test-classes "-Dkvmessenger.jep=$$jep" \
-	    "-Dsim.args=$(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS)))"
+	    "-Dsim.args=$(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS))) $(ARGS)"
 
 loop: $(JAR) ## vLLM's own scheduler and the real messengers: make loop [REQUESTS=10000] [KIND=all] [SEED=1] [RELEASE=0.32.0]
 	@$(ENVIRONMENT) run engine -- python/tests/engine_loop --requests $(or $(REQUESTS),10000) \
