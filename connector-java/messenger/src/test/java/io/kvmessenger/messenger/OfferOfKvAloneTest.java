@@ -72,6 +72,22 @@ class OfferOfKvAloneTest extends MessengerPair {
         assertThat(prefiller.reported).contains("released o");
     }
 
+    /** An engine of several messengers gives each its part. */
+    @Test
+    void shouldDeliverAPartThatComesBehindItsGrant() {
+        fetchWith(-1);
+        prefiller.cache.onCommand(new EngineCommand.Offer(
+                "o", TRANSFER, false, HELD_TOKENS, List.of(new ChunkPages(0, new int[] {5, 6})), OfferOutcome.HELD));
+        carry();
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        decoder.transfer.reportFilled();
+        carry();
+        assertThat(decoder.reported).contains("arrived q");
+        assertThat(prefiller.reported).contains("released o");
+    }
+
     @Test
     void shouldRefuseAnOffersRowsWhichItHasNot() {
         ask();
@@ -93,6 +109,11 @@ class OfferOfKvAloneTest extends MessengerPair {
         }
         fetch("r", -1, List.of(), 1, 2);
         carry();
+        if (!computedFirst) {
+            assertThat(decoder.reported).as("a part of an offer may be to come").isEmpty();
+            compute("r", 0);
+            carry();
+        }
         assertThat(decoder.reported).contains("failed r");
         assertThat(decoder.lastFailure).contains("context slot -1 for ");
     }

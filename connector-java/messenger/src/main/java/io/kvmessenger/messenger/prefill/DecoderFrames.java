@@ -143,7 +143,7 @@ final class DecoderFrames {
         meetings.asked(transfer, nowNs);
         EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
         Prefill prefill = meetings.of(transfer).forGrant(grant);
-        String unfit = writer.unfit(grant, prefill != null && prefill.isOffer());
+        String unfit = writer.unfit(grant, prefill == null || prefill.isOffer()); // a part of an offer may be to come
         if (!unfit.isEmpty()) {
             replies.decline(grant, Reason.GRANT_UNFIT, unfit);
         } else if (!shutDownReason.isEmpty()) {
@@ -268,6 +268,8 @@ final class DecoderFrames {
                     "transfer " + grant.transferId() + " was granted or given up already by "
                             + prefill.answeredBy() + ", the ranks of "
                             + grant.session().peerName() + " among them or of another engine");
+        } else if (!writer.unfitContext(grant, prefill.isOffer()).isEmpty()) {
+            replies.decline(grant, Reason.GRANT_UNFIT, writer.unfitContext(grant, prefill.isOffer()));
         } else if (!prefill.difference(grant).isEmpty()) {
             replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant));
         } else {

@@ -135,7 +135,7 @@ public final class LayerWriter {
     /**
      * Why a grant cannot be served; empty when it can.
      *
-     * @param offered whether it is of what was offered, with which no context rows go
+     * @param offered whether it may be of what is offered, with which no context rows go
      */
     String unfit(PageGrant grant, boolean offered) {
         KvGeometry peer = grant.session().peerCache().geometry();
@@ -165,7 +165,8 @@ public final class LayerWriter {
         return unfitContext(grant, offered);
     }
 
-    private String unfitContext(PageGrant grant, boolean offered) {
+    /** Why the context rows of a grant cannot be served; empty when they can. */
+    String unfitContext(PageGrant grant, boolean offered) {
         KvPeer decoder = grant.session().peerCache();
         if (!decoder.contextKinds().equals(contextKinds)) {
             return "the decoder's context rows are ["
