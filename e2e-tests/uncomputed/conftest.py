@@ -4,5 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 
-PAIRS = {"vllm": ("test_vllm.py", "test_pulls.py", "test_first_day.py"), "sglang": ("test_sglang.py",)}
+PAIRS = {
+    "vllm": ("test_backends.py", "test_first_day.py", "test_pulls.py", "test_vllm.py"),
+    "sglang": ("test_sglang.py",),
+}
 collect_ignore = [file for engine, files in PAIRS.items() if importlib.util.find_spec(engine) is None for file in files]

@@ -16,7 +16,7 @@ from uncomputed.rows import Rows
 
 EXTENSIONS = ("_C_stable_libtorch", "_moe_C_stable_libtorch", "_moe_C")
 FLASH_ATTENTION = ("_vllm_fa2_C", "_vllm_fa3_C")
-SILENT = ("gelu_tanh_and_mul", "merge_attn_states", "vocab_parallel_embedding")
+SILENT = ("gelu_tanh_and_mul", "merge_attn_states", "static_scaled_fp8_quant", "vocab_parallel_embedding")
 """Operators of vLLM's own that write no KV, beside those that gpu_check has in torch."""
 
 

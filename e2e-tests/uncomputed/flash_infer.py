@@ -6,6 +6,7 @@ vLLM's backend for it is its own: the layout of KV, the metadata, and the operat
 from __future__ import annotations
 
 import importlib.machinery
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from uncomputed.extensions import nothing
 NAME = "FLASHINFER"
 """vLLM's of the backend."""
 KERNELS = ("fast_decode_plan", "trtllm_batch_decode_with_kv_cache", "trtllm_batch_context_with_kv_cache")
+VALUES_FIRST = "UNCOMPUTED_VALUES_FIRST"
+"""A variable: pages get a token's value before its key, by a function that is not vLLM's."""
 
 
 class Planned:
@@ -98,3 +101,17 @@ def stand_in() -> None:
         if callable(forget := getattr(each, "cache_clear", None)):
             forget()
     worker.kernel_warmup = nothing
+    if VALUES_FIRST in os.environ:
+        _write_values_first()
+
+
+def _write_values_first() -> None:
+    from vllm.v1.attention.backends.flashinfer import FlashInferImpl
+
+    def update(impl: Any, layer: Any, key: Any, value: Any, *given: Any) -> None:
+        pages, slots = given
+        first, second = pages.transpose(1, 2).chunk(2, dim=-1)
+        scales = layer._k_scale, layer._v_scale
+        torch.ops._C_cache_ops.reshape_and_cache_flash(key, value, second, first, slots, impl.cache_dtype, *scales)
+
+    FlashInferImpl.do_kv_cache_update = update

@@ -157,20 +157,20 @@ def started(
     logs: Path,
     engines: Engines,
     prefiller: VllmPlan | None = None,
-    driver: Mapping[str, str] | None = None,
+    driver: Mapping[str, str] | tuple[Mapping[str, str], Mapping[str, str]] | None = None,
 ) -> Iterator[Pair]:
     """A pair by one plan, whose name and role are filled in, or its prefiller by another.
 
-    `driver`: variables of the stand-in for the driver.
+    `driver`: variables of the stand-in for the driver, of both or of the prefiller and of the decoder.
     """
+    variables = driver if isinstance(driver, tuple) else (driver or {}, driver or {})
     with ExitStack() as entered:
+        named = (("prefiller", PREFILLER, prefiller or plan), ("decoder", DECODER, plan))
         sides = [
             entered.enter_context(
-                Uncomputed(
-                    replace(each, name=f"{plan.name}-{side}", role=role), logs / f"{side}.log", engines, driver or {}
-                )
+                Uncomputed(replace(each, name=f"{plan.name}-{side}", role=role), logs / f"{side}.log", engines, own)
             )
-            for side, role, each in (("prefiller", PREFILLER, prefiller or plan), ("decoder", DECODER, plan))
+            for (side, role, each), own in zip(named, variables, strict=True)
         ]
         for side in sides:
             side.ready()

@@ -11,14 +11,17 @@ from typing import Any
 from kv_connector.naming import processor_files
 from kv_connector.naming.model_settings import Settings, bounded, model_name, text_of
 from kv_connector.naming.weights_digest import folder_of
-from kv_connector.vllm import built_settings, engine_settings, engine_variables
+from kv_connector.vllm import built_settings, engine_settings, engine_variables, page_bytes
 from kv_connector.vllm.drafts import draft_with_kv
 
 
 def compared(
-    vllm_config: Any, packing: str, *, model_id: str, stage: tuple[int, int], logger: logging.Logger
+    vllm_config: Any, packing: str, written: str, *, model_id: str, stage: tuple[int, int], logger: logging.Logger
 ) -> Settings:
-    """The settings by name, most informative first; ``stage`` is this worker's, and how many there are."""
+    """The settings by name, most informative first; ``stage`` is this worker's, and how many there are.
+
+    ``packing`` names the backends, and ``written`` what their pages hold, "" if it is not known.
+    """
     model = vllm_config.model_config
     settings = {
         "model": text_of(model_name(model.model, model_id)),
@@ -28,6 +31,7 @@ def compared(
         **engine_variables.of_process(),
         **_of_processors(vllm_config, logger),
         "page format": text_of(packing),  # follows from settings above: on a CPU with AMX from the dtype
+        **({page_bytes.NAME: text_of(written)} if written else {}),
         **_of_built(vllm_config, stage, logger),
     }
     return bounded(settings)

