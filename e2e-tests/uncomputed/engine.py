@@ -14,13 +14,15 @@ from gpu_check.vllm_on_torch.__main__ import Engine, Preemptions, Replays
 
 from uncomputed import flash_infer, sleep
 from uncomputed.cuda_platform import contexts
-from uncomputed.rows import TOKEN, Place, Rows
+from uncomputed.rows import FIGURES, TOKEN, Place, Rows
 
 MORE_FIGURES = ("strided_pieces_sent", "transport_writes_sent")
 """Of the messenger, beside those that gpu_check asks for."""
 MACHINE = "UNCOMPUTED_MACHINE"
 """A folder that is / of a machine with these devices, as far as their places are looked up there."""
-COUNTED = ("rows_read", "rows_written", "rows_wrong", "replays")
+COUNTED = (*FIGURES, "replays")
+STEPS_OF_STATES = {"MambaMixer2": "conv_ssm_forward", "ShortConv": "forward_cuda"}
+"""By the class of a layer that keeps states: what computes its step."""
 
 
 class Rank:
@@ -50,15 +52,29 @@ def _stand_in_for_steps(rows: Rows, runner_class: Any) -> None:
         return execute(runner, scheduled, *given, **named)
 
     def initialized(runner: Any, config: Any, *given: Any, **named: Any) -> None:
-        rows.groups, rows.places = placed(config, runner.vllm_config)
+        rows.groups, rows.places, rows.states = placed(config, runner.vllm_config)
         initialize(runner, config, *given, **named)
+        for name in rows.states:
+            _stand_in_for_states(rows, name, runner.vllm_config.compilation_config.static_forward_context[name])
 
     runner_class.execute_model = executed
     runner_class.initialize_kv_cache = initialized
 
 
-def placed(config: Any, engine: Any) -> tuple[list[int | None], dict[int, Place]]:
-    """By vLLM's KVCacheConfig: tokens of a block by group, and the layers' places."""
+def _stand_in_for_states(rows: Rows, name: str, layer: Any) -> None:
+    step_name = STEPS_OF_STATES[type(layer).__name__]
+    step = getattr(layer, step_name)
+
+    def stepped(*given: Any, **named: Any) -> Any:
+        made = step(*given, **named)
+        rows.state(name, layer.kv_cache)
+        return made
+
+    setattr(layer, step_name, stepped)
+
+
+def placed(config: Any, engine: Any) -> tuple[list[int | None], dict[int, Place], dict[str, Place]]:
+    """By vLLM's KVCacheConfig: tokens of a block by group, and where layers have rows and where states."""
     from vllm.distributed import get_tensor_model_parallel_rank
 
     layers = engine.compilation_config.static_forward_context
@@ -69,6 +85,7 @@ def placed(config: Any, engine: Any) -> tuple[list[int | None], dict[int, Place]
         first_head = 0
     groups: list[int | None] = []
     places: dict[int, Place] = {}
+    states: dict[str, Place] = {}
     for group, each in enumerate(config.kv_cache_groups):
         groups.append(each.kv_cache_spec.block_size)
         specs = getattr(each.kv_cache_spec, "kv_cache_specs", {})
@@ -76,10 +93,11 @@ def placed(config: Any, engine: Any) -> tuple[list[int | None], dict[int, Place]
             spec = specs.get(name, each.kv_cache_spec)
             if (scale := getattr(layers[name], "_k_scale", None)) is None:
                 groups[-1] = None
+                states[name] = Place(numbers[name], group, first_head=get_tensor_model_parallel_rank())
                 continue
             window, chunk = (getattr(spec, what, None) or 0 for what in ("sliding_window", "attention_chunk_size"))
             places[scale.data_ptr()] = Place(numbers[name], group, window, chunk, first_head)
-    return groups, places
+    return groups, places, states
 
 
 def number_of(layer: str, built: int) -> int:

@@ -3,7 +3,8 @@
  * step has the rows before its part compared with what they have to be, and those of its part written.
  *
  * A row belongs to a token at a position in a layer, and its bytes follow from the three alone. So a page that came
- * from another engine is judged where attention would read it.
+ * from another engine is judged where attention would read it. A layer's state belongs to all tokens so far, in their order: it is
+ * compared with those before the request's part, and made that of the part's end.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -34,6 +35,7 @@ struct Step {
 /*
  * Strides in bytes. The values lie behind the keys, at `value_offset`, or there are none (`parts` is 1). A token reads the rows of at
  * most `window_tokens` up to its own, or those of its chunk of `chunk_tokens`; 0: all. `first_head` is the rank's among all heads.
+ * Where `block_tokens` is 0 there is a state of `head_bytes` in a block instead, and `parts` says which of the layer's it is.
  */
 struct Layer {
     uint64_t keys;
@@ -43,7 +45,7 @@ struct Layer {
 };
 
 static struct Step *current;
-static int64_t rows_read, rows_written, rows_wrong;
+static int64_t rows_read, rows_written, rows_wrong, states_read, states_written;
 static char first_wrong[200];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -98,12 +100,40 @@ static int64_t first_read(const struct Layer *layer, const struct Request *reque
     return layer->window_tokens == 0 || seen < 0 ? 0 : seen;
 }
 
+/* What follows from the first `count` tokens in their order. */
+static uint64_t state_after(const struct Layer *layer, const struct Request *request, int64_t count) {
+    uint64_t state = mixed(((uint64_t)layer->number << 40) ^ ((uint64_t)layer->first_head << 8) ^ (uint64_t)layer->parts);
+    for (int64_t i = 0; i < count; i++) {
+        state = mixed(state ^ (uint32_t)request->tokens[i]);
+    }
+    return state;
+}
+
+static void carry_state(const struct Layer *layer, const struct Request *request, int64_t block) {
+    uint64_t *bytes = standInBytes(layer->keys + block * layer->block_stride, layer->head_bytes);
+    uint64_t before = state_after(layer, request, request->begin), after = state_after(layer, request, request->end);
+    int wrong = bytes == NULL;
+    for (int64_t i = 0; !wrong && i < layer->head_bytes / 8; i++) {
+        wrong = request->begin > 0 && bytes[i] != before + i;
+        bytes[i] = after + i;
+    }
+    if (wrong) {
+        note_wrong(layer, request, request->begin, block);
+    }
+    states_read += request->begin > 0;
+    states_written += 1;
+}
+
 static void attend(void *given) {
     struct Layer *layer = given;
     pthread_mutex_lock(&lock);
     for (int64_t i = 0; current != NULL && i < current->count; i++) {
         const struct Request *request = &current->requests[i];
         const int64_t *slots = current->slots + layer->group * current->total + request->first;
+        if (layer->block_tokens == 0) {
+            carry_state(layer, request, slots[0]);
+            continue;
+        }
         for (int64_t position = first_read(layer, request); position < request->end; position++) {
             int writes = position >= request->begin;
             if (!row(layer, slots[position], position, request->tokens[position], writes)) {
@@ -155,9 +185,11 @@ EXPORTED int rowsLayer(void *stream, const struct Layer *given) {
     return asked != 0 ? asked : cuLaunchHostFunc(stream, attend, layer);
 }
 
-EXPORTED void rowsFigures(int64_t *read, int64_t *written, int64_t *wrong, char *first, size_t length) {
+/* Those read, written and wrong (states too), and the states read and written. */
+EXPORTED void rowsFigures(int64_t figures[5], char *first, size_t length) {
     pthread_mutex_lock(&lock);
-    *read = rows_read, *written = rows_written, *wrong = rows_wrong;
+    int64_t now[] = {rows_read, rows_written, rows_wrong, states_read, states_written};
+    memcpy(figures, now, sizeof now);
     snprintf(first, length, "%s", first_wrong);
     pthread_mutex_unlock(&lock);
 }

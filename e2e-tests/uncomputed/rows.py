@@ -6,6 +6,7 @@ Every token that is sampled is TOKEN, since nothing computes another.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 TOKEN = 5
 BLOCK_TOKENS = 16
+FIGURES = ("rows_read", "rows_written", "rows_wrong", "states_read", "states_written")
 
 
 class _Layer(ctypes.Structure):
@@ -72,11 +74,13 @@ class Rows:
 
     library: ctypes.CDLL
     groups: list[int | None] = field(default_factory=lambda: [BLOCK_TOKENS])
-    """Tokens of a block by KV cache group; None: it has no rows."""
+    """Tokens of a block by KV cache group; None: it has no rows, and a request's first block has its state if any."""
     sampled: dict[str, int] = field(default_factory=dict)
     """How many tokens each request of the latest step samples."""
     places: dict[int, Place] = field(default_factory=dict)
     """Of the layers, by the addresses of their scales; none before KV has its memory."""
+    states: dict[str, Place] = field(default_factory=dict)
+    """Of the layers that keep states, by their names."""
     _requests: dict[str, _Request] = field(default_factory=dict)
 
     def begin_step(self, scheduled: Any) -> None:
@@ -96,7 +100,7 @@ class Rows:
 
     def _step(self, request: _Request, end: int) -> Step:
         slots = [
-            [0] * end if block_tokens is None else request.slots(group, block_tokens, end)
+            request.blocks[group][:1] * end if block_tokens is None else request.slots(group, block_tokens, end)
             for group, block_tokens in enumerate(self.groups)
         ]
         return Step(request.computed, end, [request.token(at) for at in range(end)], slots)
@@ -166,12 +170,27 @@ class Rows:
         )
         self._called(self.library.rowsLayer(_stream(), ctypes.byref(described)))
 
+    def state(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
+        """What a layer keeps of all tokens, after its step. Tensors are (blocks, …), a block one run of bytes."""
+        if (place := self.states.get(name)) is None:
+            return
+        for part, tensor in enumerate(tensors):
+            described = _Layer(
+                keys=tensor.data_ptr(),
+                block_stride=tensor.stride(0) * tensor.element_size(),
+                head_bytes=tensor[0].numel() * tensor.element_size(),
+                number=place.number,
+                group=place.group,
+                parts=part,
+                first_head=place.first_head,
+            )
+            self._called(self.library.rowsLayer(_stream(), ctypes.byref(described)))
+
     def figures(self) -> dict[str, Any]:
-        counts = [ctypes.c_int64() for _ in range(3)]
+        counts = (ctypes.c_int64 * len(FIGURES))()
         first = ctypes.create_string_buffer(200)
-        self.library.rowsFigures(*map(ctypes.byref, counts), first, ctypes.c_size_t(len(first)))
-        read, written, wrong = (count.value for count in counts)
-        return {"rows_read": read, "rows_written": written, "rows_wrong": wrong, "first_wrong": first.value.decode()}
+        self.library.rowsFigures(counts, first, ctypes.c_size_t(len(first)))
+        return dict(zip(FIGURES, counts, strict=True)) | {"first_wrong": first.value.decode()}
 
     @staticmethod
     def _called(result: int) -> None:

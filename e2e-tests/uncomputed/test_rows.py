@@ -128,3 +128,72 @@ def test_a_window_begins_at_its_first_row(token: int, wrong: int) -> None:
     figures = story(False, (SECOND[1], 0, token, 0), window=16)
     assert figures["rows_wrong"] == wrong
     assert figures["rows_read"] == 15
+
+
+STATES = """
+import ctypes, json, os, sys
+from types import SimpleNamespace as Of
+
+import torch
+from uncomputed.rows import Place, Rows
+
+rows = Rows(ctypes.CDLL(os.environ["UNCOMPUTED_ROWS"]), groups=[None])
+rows.states = {"layer": Place(number=3)}
+given = json.loads(sys.argv[1])
+memory = torch.zeros((10, 96), dtype=torch.uint8, device="cuda")
+tensors = memory[:, :64].view(torch.bfloat16), memory[:, 64:].view(torch.float32)
+
+
+def step(block, computed, count, changed=()):
+    prompt = [*changed, *range(100 + len(changed), 140)]
+    named = {"req_id": "a", "prefill_token_ids": None, "prompt_token_ids": prompt}
+    new = Of(block_ids=([block],), num_computed_tokens=computed, **named)
+    cached = Of(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+    named = {"finished_req_ids": [], "num_scheduled_tokens": {"a": count}}
+    rows.begin_step(Of(scheduled_new_reqs=[new], scheduled_cached_reqs=cached, **named))
+    rows.state("layer", tensors)
+    torch.cuda.synchronize()
+
+
+step(4, 0, 39)
+moved = memory.cpu()
+moved[7] = moved[4]
+if given["byte"] is not None:
+    moved[7][given["byte"]] ^= 1
+memory.copy_(moved)
+step(given["block"], 39, 1, given["changed"])
+step(given["block"], 0, 40, given["changed"])
+print(json.dumps(rows.figures()))
+"""
+
+
+def carried(block: int = 7, byte: int | None = None, changed: tuple[int, ...] = ()) -> dict[str, Any]:
+    """A state is copied to block 7, and another token added in `block`; `changed`: the first tokens, then."""
+    folder = str(Path(__file__).resolve().parent.parent)
+    given = json.dumps({"block": block, "byte": byte, "changed": changed})
+    ran = subprocess.run(
+        [sys.executable, "-c", STATES, given],
+        env={**os.environ, **environment(stand_ins()), "PYTHONPATH": folder},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return dict(json.loads(ran.stdout.splitlines()[-1]))
+
+
+def test_a_state_is_that_of_all_tokens_before() -> None:
+    figures = carried()
+    assert figures["rows_wrong"] == 0, figures["first_wrong"]
+    assert (figures["states_read"], figures["states_written"]) == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "states"),
+    [({"byte": 0}, 1), ({"byte": 63}, 1), ({"byte": 95}, 1), ({"block": 8}, 2), ({"changed": (99,)}, 2)],
+)
+def test_a_state_of_another_byte_block_or_token_is_found(wrong: dict[str, Any], states: int) -> None:
+    figures = carried(**wrong)
+    assert figures["rows_wrong"] == states
+    assert "layer 3 at" in figures["first_wrong"]
+    assert "at position 39 of 40" in figures["first_wrong"]

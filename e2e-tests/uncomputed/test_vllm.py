@@ -46,6 +46,8 @@ class Case:
     """Whether all layers read all rows."""
     layers_with_rows: int = 0
     """Those with attention; 0: all."""
+    states: int = 0
+    """How many each request has, of all layers that keep some."""
     left_out_tokens: int = 0
     """Of each prompt at the prefiller: the last one, whose state the decoder computes."""
     prefills_in_graphs: bool = True
@@ -95,10 +97,17 @@ MORE_PAIRS = {
     "flash-infer-breakable-graphs-tcp": Case("tcp", flash_infer(layout="NHD", graphs="FULL_AND_PIECEWISE")),
     "flash-infer-of-b200-cuda": Case(settings=flash_infer(), prefills_in_graphs=False, driver={CAPABILITY: "10.0"}),
     "convolution-states-cuda": Case(
-        settings=flash(), model=make_model.TinyLfm2(), layers_with_rows=1, left_out_tokens=1, prefills_in_graphs=False
+        settings=flash(),
+        model=make_model.TinyLfm2(),
+        layers_with_rows=1,
+        states=3,
+        left_out_tokens=1,
+        prefills_in_graphs=False,
     ),
-    "states-cuda": Case(settings=flash(), model=make_model.TinyFalconH1(), left_out_tokens=1, prefills_in_graphs=False),
-    "states-tcp": Case("tcp", triton(graphs=EAGER), model=make_model.TinyFalconH1(), left_out_tokens=1),
+    "states-cuda": Case(
+        settings=flash(), model=make_model.TinyFalconH1(), states=6, left_out_tokens=1, prefills_in_graphs=False
+    ),
+    "states-tcp": Case("tcp", triton(graphs=EAGER), model=make_model.TinyFalconH1(), states=6, left_out_tokens=1),
     "no-graphs-cuda": Case(settings=triton(graphs=EAGER)),
     "runner-1-breakable-graphs-tcp": Case("tcp", triton(runner=1, graphs="FULL_AND_PIECEWISE")),
     "heads-inside-cuda": Case(settings=flash(layout="NHD")),
@@ -183,6 +192,9 @@ def judged(case: Case, plan: VllmPlan, prefiller: dict[str, Any], decoder: dict[
     layers = case.layers_with_rows or case.model.layer_count
     assert sent["rows_written"] >= case.ranks[0] * layers * (tokens - cached)
     assert not case.reads_all or received["rows_read"] > case.ranks[1] * layers * case.answer * tokens
+    assert sent["states_written"] >= case.states * len(PROMPTS)
+    assert bool(received["states_read"]) == bool(case.states)
+    assert received["states_read"] >= case.states * len(PROMPTS) * case.answer
     assert received["fetches_failed"] == 0
     assert received["pages_received"] > 0
     pages_known = case.ranks == (1, 1) and type(case.model) is make_model.TinyModel and not plan.prefix_caching
