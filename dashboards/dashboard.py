@@ -133,6 +133,7 @@ CAPACITY = Dashboard(
             by("transport", "Sent, by transport", "transport_sent_bytes", "Bps"),
             by("transport", "Writes, by transport", "transport_writes_sent"),
             rates("Writes saved and repeated", saved="transport_writes_saved", again="transport_writes_repeated"),
+            rates("Runs copied by a GPU's kernel", runs="transport_runs_by_kernel"),
             rates("Waiting for a queue", writes="back_pressured", transports="transport_back_pressured"),
         ),
         "To each decoder": (

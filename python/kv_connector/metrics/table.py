@@ -54,6 +54,7 @@ COUNTERS = {
     "transport_back_pressured": "Requests that a transport did not admit because its queue was full.",
     "transport_writes_sent": "Writes that transports have sent; pieces that are adjacent on both sides are one.",
     "transport_writes_saved": "Writes saved because pieces that are adjacent on both sides were sent as one.",
+    "transport_runs_by_kernel": "Runs of bytes that a kernel copied from or to a GPU's memory, and not the copy engine.",  # noqa: E501
     "transport_writes_repeated": "Parts of writes that were sent again because the data path that had them broke.",
     "strays": "Immediates that arrived for no open window.",
     "paths_opened": "Data paths to peers that were set up.",

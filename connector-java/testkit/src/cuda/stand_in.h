@@ -20,6 +20,7 @@
  * Environment: STAND_IN_DEVICES (default 2), STAND_IN_OP_DELAY_NS (before each operation of a stream, default 0; or standInDelay),
  * STAND_IN_FAIL=name:n:code[,...] (the n-th call of a function, from 1, returns code), STAND_IN_LOG=path (a line a call),
  * STAND_IN_APART=1 (no peer access; or standInApart), STAND_IN_LACKS=attribute[,...] (which devices have as 0; or standInAttribute),
+ * STAND_IN_DROP_TAILS=bytes (the kernel of runs leaves out the last byte of each that is at least so long; or standInDropTails),
  * STAND_IN_DEFAULT_MODE=1 (threads that capture nothing stay in the default capture mode, as if they had asked for no other).
  */
 #ifndef KV_MESSENGER_CUDA_STAND_IN_H
@@ -139,6 +140,12 @@ void capture_begins(Capture *capture, int mode);
 /* Whether no call has ended it before. */
 int capture_is_sound(const Capture *capture);
 int capture_ends(const Capture *capture);
+
+/* What was queued met an address that the device does not reach: no call goes well any more. */
+void end_all(const char *what, const char *condition);
+
+#define RUNS_KERNEL "kv_messenger_copy_runs"
+void copy_runs(uint64_t at, uint64_t count, int device);
 
 /* One of the operations of a stream. */
 CUresult queue_copy(CUstream stream, uint64_t target, uint64_t source, size_t length_bytes);

@@ -9,12 +9,13 @@
 
 #define BUMP_KERNEL "kv_messenger_bump"
 #define PLACE_KERNEL "kv_messenger_place"
+#define THREADS_MAX 1024 /* In a block, of any device. */
 #define RECORD_EXTERNAL 1
 
 typedef void (*HostFunction)(void *);
 
 typedef struct Operation {
-    enum { COPY, WRITE_32, WRITE_64, BUMP, PLACE, HOST_FUNCTION, RECORD, WAIT } kind;
+    enum { COPY, COPY_RUNS, WRITE_32, WRITE_64, BUMP, PLACE, HOST_FUNCTION, RECORD, WAIT } kind;
     uint64_t target, source, value;
     HostFunction function;
     void *data;
@@ -57,8 +58,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct Stream default_streams[DEVICES_MAX];
 static struct Stream *last_started;
-static struct Function bump, place;
-static struct Module counter_module;
+static struct Function bump, place, copy_of_runs;
+static struct Module counter_module, runs_module;
 static uint64_t captures_begun;
 static CUresult sticky; /* As with a real context: after an illegal address no call goes well any more. */
 static long told_delay_ns = -1;
@@ -102,17 +103,28 @@ static void *reached(uint64_t address, size_t length_bytes, int device) {
     return bytes;
 }
 
+void end_all(const char *what, const char *condition) {
+    refused(what, condition, CUDA_ERROR_ILLEGAL_ADDRESS);
+    pthread_mutex_lock(&lock);
+    sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+    pthread_mutex_unlock(&lock);
+}
+
 static void copy(const Operation *operation, int device) {
     void *target = reached(operation->target, operation->value, device);
     void *source = reached(operation->source, operation->value, device);
     if (target == NULL || source == NULL) {
-        refused("copy", "both ranges mapped, with access for the stream's device", CUDA_ERROR_ILLEGAL_ADDRESS);
-        pthread_mutex_lock(&lock);
-        sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
-        pthread_mutex_unlock(&lock);
+        end_all("copy", "both ranges mapped, with access for the stream's device");
         return;
     }
     memmove(target, source, operation->value);
+}
+
+/* For tests, which have one process for all: as if no address had been illegal. */
+EXPORTED void standInForget(void) {
+    pthread_mutex_lock(&lock);
+    sticky = CUDA_SUCCESS;
+    pthread_mutex_unlock(&lock);
 }
 
 /* The count, its bound and the word's address are the device's own; the word is what it shows. */
@@ -141,6 +153,7 @@ static void reach(struct Event *event, long at) {
 static void run(const Operation *operation, int device) {
     switch (operation->kind) {
         case COPY: copy(operation, device); break;
+        case COPY_RUNS: copy_runs(operation->target, operation->value, device); break;
         case WRITE_32: __atomic_store_n((uint32_t *)operation->target, (uint32_t)operation->value, __ATOMIC_RELEASE); break;
         case WRITE_64: __atomic_store_n((uint64_t *)operation->target, operation->value, __ATOMIC_RELEASE); break;
         case BUMP: count_on((uint64_t *)operation->target); break;
@@ -505,29 +518,43 @@ EXPORTED CUresult cuGraphExecDestroy(CUgraphExec graph) {
     return destroy(graph);
 }
 
-/* ---- the kernels of the layer counter: their instructions are not read, only that they are named */
+/* ---- the kernels of the layer counter, and the one that copies runs: their instructions are not read, only that they are named */
 
 EXPORTED CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     CALLED("%.20s", (const char *)image);
     REQUIRE_CONTEXT();
     REQUIRE(strncmp(image, ".version", 8) == 0, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(strstr(image, ".entry " BUMP_KERNEL) != NULL && strstr(image, ".entry " PLACE_KERNEL) != NULL, CUDA_ERROR_INVALID_VALUE);
-    *module = &counter_module;
+    int runs = strstr(image, ".entry " RUNS_KERNEL) != NULL;
+    int counter = strstr(image, ".entry " BUMP_KERNEL) != NULL && strstr(image, ".entry " PLACE_KERNEL) != NULL;
+    REQUIRE(runs != counter, CUDA_ERROR_INVALID_VALUE);
+    *module = runs ? &runs_module : &counter_module;
     return CUDA_SUCCESS;
 }
 
 EXPORTED CUresult cuModuleUnload(CUmodule module) {
     CALLED("%p", (void *)module);
-    REQUIRE(module == &counter_module, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(module == &counter_module || module == &runs_module, CUDA_ERROR_INVALID_HANDLE);
     return CUDA_SUCCESS;
 }
 
 EXPORTED CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     CALLED("%s", name);
-    REQUIRE(module == &counter_module, CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(strcmp(name, BUMP_KERNEL) == 0 || strcmp(name, PLACE_KERNEL) == 0, CUDA_ERROR_NOT_FOUND);
-    *function = strcmp(name, BUMP_KERNEL) == 0 ? &bump : &place;
+    REQUIRE(module == &counter_module || module == &runs_module, CUDA_ERROR_INVALID_HANDLE);
+    struct Function *found = module == &runs_module
+            ? (strcmp(name, RUNS_KERNEL) == 0 ? &copy_of_runs : NULL)
+            : strcmp(name, BUMP_KERNEL) == 0 ? &bump : strcmp(name, PLACE_KERNEL) == 0 ? &place : NULL;
+    REQUIRE(found != NULL, CUDA_ERROR_NOT_FOUND);
+    *function = found;
     return CUDA_SUCCESS;
+}
+
+/* Parameters, 64 bits each: the table's address as the device sees it, and how many runs it has. */
+static CUresult launch_copy_of_runs(unsigned grid_x, unsigned block_x, CUstream stream, void **parameters) {
+    uint64_t table, count;
+    REQUIRE(grid_x > 0 && block_x > 0 && block_x <= THREADS_MAX, CUDA_ERROR_INVALID_VALUE);
+    memcpy(&table, parameters[0], sizeof table);
+    memcpy(&count, parameters[1], sizeof count);
+    return give(stream, (Operation){.kind = COPY_RUNS, .target = table, .value = count});
 }
 
 /* Parameters, 64 bits each: where the count, its bound and the address of the word are; of the second, the word and both. */
@@ -535,7 +562,12 @@ EXPORTED CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned 
         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra) {
     CALLED("%p", (void *)stream);
     REQUIRE_CONTEXT();
-    REQUIRE((function == &bump || function == &place) && parameters != NULL && extra == NULL, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(function != NULL && parameters != NULL && extra == NULL, CUDA_ERROR_INVALID_HANDLE);
+    if (function == &copy_of_runs) {
+        REQUIRE(grid_y * grid_z == 1 && block_y * block_z == 1 && shared_bytes == 0, CUDA_ERROR_INVALID_VALUE);
+        return launch_copy_of_runs(grid_x, block_x, stream, parameters);
+    }
+    REQUIRE(function == &bump || function == &place, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(grid_x * grid_y * grid_z == 1 && block_x * block_y * block_z == 1 && shared_bytes == 0, CUDA_ERROR_INVALID_VALUE);
     uint64_t said[4] = {0};
     for (int i = 0; i < (function == &bump ? 1 : 4); i++) {

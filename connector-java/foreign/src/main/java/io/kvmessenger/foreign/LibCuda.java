@@ -82,6 +82,33 @@ public interface LibCuda {
             long attributesCount,
             long stream);
 
+    // kernels
+
+    /**
+     * Compiles a module for the current context's device.
+     *
+     * @param image PTX, ended by a zero
+     */
+    int cuModuleLoadData(MemorySegment module, MemorySegment image);
+
+    int cuModuleUnload(long module);
+
+    int cuModuleGetFunction(MemorySegment function, long module, MemorySegment name);
+
+    /** @param parameters the address of each; the driver copies what is there before it returns */
+    int cuLaunchKernel(
+            long function,
+            int gridX,
+            int gridY,
+            int gridZ,
+            int blockX,
+            int blockY,
+            int blockZ,
+            int sharedBytes,
+            long stream,
+            MemorySegment parameters,
+            MemorySegment extra);
+
     // page-locked host memory
 
     int cuMemHostAlloc(MemorySegment address, long lengthBytes, int flags);
@@ -91,6 +118,9 @@ public interface LibCuda {
     int cuMemHostRegister_v2(long address, long lengthBytes, int flags);
 
     int cuMemHostUnregister(long address);
+
+    /** The address under which kernels reach page-locked memory. */
+    int cuMemHostGetDevicePointer_v2(MemorySegment seen, long address, int flags);
 
     // memory of a device
 

@@ -24,6 +24,17 @@ final class CudaLayoutProbeTest {
                 CUresult(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long)), "as it is called");
             _Static_assert(__builtin_types_compatible_p(__typeof__(cuFlushGPUDirectRDMAWrites),
                 CUresult(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope)), "as it is called");
+            _Static_assert(__builtin_types_compatible_p(__typeof__(cuModuleLoadData),
+                CUresult(CUmodule *, const void *)), "as it is called");
+            _Static_assert(__builtin_types_compatible_p(__typeof__(cuModuleUnload),
+                CUresult(CUmodule)), "as it is called");
+            _Static_assert(__builtin_types_compatible_p(__typeof__(cuModuleGetFunction),
+                CUresult(CUfunction *, CUmodule, const char *)), "as it is called");
+            _Static_assert(__builtin_types_compatible_p(__typeof__(cuLaunchKernel),
+                CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                    void **, void **)), "as it is called");
+            _Static_assert(__builtin_types_compatible_p(__typeof__(cuMemHostGetDevicePointer),
+                CUresult(CUdeviceptr *, void *, unsigned)), "as it is called");
             """;
 
     /** By the beginning of the names of what lies in it: the struct. */

@@ -13,6 +13,8 @@ public enum TransferCounter {
     WRITES_SENT,
     /** Writes avoided by merging pages: the sum of the weights of all writes, less their number. */
     WRITES_SAVED,
+    /** Runs of bytes that a device's kernel copied, rather than its copy engine; part of a page, or several pages. */
+    RUNS_BY_KERNEL,
     WRITES_REFUSED,
     /** Parts of requests that were posted again after the loss of their path. */
     WRITES_REPEATED,

@@ -51,6 +51,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
             entry(MessengerMetric.TRANSPORT_WRITES_REFUSED, TransferCounter.WRITES_REFUSED),
             entry(MessengerMetric.TRANSPORT_WRITES_SENT, TransferCounter.WRITES_SENT),
             entry(MessengerMetric.TRANSPORT_WRITES_SAVED, TransferCounter.WRITES_SAVED),
+            entry(MessengerMetric.TRANSPORT_RUNS_BY_KERNEL, TransferCounter.RUNS_BY_KERNEL),
             entry(MessengerMetric.TRANSPORT_WRITES_REPEATED, TransferCounter.WRITES_REPEATED),
             entry(MessengerMetric.TRANSPORT_BACK_PRESSURED, TransferCounter.BACK_PRESSURED),
             entry(MessengerMetric.STRAYS, TransferCounter.STRAYS),

@@ -128,6 +128,10 @@ public enum MessengerMetric {
             Label.TRANSPORT,
             "transport_writes_saved",
             "Writes saved because pieces that are adjacent on both sides were sent as one."),
+    TRANSPORT_RUNS_BY_KERNEL(
+            Kind.COUNTER,
+            "transport_runs_by_kernel",
+            "Runs of bytes that a kernel copied from or to a GPU's memory, and not the copy engine."),
     TRANSPORT_WRITES_REPEATED(
             Kind.COUNTER,
             Label.TRANSPORT,

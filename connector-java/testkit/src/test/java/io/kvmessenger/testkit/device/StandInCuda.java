@@ -34,6 +34,9 @@ public final class StandInCuda {
     private final MethodHandle pageableCopies;
     private final MethodHandle retained;
     private final MethodHandle lie;
+    private final MethodHandle runsCopied;
+    private final MethodHandle dropTails;
+    private final MethodHandle forget;
     private final MethodHandle attribute;
     private final MethodHandle nicRegister;
     private final MethodHandle nicDeregister;
@@ -47,6 +50,9 @@ public final class StandInCuda {
         bytes = function(library, "standInBytes", JAVA_LONG, JAVA_LONG, JAVA_LONG);
         delay = procedure(library, "standInDelay", JAVA_LONG);
         lie = procedure(library, "standInLie", JAVA_INT);
+        runsCopied = function(library, "standInRunsCopied", JAVA_LONG);
+        dropTails = procedure(library, "standInDropTails", JAVA_LONG);
+        forget = procedure(library, "standInForget");
         pageableCopies = function(library, "standInPageableCopies", JAVA_LONG);
         retained = function(library, "standInRetained", JAVA_INT, JAVA_INT);
         attribute = procedure(library, "standInAttribute", JAVA_INT, JAVA_INT);
@@ -71,8 +77,12 @@ public final class StandInCuda {
     }
 
     public static DeviceDriver driver() {
+        return driver(false);
+    }
+
+    public static DeviceDriver driver(boolean copiesByKernel) {
         try {
-            return DeviceDriver.open(library());
+            return DeviceDriver.open(library(), copiesByKernel);
         } catch (NoDeviceException e) {
             throw new AssertionError(e);
         }
@@ -117,6 +127,33 @@ public final class StandInCuda {
     public void lie(boolean lies) {
         try {
             lie.invokeExact(lies ? 1 : 0);
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** Runs that the kernel has copied. */
+    public long runsCopied() {
+        try {
+            return (long) runsCopied.invokeExact();
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** From now on the kernel leaves out the last byte of each run that is at least so long; 0 = of none. */
+    public void dropTails(long fromBytes) {
+        try {
+            dropTails.invokeExact(fromBytes);
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** As if no operation of a stream had met an illegal address. */
+    public void forget() {
+        try {
+            forget.invokeExact();
         } catch (Throwable t) {
             throw new AssertionError(t);
         }

@@ -21,6 +21,7 @@ import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
@@ -89,7 +90,18 @@ final class CudaDomain extends PathDomain<RingInboundPaths> {
         RemoteKey key = key(region, Memory.Host.NOT_SHAREABLE);
         exports.put(key.regionId(), export);
         copier = copier == NONE ? device.ordinal() : copier;
+        driver.prepareCopies(device.ordinal());
         return key;
+    }
+
+    @Override
+    public List<String> notes() {
+        return driver.notes();
+    }
+
+    @Override
+    public long runsCopiedByKernel() {
+        return driver.runsCopiedByKernel();
     }
 
     /** The device that copies from this side's host memory, and in whose context peers' memory is mapped. */

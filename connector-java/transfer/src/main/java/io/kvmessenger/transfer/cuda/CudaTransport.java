@@ -18,7 +18,10 @@ public final class CudaTransport implements Transport {
     /** NVIDIA's driver, also where another transport is to reach device memory: its path, or a name for the loader. */
     public static final TransferOption<String> LIBRARY = TransferOption.any("cuda_library", "libcuda.so.1");
 
-    public static final List<TransferOption<?>> OPTIONS = List.of(LIBRARY);
+    /** Whether devices copy many small runs by a kernel, also for other transports; the copy engine copies all others. */
+    public static final TransferOption<Boolean> COPY_KERNEL = TransferOption.any("gpu_copy_kernel", false);
+
+    public static final List<TransferOption<?>> OPTIONS = List.of(LIBRARY, COPY_KERNEL);
 
     private final EventLoop loop;
     private final SocketLinks links;
@@ -39,7 +42,7 @@ public final class CudaTransport implements Transport {
     public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
         DeviceDriver driver;
         try {
-            driver = DeviceDriver.open(options.get(LIBRARY));
+            driver = DeviceDriver.open(options.get(LIBRARY), options.get(COPY_KERNEL));
         } catch (NoDeviceException e) {
             throw new TransportUnavailableException(e.getMessage(), e);
         }

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.device;
 
 import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 
 /**
  * Copies between the memories of this process: a driver, loaded on first use.
@@ -30,7 +31,7 @@ public interface DeviceAccess extends AutoCloseable {
         public void close() {}
     };
 
-    /** Why a device of this process cannot be copied to and from, or null. */
+    /** Why a device of this process cannot be copied to and from, or null: then what its copies use is prepared. */
     String refusal(int ordinal);
 
     /**
@@ -64,6 +65,16 @@ public interface DeviceAccess extends AutoCloseable {
      */
     default NicWrites nicWrites(int ordinal) {
         throw new DeviceFault("ordering what a NIC writes into device " + ordinal, "no driver that could");
+    }
+
+    /** How devices copy, a line each; empty if there is nothing to say. */
+    default List<String> notes() {
+        return List.of();
+    }
+
+    /** Runs of bytes that kernels have copied, of those that streams were given. */
+    default long runsCopiedByKernel() {
+        return 0;
     }
 
     /** Releases the driver; all streams are closed already. */

@@ -19,6 +19,19 @@ public final class DeviceCopyStream implements CopyStream {
     /** Copies collected before they are queued without a mark. */
     static final int GATHERED_MAX = 512;
 
+    /**
+     * Fewer runs take the copy engine: on an H100 it takes 0.45 µs for each run of 2 KiB to host memory and 3.6 µs for
+     * one within the device (docs/results/2026-11-26-h100.md), so 16 of them take longer than a launch, whose cost of
+     * some µs was not measured.
+     */
+    static final int KERNEL_RUNS_MIN = 16;
+
+    /**
+     * With a longer run among them all take the copy engine: there it moves runs of 64 KiB to and from host memory at
+     * 40 GB/s, near what the bus carries, and those of 16 KiB at 23 and 6.
+     */
+    static final long KERNEL_RUN_BYTES_MAX = 32 << 10;
+
     private static final int EVENTS_MIN = 16;
 
     private final DeviceDriver driver;
@@ -36,6 +49,14 @@ public final class DeviceCopyStream implements CopyStream {
     private int gathered;
     private boolean batches = true;
 
+    private final CopyKernel kernel;
+    private final RunTables tables;
+    private long longestBytes;
+    /** The range of host memory that the collected runs lie in; empty while none does. */
+    private long hostBegin = Long.MAX_VALUE;
+
+    private long hostEnd = Long.MIN_VALUE;
+
     /** A ring: the event of the mark with serial number {@code s} is at {@code s - 1}, modulo its length. 0 = none. */
     private long[] events = new long[EVENTS_MIN];
 
@@ -45,7 +66,7 @@ public final class DeviceCopyStream implements CopyStream {
     private DeviceFault fault;
     private boolean closed;
 
-    private DeviceCopyStream(DeviceDriver driver, long context, Arena arena) {
+    private DeviceCopyStream(DeviceDriver driver, int ordinal, long context, Arena arena) {
         this.driver = driver;
         this.context = context;
         cuda = driver.cuda();
@@ -59,8 +80,19 @@ public final class DeviceCopyStream implements CopyStream {
                 CudaApi.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
         firstOfAttributes = arena.allocate(ValueLayout.JAVA_LONG);
         created = arena.allocate(ValueLayout.JAVA_LONG);
+        kernel = driver.kernels().of(ordinal);
         driver.require("cuStreamCreate", cuda.cuStreamCreate(created, CudaApi.CU_STREAM_NON_BLOCKING));
         stream = created.get(ValueLayout.JAVA_LONG, 0);
+        tables = kernel == null ? null : takeTables(ordinal);
+    }
+
+    private RunTables takeTables(int ordinal) {
+        try {
+            return driver.kernels().takeTables(ordinal);
+        } catch (DeviceFault e) {
+            cuda.cuStreamDestroy_v2(stream);
+            throw e;
+        }
     }
 
     /**
@@ -71,16 +103,18 @@ public final class DeviceCopyStream implements CopyStream {
     public static DeviceCopyStream open(DeviceDriver driver, int ordinal) {
         long context = driver.contexts().of(ordinal);
         driver.contexts().makeCurrent(context);
-        return new DeviceCopyStream(driver, context, Arena.ofAuto());
+        return new DeviceCopyStream(driver, ordinal, context, Arena.ofAuto());
     }
 
     @Override
     public void toHost(long hostAddress, long deviceAddress, long lengthBytes) {
+        reachHost(hostAddress, lengthBytes);
         gather(hostAddress, deviceAddress, lengthBytes, true, false);
     }
 
     @Override
     public void fromHost(long deviceAddress, long hostAddress, long lengthBytes) {
+        reachHost(hostAddress, lengthBytes);
         gather(deviceAddress, hostAddress, lengthBytes, false, true);
     }
 
@@ -96,14 +130,63 @@ public final class DeviceCopyStream implements CopyStream {
         targets.setAtIndex(ValueLayout.JAVA_LONG, gathered, target);
         sources.setAtIndex(ValueLayout.JAVA_LONG, gathered, source);
         lengths.setAtIndex(ValueLayout.JAVA_LONG, gathered, lengthBytes);
+        longestBytes = Math.max(longestBytes, lengthBytes);
         ontoHost[gathered] = toHost;
         outOfHost[gathered++] = fromHost;
+    }
+
+    private void reachHost(long address, long lengthBytes) {
+        hostBegin = Math.min(hostBegin, address);
+        hostEnd = Math.max(hostEnd, address + lengthBytes);
     }
 
     private void queue() {
         begin();
         int count = gathered;
+        int table = suitsKernel(count) ? freeTable() : RunTables.NONE;
         gathered = 0;
+        longestBytes = 0;
+        hostBegin = Long.MAX_VALUE;
+        hostEnd = Long.MIN_VALUE;
+        if (table == RunTables.NONE) {
+            queueForCopyEngine(count);
+        } else {
+            launch(table, count);
+        }
+    }
+
+    /** Host memory that the kernel does not reach would end the context: the copy engine copies it all the same. */
+    private boolean suitsKernel(int count) {
+        return kernel != null
+                && count >= KERNEL_RUNS_MIN
+                && longestBytes <= KERNEL_RUN_BYTES_MAX
+                && (hostBegin >= hostEnd || driver.kernels().mapped().contains(hostBegin, hostEnd));
+    }
+
+    private int freeTable() {
+        int table = tables.free(done);
+        if (table == RunTables.NONE) {
+            seeDone();
+            table = tables.free(done);
+        }
+        return table;
+    }
+
+    private void launch(int table, int count) {
+        for (int run = 0; run < count; run++) {
+            tables.set(
+                    table,
+                    run,
+                    targets.getAtIndex(ValueLayout.JAVA_LONG, run),
+                    sources.getAtIndex(ValueLayout.JAVA_LONG, run),
+                    lengths.getAtIndex(ValueLayout.JAVA_LONG, run));
+        }
+        tables.use(table, marked + 1);
+        check("cuLaunchKernel", kernel.launch(tables, table, count, stream));
+        driver.kernels().onRunsCopied(count);
+    }
+
+    private void queueForCopyEngine(int count) {
         if (count > 1 && batches) {
             int result = cuda.cuMemcpyBatchAsync_v2(
                     targets, sources, lengths, count, attributes, firstOfAttributes, 1, stream);
@@ -168,6 +251,11 @@ public final class DeviceCopyStream implements CopyStream {
             return true;
         }
         begin();
+        seeDone();
+        return serial <= done;
+    }
+
+    private void seeDone() {
         while (done < marked) {
             int result = cuda.cuEventQuery(events[slot(done + 1)]);
             if (result == CudaApi.CUDA_ERROR_NOT_READY) {
@@ -176,7 +264,6 @@ public final class DeviceCopyStream implements CopyStream {
             check("copies of a device", result);
             done++;
         }
-        return serial <= done;
     }
 
     private void begin() {
@@ -202,7 +289,10 @@ public final class DeviceCopyStream implements CopyStream {
         fault = new DeviceFault("a copy", "its stream's end");
         // Results are ignored: a context that has failed runs nothing any more, and its resources are gone.
         driver.contexts().tryMakeCurrent(context);
-        cuda.cuStreamSynchronize(stream);
+        boolean idle = cuda.cuStreamSynchronize(stream) == CudaApi.CUDA_SUCCESS;
+        if (tables != null && idle) {
+            driver.kernels().giveBack(tables);
+        }
         Arrays.stream(events).filter(event -> event != 0).forEach(cuda::cuEventDestroy_v2);
         cuda.cuStreamDestroy_v2(stream);
     }

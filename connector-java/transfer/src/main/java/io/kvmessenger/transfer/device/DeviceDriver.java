@@ -6,12 +6,13 @@ import io.kvmessenger.foreign.LibCuda;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.List;
 
 /**
  * NVIDIA's driver as found on this machine, and the contexts in which this process uses its devices.
  *
- * <p>Safe from any thread. It allocates no device memory and queues nothing; it uses primary contexts only, which an
- * engine shares.
+ * <p>Safe from any thread. It allocates no device memory, and queues nothing but the trial of a kernel; it uses primary
+ * contexts only, which an engine shares.
  */
 public final class DeviceDriver implements AutoCloseable {
     /** Loaded unless a test selects another. */
@@ -20,19 +21,31 @@ public final class DeviceDriver implements AutoCloseable {
     private final LibCuda cuda;
     private final int deviceCount;
     private final DeviceContexts contexts;
+    private final CopyKernels kernels;
 
-    private DeviceDriver(LibCuda cuda, int deviceCount) {
+    private DeviceDriver(LibCuda cuda, int deviceCount, boolean copiesByKernel) {
         this.cuda = cuda;
         this.deviceCount = deviceCount;
         contexts = new DeviceContexts(this);
+        kernels = new CopyKernels(this, copiesByKernel);
+    }
+
+    /**
+     * Loads the driver, whose devices copy by the copy engine alone.
+     *
+     * @param library its path, or a name for the loader
+     */
+    public static DeviceDriver open(String library) throws NoDeviceException {
+        return open(library, false);
     }
 
     /**
      * Loads the driver.
      *
      * @param library its path, or a name for the loader
+     * @param copiesByKernel whether many small runs are copied by a kernel where a device takes it
      */
-    public static DeviceDriver open(String library) throws NoDeviceException {
+    public static DeviceDriver open(String library, boolean copiesByKernel) throws NoDeviceException {
         LibCuda cuda;
         try {
             cuda = new FfmLibCuda(library);
@@ -46,7 +59,7 @@ public final class DeviceDriver implements AutoCloseable {
             MemorySegment count = arena.allocate(ValueLayout.JAVA_INT);
             require(cuda, "cuInit", cuda.cuInit(0));
             require(cuda, "cuDeviceGetCount", cuda.cuDeviceGetCount(count));
-            return new DeviceDriver(cuda, count.get(ValueLayout.JAVA_INT, 0));
+            return new DeviceDriver(cuda, count.get(ValueLayout.JAVA_INT, 0), copiesByKernel);
         } catch (DeviceFault e) {
             throw new NoDeviceException(
                     "NVIDIA's driver finds no device (" + e.getMessage()
@@ -61,6 +74,25 @@ public final class DeviceDriver implements AutoCloseable {
 
     public DeviceContexts contexts() {
         return contexts;
+    }
+
+    CopyKernels kernels() {
+        return kernels;
+    }
+
+    /** Compiles and tries what the device's copies use, so that no copy waits for it. Any thread. */
+    public void prepareCopies(int ordinal) {
+        kernels.of(ordinal);
+    }
+
+    /** How the devices that were prepared copy small runs, a line each; empty if kernels are not wanted. */
+    public List<String> notes() {
+        return kernels.notes();
+    }
+
+    /** Runs copied by kernels since this was opened. */
+    public long runsCopiedByKernel() {
+        return kernels.runsCopied();
     }
 
     public int deviceCount() {
@@ -96,6 +128,7 @@ public final class DeviceDriver implements AutoCloseable {
     /** Releases the contexts; their streams and memory are closed already. */
     @Override
     public void close() {
+        kernels.close();
         contexts.close();
     }
 }

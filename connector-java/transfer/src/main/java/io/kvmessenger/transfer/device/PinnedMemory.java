@@ -31,16 +31,18 @@ public final class PinnedMemory implements AutoCloseable {
      * @throws DeviceFault when the driver refuses
      */
     public static PinnedMemory allocate(DeviceDriver driver, int ordinal, long lengthBytes) {
-        long address = driver.contexts().within(ordinal, () -> {
+        MemorySegment memory = driver.contexts().within(ordinal, () -> {
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment made = arena.allocate(ValueLayout.JAVA_LONG);
                 driver.require(
                         "cuMemHostAlloc of " + lengthBytes + " bytes",
                         driver.cuda().cuMemHostAlloc(made, lengthBytes, CudaApi.CU_MEMHOSTALLOC_PORTABLE));
-                return made.get(ValueLayout.JAVA_LONG, 0);
+                MemorySegment allocated = ForeignMemory.at(made.get(ValueLayout.JAVA_LONG, 0), lengthBytes);
+                driver.kernels().onPinned(allocated);
+                return allocated;
             }
         });
-        return new PinnedMemory(driver, ordinal, ForeignMemory.at(address, lengthBytes), true);
+        return new PinnedMemory(driver, ordinal, memory, true);
     }
 
     /**
@@ -49,16 +51,14 @@ public final class PinnedMemory implements AutoCloseable {
      * @throws DeviceFault when the driver refuses, as for memory that is pinned already
      */
     public static PinnedMemory of(DeviceDriver driver, int ordinal, MemorySegment memory) {
-        driver.contexts()
-                .within(
-                        ordinal,
-                        () -> driver.require(
-                                "cuMemHostRegister of " + memory.byteSize() + " bytes",
-                                driver.cuda()
-                                        .cuMemHostRegister_v2(
-                                                memory.address(),
-                                                memory.byteSize(),
-                                                CudaApi.CU_MEMHOSTREGISTER_PORTABLE)));
+        driver.contexts().within(ordinal, () -> {
+            driver.require(
+                    "cuMemHostRegister of " + memory.byteSize() + " bytes",
+                    driver.cuda()
+                            .cuMemHostRegister_v2(
+                                    memory.address(), memory.byteSize(), CudaApi.CU_MEMHOSTREGISTER_PORTABLE));
+            driver.kernels().onPinned(memory);
+        });
         return new PinnedMemory(driver, ordinal, memory, false);
     }
 
@@ -68,6 +68,7 @@ public final class PinnedMemory implements AutoCloseable {
 
     @Override
     public void close() {
+        driver.kernels().onUnpinned(memory);
         driver.contexts().within(ordinal, () -> {
             int result = allocated
                     ? driver.cuda().cuMemFreeHost(memory.address())

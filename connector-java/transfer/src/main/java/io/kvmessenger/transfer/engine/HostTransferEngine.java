@@ -20,12 +20,14 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.function.BooleanSupplier;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * The transfer engine. Its methods run on the messenger's thread and hand work to the workers.
@@ -114,8 +116,9 @@ final class HostTransferEngine implements TransferEngine {
     /** One worker's notes represent all: workers differ only if one was refused what another obtained. */
     @Override
     public List<String> notes() {
-        return domainGroups.domains().stream()
-                .flatMap(domain -> domain.notes().stream())
+        return Stream.concat(
+                        domainGroups.domains().stream().flatMap(domain -> domain.notes().stream()),
+                        ports.devices().notes().stream())
                 .distinct()
                 .toList();
     }
@@ -452,6 +455,13 @@ final class HostTransferEngine implements TransferEngine {
         }
     }
 
+    private long runsCopiedByKernel() {
+        return ports.devices().runsCopiedByKernel()
+                + domainGroups.domains().stream()
+                        .mapToLong(Domain::runsCopiedByKernel)
+                        .sum();
+    }
+
     @Override
     public TransferCounters counters() {
         return new TransferCounters(
@@ -460,6 +470,7 @@ final class HostTransferEngine implements TransferEngine {
                     case WINDOWS_OPEN -> windows.openCount();
                     case REGIONS_OPEN -> regions.count();
                     case REQUESTS_IN_FLIGHT -> requestsInFlight;
+                    case RUNS_BY_KERNEL -> runsCopiedByKernel();
                     default -> domainGroups.figure(counter);
                 },
                 address.transports().stream().map(TransportAddress::transport).toList(),

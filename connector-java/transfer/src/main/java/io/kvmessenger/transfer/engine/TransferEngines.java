@@ -68,7 +68,11 @@ public final class TransferEngines {
 
     /** The same with another libfabric too, such as one with a faulty provider. */
     public static TransferEngine open(TransferOptions options, LibC libC, Function<String, LibFabric> libFabric) {
-        return open(options, libC, libFabric, new DriverAccess(options.get(CudaTransport.LIBRARY)));
+        return open(options, libC, libFabric, driverAccess(options));
+    }
+
+    private static DriverAccess driverAccess(TransferOptions options) {
+        return new DriverAccess(options.get(CudaTransport.LIBRARY), options.get(CudaTransport.COPY_KERNEL));
     }
 
     /** The same with other copies to and from devices; they are closed with the engine. */

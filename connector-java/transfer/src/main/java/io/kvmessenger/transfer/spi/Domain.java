@@ -33,6 +33,11 @@ public interface Domain {
         return List.of();
     }
 
+    /** Runs of bytes that kernels of devices have copied for it. Any thread. */
+    default long runsCopiedByKernel() {
+        return 0;
+    }
+
     /**
      * Makes a region writable by peers through this domain. Messenger's thread.
      *
