@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu_check import (
     capture_checks,
     copy_checks,
+    copy_kernel_checks,
     counter_checks,
     driver_checks,
     killed_writer_checks,
@@ -65,6 +66,7 @@ def _measured(logs: Path) -> list[Check]:
         "cost of a bump": counter_checks.bump_cost,
         "cost of a step": counter_checks.step_cost,
         "512 scattered pages in one call": copy_checks.scattered,
+        "512 scattered pages by the kernel and by the copy engine": copy_kernel_checks.beside_copy_engine,
         "a context's memory": copy_checks.context_cost,
         "rate of a long prompt, cuda": partial(pair_checks.rate, logs, "cuda"),
         "rate of a long prompt, staged tcp": partial(pair_checks.rate, logs, "tcp"),

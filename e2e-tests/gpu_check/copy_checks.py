@@ -14,6 +14,7 @@ PAGES = 512
 """As many as KV Messenger gives the driver in one call."""
 TURNS = 20
 KIBIBYTES = (2, 16, 64)
+DIRECTIONS = ("to host", "from host", "on the device")
 PRODUCT = 8192
 ORDER_OF_STREAM = 1
 """CU_MEMCPY_SRC_ACCESS_ORDER_STREAM."""
@@ -43,6 +44,10 @@ class Pages:
         self._first = ctypes.c_size_t(0)
         self._held = source, target
 
+    def runs(self) -> list[tuple[int, int, int]]:
+        """(target address, source address, bytes) of each page."""
+        return list(zip(self._targets, self._sources, self._lengths, strict=True))
+
     def copy(self, driver: Any, stream: int) -> None:
         count, one = ctypes.c_size_t(PAGES), ctypes.c_size_t(1)
         attributes = ctypes.byref(self._attributes), ctypes.byref(self._first), one
@@ -67,8 +72,8 @@ def _rates() -> Iterator[str]:
 
     alone_us = median_us(product, TURNS)
     for kibibytes in KIBIBYTES:
-        for direction in ("to host", "from host", "on the device"):
-            pages = Pages(kibibytes << 10, *_areas(kibibytes << 10, direction))
+        for direction in DIRECTIONS:
+            pages = Pages(kibibytes << 10, *areas(kibibytes << 10, direction))
 
             def copy(pages: Pages = pages) -> None:
                 pages.copy(driver, stream.cuda_stream)
@@ -78,7 +83,8 @@ def _rates() -> Iterator[str]:
             yield f"{kibibytes} KiB {direction} {rate:.1f} GB/s, product {beside_us / alone_us:.2f} of its time alone"
 
 
-def _areas(page_bytes: int, direction: str) -> tuple[Any, Any]:
+def areas(page_bytes: int, direction: str) -> tuple[Any, Any]:
+    """Source and target, of twice the pages' length."""
     import torch
 
     def area(on_device: bool) -> Any:

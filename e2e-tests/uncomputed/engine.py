@@ -16,7 +16,7 @@ from uncomputed import flash_infer, sleep
 from uncomputed.cuda_platform import contexts
 from uncomputed.rows import FIGURES, TOKEN, Place, Rows
 
-MORE_FIGURES = ("strided_pieces_sent", "transport_writes_sent")
+MORE_FIGURES = ("strided_pieces_sent", "transport_runs_by_kernel", "transport_writes_sent")
 """Of the messenger, beside those that gpu_check asks for."""
 MACHINE = "UNCOMPUTED_MACHINE"
 """A folder that is / of a machine with these devices, as far as their places are looked up there."""

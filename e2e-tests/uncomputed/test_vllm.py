@@ -85,6 +85,10 @@ PAIRS = {
     ),
 }
 """What no other suite has: graphs that count, preemption, staging, and ranks on devices of their own."""
+BY_KERNEL = Case(
+    "tcp", triton(layout="NHD", graphs=EAGER), ranks=(1, 2), options={"gpu_copy_kernel": True}, prefills_in_graphs=False
+)
+"""Each token of each rank's heads is a run of its own, in both directions."""
 MORE_PAIRS = {
     "runner-1-cuda": Case(settings=flash(runner=1, prefix_caching=True)),
     "windows-cuda": Case(settings=triton(), model=make_model.TinyGemma(), reads_all=False),
@@ -118,6 +122,7 @@ MORE_PAIRS = {
     "ranks-2-2-tcp": Case("tcp", triton(), ranks=(2, 2)),
     "ranks-2-2-tcp-one-messenger": Case("tcp", triton(), ranks=(2, 2), options={"messenger_per": "node"}),
     "ranks-1-2-cuda": Case(settings=triton(), ranks=(1, 2)),
+    "heads-inside-ranks-1-2-tcp-by-kernel": BY_KERNEL,
     "stages-2-2-cuda": Case(settings=triton(), stages=(2, 2)),
     "ranks-2-1-tcp": Case(
         "tcp", triton(prefix_caching=True, layout="NHD"), ranks=(2, 1), options={"messenger_per": "node"}
@@ -199,6 +204,8 @@ def judged(case: Case, plan: VllmPlan, prefiller: dict[str, Any], decoder: dict[
     assert received["pages_received"] > 0
     pages_known = case.ranks == (1, 1) and type(case.model) is make_model.TinyModel and not plan.prefix_caching
     assert not pages_known or received["pages_received"] == PAGES
+    for figures in (sent, received):
+        assert bool(figures["transport_runs_by_kernel"]) == ("gpu_copy_kernel" in case.options)
     assert bool(sent["replays"]) == (plan.graphs != EAGER and case.prefills_in_graphs)
     assert bool(received["replays"]) == (plan.graphs != EAGER)
     assert bool(received["preemptions"]) == (plan.kv_bytes == FEW_BLOCKS_BYTES)
@@ -221,6 +228,13 @@ def test_rows_that_a_decoder_reads_are_those_of_its_prompts(
     case: Case, engines: Engines, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     brought(case, request.node.callspec.id, engines, tmp_path)
+
+
+@pytest.mark.at_length
+def test_a_byte_that_the_kernel_leaves_out_is_found(engines: Engines, tmp_path: Path) -> None:
+    longer_than_at_the_start = {"STAND_IN_DROP_TAILS": "97"}
+    with pytest.raises(AssertionError, match=r"layer 0 at \w+, token"):
+        brought(replace(BY_KERNEL, driver=longer_than_at_the_start), "tails-dropped", engines, tmp_path)
 
 
 OF_OTHER_RELEASE = {
