@@ -23,6 +23,7 @@ MODULES = {
     "foreign": ("bindings",),
     "transfer": ("foreign",),
     "messenger": ("kvlayout", "specdecode", "transfer"),
+    "weights": ("transfer", "messenger"),
     "connector": ("kvlayout", "specdecode", "hooks", "foreign", "transfer", "messenger"),
 }
 SOURCES = (
@@ -33,6 +34,7 @@ SOURCES = (
     "connector-java/foreign",
     "connector-java/transfer",
     "connector-java/messenger",
+    "connector-java/weights",
     "connector-java/connector",
 )
 PACKAGE = re.compile(r"^package io\.kvmessenger\.([\w.]+);", re.MULTILINE)

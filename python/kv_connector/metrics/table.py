@@ -32,6 +32,8 @@ COUNTERS = {
     "offers_made": "Answers to other engines that asked for cached prefixes.",
     "pulls_ended": "Requests that name an engine to take the beginning of their prompt from, by what came of it.",
     "tokens_pulled": "Prompt tokens whose KV was taken from another engine's prefix cache.",
+    "weight_updates_ended": "Updates of weights at this host, by how they ended.",
+    "weights_landed_bytes": "Bytes of weights that have landed whole in this host's memory.",
     "writes_refused": "Writes refused because they were outside their window or region.",
     "writes_failed": "Writes that ended without completing.",
     "windows_overshot": "Fetches failed because more immediates arrived than expected.",
@@ -42,6 +44,7 @@ COUNTERS = {
     "secrets_different": "Control links refused here because the peer did not prove the secret.",
     "versions_different": "Control links refused here because the peer speaks another version.",
     "geometries_different": "Control links refused here because the peer's KV geometry does not match ours.",
+    "manifests_different": "Control links refused here because the peer's weights are other tensors than ours.",
     "handshakes_dropped": "Control links closed on arrival or in their handshake because they were too slow, or too many, or this engine sleeps.",  # noqa: E501
     "frames_invalid": "Invalid control frames, each of which closed its link, and messages on data paths, which are not used.",  # noqa: E501
     "faults_contained": "Bugs of the messenger that ended one fetch, one prefill or one control link and nothing else; the log has each.",  # noqa: E501
@@ -128,6 +131,12 @@ REASONS: dict[str, tuple[str, ...]] = {
         "role",
         "policy_fail",
     ),
+    "weight_updates_ended": (
+        "applied",
+        "refused",
+        "abandoned",
+        "sender_lost",
+    ),
 }
 """Of counters that are told apart by reason."""
 GAUGES = {
@@ -141,6 +150,7 @@ GAUGES = {
     "regions_open": "Memory regions registered for transfer.",
     "sessions_open": "Peers with a completed handshake.",
     "last_token_difference_millionths": "The largest difference between received and own KV of a prompt's last token, in millionths of a layer's largest number: of each connected prefiller's last request, and the largest of these.",  # noqa: E501
+    "weights_version": "Version of the weights that this host serves; 0 = those it started with.",
 }
 HISTOGRAMS = {
     "connect_seconds": "From a decoder's first packet to a prefiller to the end of their handshake.",
@@ -151,6 +161,7 @@ HISTOGRAMS = {
     "fetch_seconds": "From the engine's fetch to its last immediate.",
     "ask_seconds": "From the question for a cached prefix to the answer of an engine that holds some of it.",
     "pull_seconds": "From the moment at which a pull has its pages to its arrival.",
+    "weights_apply_seconds": "Time in which an engine loads weights that have landed, and answers nothing.",
     "prefill_tail_seconds": "From the end of the last forward pass to the last write's completion.",
 }
 BUCKET_BOUNDS_SECONDS = tuple(5e-05 * 2**index for index in range(24))

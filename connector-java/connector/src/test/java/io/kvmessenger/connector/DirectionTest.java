@@ -25,7 +25,7 @@ class DirectionTest {
     private static final String ROOT = "io.kvmessenger.";
     private static final String MESSENGER = ROOT + "messenger.";
     private static final List<String> MODULES =
-            List.of("kvlayout", "specdecode", "foreign", "transfer", "hooks", "messenger", "connector");
+            List.of("kvlayout", "specdecode", "foreign", "transfer", "hooks", "messenger", "weights", "connector");
     private static final JavaClasses PRODUCTION = new ClassFileImporter()
             .withImportOption(new ImportOption.DoNotIncludeTests())
             .importPackages("io.kvmessenger");
@@ -75,6 +75,22 @@ class DirectionTest {
                 .should()
                 .dependOnClassesThat()
                 .areAssignableTo(Thread.class)
+                .check(PRODUCTION);
+    }
+
+    /** A subject of its own on the same sessions and the same duty cycle, without anything of the KV cache. */
+    @Test
+    void shouldLetWeightsKnowNothingOfTheKvCache() {
+        onlyKnows("weights", "weights", "messenger", "transfer");
+        noClasses()
+                .that()
+                .resideInAPackage(ROOT + "weights..")
+                .should()
+                .dependOnClassesThat()
+                .resideInAnyPackage(MESSENGER + "kv", MESSENGER + "prefill", MESSENGER + "decode", MESSENGER + "pages")
+                .orShould()
+                .dependOnClassesThat()
+                .haveSimpleName("KvCache")
                 .check(PRODUCTION);
     }
 

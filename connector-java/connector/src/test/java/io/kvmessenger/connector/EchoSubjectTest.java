@@ -155,9 +155,9 @@ class EchoSubjectTest {
                     .isInstanceOf(RefusedException.class)
                     .hasMessageContaining("subject 'echo' was asked for a fence");
             assertThatThrownBy(() -> host.open(EngineDouble.encode(
-                            Map.of("options", EngineDouble.options("both"), "subject", Map.of("kind", "weights")))))
+                            Map.of("options", EngineDouble.options("both"), "subject", Map.of("kind", "adapters")))))
                     .isInstanceOf(RefusedException.class)
-                    .hasMessageContaining("open.subject.kind is 'weights', expected one of echo, kv_cache");
+                    .hasMessageContaining("open.subject.kind is 'adapters', expected one of echo, kv_cache");
         }
     }
 

@@ -75,6 +75,13 @@ public enum MessengerMetric {
             PullOutcome.values()),
     TOKENS_PULLED(
             Kind.COUNTER, "tokens_pulled", "Prompt tokens whose KV was taken from another engine's prefix cache."),
+    WEIGHT_UPDATES_ENDED(
+            Kind.COUNTER,
+            "weight_updates_ended",
+            "Updates of weights at this host, by how they ended.",
+            UpdateEnd.values()),
+    WEIGHTS_LANDED_BYTES(
+            Kind.COUNTER, "weights_landed_bytes", "Bytes of weights that have landed whole in this host's memory."),
     WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they were outside their window or region."),
     WRITES_FAILED(Kind.COUNTER, "writes_failed", "Writes that ended without completing."),
     WINDOWS_OVERSHOT(Kind.COUNTER, "windows_overshot", "Fetches failed because more immediates arrived than expected."),
@@ -90,6 +97,10 @@ public enum MessengerMetric {
             Kind.COUNTER,
             "geometries_different",
             "Control links refused here because the peer's KV geometry does not match ours."),
+    MANIFESTS_DIFFERENT(
+            Kind.COUNTER,
+            "manifests_different",
+            "Control links refused here because the peer's weights are other tensors than ours."),
     HANDSHAKES_DROPPED(
             Kind.COUNTER,
             "handshakes_dropped",
@@ -158,6 +169,8 @@ public enum MessengerMetric {
             "last_token_difference_millionths",
             "The largest difference between received and own KV of a prompt's last token, in millionths of a layer's"
                     + " largest number: of each connected prefiller's last request, and the largest of these."),
+    WEIGHTS_VERSION(
+            Kind.GAUGE, "weights_version", "Version of the weights that this host serves; 0 = those it started with."),
     JVM_HEAP_USED_BYTES(Kind.GAUGE, "jvm_heap_used_bytes", "Heap in use by the messenger's JVM, including garbage."),
     JVM_HEAP_MAX_BYTES(Kind.GAUGE, "jvm_heap_max_bytes", "Size to which that heap may grow."),
     JVM_GC_SECONDS(Kind.COUNTER, "jvm_gc_seconds", "Time for which the messenger's JVM was paused to collect garbage."),
@@ -223,6 +236,10 @@ public enum MessengerMetric {
             "ask_seconds",
             "From the question for a cached prefix to the answer of an engine that holds some of it."),
     PULL_SECONDS(Kind.HISTOGRAM, "pull_seconds", "From the moment at which a pull has its pages to its arrival."),
+    WEIGHTS_APPLY_SECONDS(
+            Kind.HISTOGRAM,
+            "weights_apply_seconds",
+            "Time in which an engine loads weights that have landed, and answers nothing."),
     PREFILL_TAIL_SECONDS(
             Kind.HISTOGRAM,
             "prefill_tail_seconds",

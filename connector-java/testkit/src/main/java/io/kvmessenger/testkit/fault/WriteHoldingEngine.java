@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -44,7 +45,8 @@ final class WriteHoldingEngine extends PassingTransferEngine {
 
     @Override
     public int submit(Peer peer, TransferRequest request, long cookie) {
-        if (!(request instanceof PagedWrites) || (held.isEmpty() && mayLeave())) {
+        boolean hasBytes = request instanceof PagedWrites || request instanceof SingleWrite;
+        if (!hasBytes || (held.isEmpty() && mayLeave())) {
             return super.submit(peer, request, cookie);
         }
         held.add(new Held(peer, request, cookie));
