@@ -25,3 +25,7 @@ class BootError(KvConnectorError):
 
 class MessengerError(KvConnectorError):
     """The messenger refused a call; the message comes from Java."""
+
+
+class WeightsError(KvConnectorError):
+    """Weights cannot be read, or were not taken by a server."""

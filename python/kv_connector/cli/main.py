@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from kv_connector._version import __version__
-from kv_connector.cli import bench, compare, doctor, given_options, ping, streams, timeline
+from kv_connector.cli import bench, compare, doctor, given_options, ping, streams, timeline, weights
 from kv_connector.cli.idle import HAND_OVER_SECONDS, drain, undrain, wait_idle
 from kv_connector.cli.protected_pages import show_key, show_state
 from kv_connector.configuration.host_addresses import port_of
@@ -71,6 +71,8 @@ def run(arguments: Sequence[str] | None) -> int:
         return timeline.report(parsed.logs, wanted, streams.say, sys.stderr.write)
     if parsed.command == "ping":
         return ping_of(parsed)
+    if parsed.command == "weights":
+        return weights.run(parsed, say_at_once, sys.stderr.write)
     if parsed.command == "compare":
         return compare.run(comparison(parsed), say_at_once)
     return doctor.report(options_reader(parsed), streams.say)
@@ -123,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
     side.add_argument("prefiller", metavar="HOST:PORT", nargs="?", help="where the other side answers")
     add_engine(pings)
     add_comparison(commands)
+    weights.add(commands)
     commands.add_parser("bench", add_help=False, help="measure how fast pages move: kvperf, see bench --help")
     return made
 

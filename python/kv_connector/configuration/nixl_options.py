@@ -1,8 +1,9 @@
-"""Options of vLLM's NixlConnector, and what to do with each here; docs/from-nixl.md says the same."""
+"""Names that are no options here: NixlConnector's, with what to do (as docs/from-nixl.md says), and misspelt ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 
 NIXL_OPTIONS: Mapping[str, str] = {
     "backends": "set transports instead, or leave it out",
@@ -15,3 +16,12 @@ NIXL_OPTIONS: Mapping[str, str] = {
     "decoder_kv_blocks_ttl": "leave it out, a decoder's KV is not fetched by a prefiller",
     "push_registration_timeout": "leave it out, connect_limit_seconds and grant_wait_seconds are the limits here",
 }
+
+
+def unknown_option(name: object, known: Iterable[str], place: str) -> str:
+    """The sentence about an option of that name, which is set at ``place`` and is none of the known ones."""
+    if name in NIXL_OPTIONS:
+        return f"unknown option {name!r} in {place}, which is NixlConnector's: {NIXL_OPTIONS[str(name)]}"
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known options are {', '.join(known)}"
+    return f"unknown option {name!r} in {place}: {hint}"

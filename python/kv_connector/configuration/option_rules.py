@@ -107,6 +107,18 @@ def _check_ports(options: Options) -> None:
             raise OptionError(f"options '{one}' and '{other}' are both {port}, expected a port for each: change one")
 
 
+def ports_of_rank(options: Options, rank_index: int) -> dict[str, Any]:
+    """The ports of one of an engine's ranks: fixed ones, increased by its index. Raises OptionError if one is none."""
+    check_rank_ports(options, rank_index)
+    return {
+        "listen_port": options.listen_port + rank_index if options.listen_port > 0 else options.listen_port,
+        "data_port": options.data_port + rank_index if options.data_port > 0 else options.data_port,
+        "metrics_port": options.metrics_port + rank_index if options.metrics_port > 0 else options.metrics_port,
+        "advertise_port": options.advertise_port + rank_index if options.advertise_port > 0 else 0,
+        "advertise_data_ports": tuple(port + rank_index for port in options.advertise_data_ports),
+    }
+
+
 def check_rank_ports(options: Options, rank_index: int) -> None:
     """Raises :class:`OptionError` if a rank's port, which follows from the first rank's, is none."""
     for name in ("listen_port", "data_port", "metrics_port", "advertise_port", "advertise_data_ports"):

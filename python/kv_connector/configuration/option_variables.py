@@ -62,6 +62,15 @@ def unknown_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dic
     }
 
 
+def unknown_sentences(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable of :func:`unknown_in`."""
+    return [
+        f"environment variable {name} is no option of KV Messenger's and changes nothing:"
+        f" {f'did you mean {near}?' if near else 'unset it, or see docs/options.md for the names'}"
+        for name, near in unknown_in(kinds, environment).items()
+    ]
+
+
 def _is_service_link(name: str, value: str) -> bool:
     return bool(SERVICE_LINK.search(name)) or bool(OF_A_KUBERNETES_SERVICE.match(value))
 

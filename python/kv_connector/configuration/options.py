@@ -7,17 +7,15 @@ Users set them in snake_case: for vLLM in ``kv_connector_extra_config``, for SGL
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from kv_connector.configuration import host_addresses, option_rules, option_variables, tls_files
+from kv_connector.configuration import host_addresses, nixl_options, option_rules, option_variables, tls_files
 from kv_connector.configuration import option_fields as fields
 from kv_connector.configuration import shared_secret as secrets
 from kv_connector.configuration.java_values import boundary_name, for_java, millis
-from kv_connector.configuration.nixl_options import NIXL_OPTIONS
 from kv_connector.configuration.option_values import OptionSpec, Place, checked
 from kv_connector.configuration.own_address import AUTO, outward_address
 from kv_connector.exceptions import OptionError
@@ -342,6 +340,23 @@ class Options:
         default_shown="none",
         java=False,
     )
+    weights_secret: str = fields.text(
+        "Secret that a sender of weights and the servers that it writes to must have; another one than shared_secret,"
+        " since weights decide every later answer. Without it a server dials senders on its own host only. Prefer"
+        " weights_secret_file (docs/weights.md).",
+        "",
+        default_shown="none: loopback only",
+        java=False,
+        secret=True,
+    )
+    weights_secret_file: str = fields.text("File that holds weights_secret.", "", default_shown="none", java=False)
+    weights_metrics_port: int = fields.integer(
+        "Port of the metrics page of a server's messenger of weights; 0: any free port, -1: no page.",
+        0,
+        minimum=-1,
+        maximum=_PORT_MAX,
+        java=False,
+    )
     java_home: str = fields.text(
         "Java runtime to load, version 25 or newer.",
         "",
@@ -365,15 +380,7 @@ class Options:
 
         Raises OptionError for a rank whose port is none.
         """
-        option_rules.check_rank_ports(self, rank_index)
-        return dataclasses.replace(
-            self,
-            listen_port=self.listen_port + rank_index if self.listen_port > 0 else self.listen_port,
-            data_port=self.data_port + rank_index if self.data_port > 0 else self.data_port,
-            metrics_port=self.metrics_port + rank_index if self.metrics_port > 0 else self.metrics_port,
-            advertise_port=self.advertise_port + rank_index if self.advertise_port > 0 else 0,
-            advertise_data_ports=tuple(port + rank_index for port in self.advertise_data_ports),
-        )
+        return dataclasses.replace(self, **option_rules.ports_of_rank(self, rank_index))
 
     def for_java(self) -> dict[str, object]:
         """The options for Java, by their names in docs/boundary.md; times in milliseconds."""
@@ -415,7 +422,7 @@ def parse_options(
     for name, value in given.items():
         spec = OPTION_SPECS.get(name)
         if spec is None:
-            raise OptionError(_unknown(name))
+            raise OptionError(nixl_options.unknown_option(name, OPTION_SPECS, VLLM_OPTIONS_PLACE))
         values[name] = checked(Place.configuration(name, VLLM_OPTIONS_PLACE), spec, value)
     of_variables = option_variables.given_in(_KINDS, environment)
     for name, value in of_variables.items():
@@ -478,21 +485,9 @@ def _warn_of_overruled_variable(name: str, value: object, used: object) -> None:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """A sentence for each variable of the environment that has the prefix of options but matches none."""
-    return [
-        f"environment variable {name} is no option of KV Messenger's and changes nothing:"
-        f" {f'did you mean {near}?' if near else 'unset it, or see docs/options.md for the names'}"
-        for name, near in option_variables.unknown_in(_KINDS, environment).items()
-    ]
+    return option_variables.unknown_sentences(_KINDS, environment)
 
 
 def check_options(given: Mapping[str, object]) -> Options:
     """Checks the user's options before the role is known; raises :class:`OptionError` like parse_options."""
     return parse_options(given, role="both", engine_id="")
-
-
-def _unknown(name: object) -> str:
-    if name in NIXL_OPTIONS:
-        return f"unknown option {name!r} in {VLLM_OPTIONS_PLACE}, which is NixlConnector's: {NIXL_OPTIONS[str(name)]}"
-    near = difflib.get_close_matches(str(name), OPTION_SPECS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known options are {', '.join(OPTION_SPECS)}"
-    return f"unknown option {name!r} in {VLLM_OPTIONS_PLACE}: {hint}"

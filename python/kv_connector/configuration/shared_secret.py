@@ -19,14 +19,19 @@ SECRET_BYTES_MIN = 16
 """The minimum beyond loopback: the handshake permits offline guessing, so a secret must be too long to guess."""
 
 
+def secret_of(option: str, file_option: str, name: str = "shared_secret") -> str:
+    """The secret that options set, or "" if they set none; ``name`` is that of the first. Raises OptionError."""
+    if option and file_option:
+        raise OptionError(f"options '{name}' and '{name}_file' are both set, expected one of them")
+    if option:
+        return _whole(f"option '{name}'", option)
+    return _read(f"option '{name}_file'", file_option) if file_option else ""
+
+
 def find_secret(option: str, file_option: str, environment: Mapping[str, str]) -> str:
     """The secret, or "" if none is set; options take precedence over the environment. Raises OptionError."""
-    if option and file_option:
-        raise OptionError("options 'shared_secret' and 'shared_secret_file' are both set, expected one of them")
-    if option:
-        return _whole("option 'shared_secret'", option)
-    if file_option:
-        return _read("option 'shared_secret_file'", file_option)
+    if option or file_option:
+        return secret_of(option, file_option)
     if environment.get(SECRET_VARIABLE):
         return _whole(f"environment variable {SECRET_VARIABLE}", environment[SECRET_VARIABLE])
     if environment.get(SECRET_FILE_VARIABLE):
@@ -41,12 +46,12 @@ def _whole(source: str, secret: str) -> str:
     return secret.rstrip("\r\n")
 
 
-def check_length(secret: str, listen_host: str) -> None:
-    """Raises OptionError if the secret is too short for use beyond loopback."""
+def check_length(secret: str, listen_host: str, what: str = "the shared secret") -> None:
+    """Raises OptionError if the secret is too short for use beyond loopback; ``what`` is its name in the sentence."""
     length_bytes = len(secret.encode())
     if length_bytes < SECRET_BYTES_MIN:
         raise OptionError(
-            f"option 'listen_host' is {listen_host!r}, which is reachable from other machines, and the shared secret"
+            f"option 'listen_host' is {listen_host!r}, which is reachable from other machines, and {what}"
             f" has {length_bytes} bytes, expected {SECRET_BYTES_MIN} or more: make one with 'openssl rand -hex 32'"
         )
 

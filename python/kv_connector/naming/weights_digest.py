@@ -13,23 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import logging
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from kv_connector.naming.safetensors_files import StoredTensor, files_in, tensors_in
 
 SAMPLES_MAX = 256
 SAMPLE_BYTES = 4096
 """The sample of a tensor: thousands of numbers, because in 16 bits many stay the same in a short training."""
-HEADER_BYTES_MAX = 100_000_000
-"""The limit of safetensors itself."""
-_LENGTH = struct.Struct("<Q")
-_INDEX = "model.safetensors.index.json"
-_OTHER_NAMING = "consolidated"
-"""The prefix of Mistral's own files, which have the same tensors under other names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +51,15 @@ def digest_of_weights(
 
 def weights_digest(folder: Path) -> str:
     """The digest, 16 hexadecimal digits; raises if the folder has no readable safetensors file."""
-    return digest_of_files(_files_in(folder))
+    return digest_of_files(files_in(folder))
 
 
 def digest_of_files(files: Sequence[Path], settings: str = "") -> str:
     """The digest, 16 hexadecimal digits, of the tensors in these files and of the settings they depend on."""
     tensors: dict[str, Tensor] = {}
     for file in files:
-        for name, tensor in _tensors_in(file).items():
-            tensors.setdefault(name, tensor)
+        for name, stored in tensors_in(file).items():
+            tensors.setdefault(name, _tensor_in(stored))
     if not tensors:
         raise ValueError(f"no tensor in {', '.join(map(str, files)) or 'a .safetensors file'}")
     return digest_of_tensors(tensors, settings)
@@ -92,34 +85,13 @@ def folder_of(model: str, revision: str | None, cache_folder: str | None) -> Pat
     return Path(hub.snapshot_download(model, revision=revision, cache_dir=cache_folder, local_files_only=True))
 
 
-def _files_in(folder: Path) -> list[Path]:
-    index = folder / _INDEX
-    if index.is_file():
-        placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [folder / name for name in sorted(set(placed.values()))]
-    found = sorted(folder.glob("*.safetensors"))
-    return [file for file in found if not file.name.startswith(_OTHER_NAMING)] or found
-
-
-def _tensors_in(file: Path) -> dict[str, Tensor]:
-    with file.open("rb") as content:
-        (length,) = _LENGTH.unpack(content.read(_LENGTH.size))
-        if length > HEADER_BYTES_MAX:
-            raise ValueError(f"{file} begins with a header of {length} bytes, expected at most {HEADER_BYTES_MAX}")
-        header = json.loads(content.read(length))
-    start = _LENGTH.size + length
-    return {name: _tensor_in(file, start, entry) for name, entry in header.items() if name != "__metadata__"}
-
-
-def _tensor_in(file: Path, start: int, entry: Mapping[str, Any]) -> Tensor:
-    begin, end = entry["data_offsets"]
-
+def _tensor_in(stored: StoredTensor) -> Tensor:
     def read(position: int, length: int) -> bytes:
-        with file.open("rb") as content:
-            content.seek(start + begin + position)
+        with stored.file.open("rb") as content:
+            content.seek(stored.begin_bytes + position)
             return content.read(length)
 
-    return Tensor(f"{entry['dtype']} {entry['shape']}", end - begin, read)
+    return Tensor(f"{stored.dtype} {list(stored.shape)}", stored.length_bytes, read)
 
 
 def _sample(tensor: Tensor) -> bytes:

@@ -1,4 +1,6 @@
-"""All uses of vLLM's API, and the differences between its versions. No other module of this package imports vLLM.
+"""All uses of vLLM's API but those of ``weights_api``, and the differences between its versions.
+
+No other module of this package imports vLLM.
 
 Supports vLLM 0.32 and 0.33. The declarations under ``TYPE_CHECKING`` let mypy check types without vLLM.
 """

@@ -1,0 +1,126 @@
+"""``kv-messenger weights``: sends a checkpoint's folder into running servers, and shows what servers serve."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kv_connector.configuration.host_addresses import port_of
+from kv_connector.configuration.option_values import shown
+from kv_connector.configuration.weights_options import LOOPBACK, SECRET, parse_weights_options
+from kv_connector.exceptions import KvConnectorError, OptionError
+from kv_connector.weights.checkpoint import Checkpoint
+from kv_connector.weights.sender import WeightSender
+from kv_connector.weights.servers import Server
+
+Say = Callable[[str], object]
+STATUS_SECONDS = 10.0
+VERSION_MAX = (1 << 53) - 1
+
+
+def run(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
+    """Runs ``weights send`` or ``weights status``; returns the exit code."""
+    if parsed.weights_command == "status":
+        return status(parsed.servers, say, complain)
+    try:
+        return send(parsed, say, complain)
+    except OptionError as wrong:
+        complain(f"{wrong}\n")
+        return 2
+    except (KvConnectorError, OSError) as failure:
+        complain(f"{failure}\n")
+        return 1
+
+
+def status(urls: Sequence[str], say: Say, complain: Say) -> int:
+    """Prints the version that each server serves; 1 if one does not answer."""
+    failed = 0
+    for url in urls:
+        try:
+            say(f"{url}: version {Server(url, STATUS_SECONDS).version()}\n")
+        except KvConnectorError as failure:
+            complain(f"{failure}\n")
+            failed = 1
+    return failed
+
+
+def send(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
+    """Sends a folder; 1 if a server does not serve it afterwards. Raises KvConnectorError or OSError."""
+    host, port = listening(parsed.listen)
+    given = {"listen_host": host} if host else {}
+    options = parse_weights_options(given, sends=True, engine_id=f"weights-{os.getpid()}", listen_port=port)
+    if host not in ("", LOOPBACK) and not options.shared_secret:
+        raise OptionError(
+            f"--listen is {shown(parsed.listen)}, which needs a {SECRET}: set KV_MESSENGER_WEIGHTS_SECRET_FILE"
+        )
+    checkpoint = Checkpoint(parsed.folder)
+    say(f"{len(checkpoint.manifest.places)} tensors, {checkpoint.manifest.length_bytes} bytes\n")
+    sender = WeightSender(options, checkpoint.manifest, parsed.to)
+    try:
+        checkpoint.read_into(sender.staging)
+        failed = sender.connect()
+        version = parsed.version or time.time_ns() // 1_000_000
+        if any(url not in failed for url in parsed.to):
+            began = time.monotonic()
+            failed |= sender.send(
+                version, parsed.limit_seconds, lambda: say(f"landed after {time.monotonic() - began:.2f} s\n")
+            )
+    finally:
+        sender.close()
+    for url in parsed.to:
+        if url in failed:
+            complain(f"{url}: {failed[url]}\n")
+        else:
+            say(f"{url}: version {version}\n")
+    return 1 if failed else 0
+
+
+def listening(text: str) -> tuple[str, int]:
+    """The host and port of ``HOST`` or ``HOST:PORT``; "" and 0 where they are left open. Raises OptionError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        return text, 0
+    number = port_of(port)
+    if not number:
+        raise OptionError(f"--listen is {shown(text)}, expected HOST or HOST:PORT: correct it")
+    return host.removeprefix("[").removesuffix("]"), number
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its two parts."""
+    command = commands.add_parser("weights", help="send a checkpoint into running servers, or show what they serve")
+    parts = command.add_subparsers(dest="weights_command", required=True)
+    sends = parts.add_parser(
+        "send",
+        help="write a checkpoint's folder into running servers, which go on answering",
+        description="Servers need VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config"
+        ' \'{"backend":"kv_messenger"}\'. The status is 0 if all serve the new weights, 1 if one does not. Options are'
+        " read from the environment (docs/weights.md).",
+    )
+    sends.add_argument("folder", metavar="FOLDER", type=Path, help="a folder with a model's .safetensors files")
+    sends.add_argument(
+        "--to",
+        metavar="URL",
+        action="append",
+        required=True,
+        help="a server, such as http://127.0.0.1:8000; repeatable",
+    )
+    sends.add_argument(
+        "--version", metavar="N", type=version_number, default=0, help="newer than what they serve (the time in ms)"
+    )
+    sends.add_argument(
+        "--listen", metavar="HOST[:PORT]", default="", help="where servers dial this command (a port of 127.0.0.1)"
+    )
+    sends.add_argument("--limit-seconds", type=float, default=600.0, help="time for the bytes to land (600)")
+    shows = parts.add_parser("status", help="print the version of the weights that each server serves")
+    shows.add_argument("servers", metavar="URL", nargs="+", help="a server, such as http://127.0.0.1:8000")
+
+
+def version_number(text: str) -> int:
+    """A version, from 1 on."""
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:20]) <= VERSION_MAX:
+        raise argparse.ArgumentTypeError(f"is {shown(text)}, expected an integer from 1 to {VERSION_MAX}")
+    return int(text)

@@ -1,0 +1,235 @@
+"""vLLM's worker half of weights: what has landed beside the serving is loaded in one call, between two steps.
+
+An exception of one rank would leave the other ranks' answers in vLLM's queues, and shift all later ones. So none leaves
+this module: what came of an update, the messenger tells the sender.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+from kv_connector.configuration.weights_options import parse_weights_options
+from kv_connector.exceptions import WeightsError
+from kv_connector.naming.weights_digest import folder_of
+from kv_connector.vllm import CONNECTOR_NAME
+from kv_connector.vllm.weights_api import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+    finalize_layerwise_reload,
+    get_world_group,
+    initialize_layerwise_reload,
+)
+from kv_connector.weights.checkpoint import Checkpoint
+from kv_connector.weights.host import WeightsHost
+from kv_connector.weights.landing import map_of_process
+from kv_connector.weights.manifest import Manifest
+
+logger = logging.getLogger("vllm.kv_messenger")
+_Body = TypeVar("_Body", "InitInfo", "UpdateInfo")
+TORN_EXIT = 70
+"""The exit code of a worker whose weights are of neither version."""
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """The body of ``/init_weight_transfer_engine``."""
+
+    sender: str = ""
+    """``HOST:PORT`` of the sender's messenger."""
+    ticket: str = ""
+    names: list[str] = field(default_factory=list)
+    dtype_names: list[str] = field(default_factory=list)
+    shapes: list[list[int]] = field(default_factory=list)
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """The body of ``/update_weights``."""
+
+    update_id: int = 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the first rank has found out for all: whether to load, and from where."""
+
+    reason: str
+    """Why nothing is loaded; "" = it is."""
+    pid: int = 0
+    memfd: int = -1
+    manifest: Manifest | None = None
+
+
+class KvMessengerWeightEngine(WeightTransferEngine):
+    """Loads whole tensors from one landing of the host, on every rank. The first rank has the messenger."""
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
+        """Raises OptionError at the server's start, not later."""
+        super().__init__(config, vllm_config, device, model)
+        options = parse_weights_options(
+            _given(vllm_config), sends=False, engine_id=f"vllm-weights-{os.getpid()}", environment=os.environ
+        )
+        self._host = WeightsHost(options, logger)
+        self._mapped: tuple[tuple[int, int, int], memoryview] | None = None
+        """Another process's landing, by process, descriptor and length."""
+
+    def parse_init_info(self, init_dict: dict[str, Any]) -> InitInfo:
+        """The typed body; an empty one for a body of another form, which is logged."""
+        return _typed(InitInfo, init_dict)
+
+    def parse_update_info(self, update_dict: dict[str, Any]) -> UpdateInfo:
+        """The typed body; an empty one for a body of another form, which is logged."""
+        return _typed(UpdateInfo, update_dict)
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Has the first rank dial the sender, beside the serving."""
+        try:
+            if get_world_group().rank_in_group == 0:
+                manifest = Manifest.of(zip(init_info.names, init_info.dtype_names, init_info.shapes, strict=True))
+                self._host.dial(init_info.sender, init_info.ticket, manifest, self._unfit(manifest))
+        except Exception as fault:
+            logger.error("the sender of weights at %.200r is not dialled: %s", init_info.sender, fault)
+
+    def start_weight_update(self) -> None:
+        """Nothing: a sender that dies behind it leaves an engine that serves."""
+
+    def finish_weight_update(self) -> None:
+        """Nothing: ``update_weights`` has done all."""
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Loads the landing on every rank, or changes nothing. A worker that has loaded half of it ends."""
+        update_id = self.parse_update_info(update_info).update_id
+        group = get_world_group()
+        decision = self._decided(update_id) if group.rank_in_group == 0 else Decision("")
+        decision = group.broadcast_object(decision, src=0)
+        if decision.reason:
+            logger.error("weights of update %d are not loaded: %s", update_id, decision.reason)
+            if group.rank_in_group == 0:
+                self._host.applied(update_id, decision.reason)
+            return
+        unmapped = self._map(decision)
+        reasons = [each for each in _gathered(group, unmapped) if each]
+        if not reasons:
+            fault = self._load(decision.manifest)
+            torn = [each for each in _gathered(group, fault) if each]
+            if torn:
+                self._end_torn(update_id, torn[0])
+        if group.rank_in_group == 0:
+            self._host.applied(update_id, reasons[0] if reasons else "")
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Nothing: weights are received beside the serving."""
+
+    def shutdown(self) -> None:
+        """Nothing: senders come and go, and what the engine serves stays newer than what it refuses.
+
+        The messenger ends with its process.
+        """
+
+    def _unfit(self, manifest: Manifest) -> str:
+        """Why these tensors cannot be loaded here; "" if nothing speaks against them."""
+        parallel = self.vllm_config.parallel_config
+        if parallel.data_parallel_size > 1 or getattr(parallel, "nnodes", 1) > 1:
+            return (
+                f"this server has {parallel.data_parallel_size} data-parallel engines on"
+                f" {getattr(parallel, 'nnodes', 1)} hosts, expected one engine on one host: name each server by its own"
+            )
+        try:
+            config = self.model_config
+            served = Checkpoint(folder_of(config.model, config.revision, self.vllm_config.load_config.download_dir))
+        except (WeightsError, OSError, ImportError, ValueError) as unread:
+            logger.info("the tensors of weights are not compared with those of this server's checkpoint: %s", unread)
+            return ""
+        return manifest.difference_from(served.manifest)
+
+    def _decided(self, update_id: int) -> Decision:
+        reason = self._host.decide(update_id)
+        landing = self._host.landing
+        if reason or landing is None:
+            return Decision(reason or "this server has no landing")
+        return Decision("", os.getpid(), landing.memfd, self._host.manifest)
+
+    def _map(self, decision: Decision) -> str:
+        """Maps the landing of the first rank; returns why it cannot."""
+        manifest = decision.manifest
+        assert manifest is not None
+        key = (decision.pid, decision.memfd, manifest.length_bytes)
+        try:
+            if self._mapped is None or self._mapped[0] != key:
+                self._mapped = (key, map_of_process(*key))
+        except OSError as denied:
+            return f"rank {get_world_group().rank_in_group} cannot map the landing of process {decision.pid}: {denied}"
+        return ""
+
+    def _load(self, manifest: Manifest | None) -> str:
+        """Loads all tensors; returns the fault, after which this rank's weights are of neither version."""
+        import torch
+
+        try:
+            with torch.no_grad(), torch.device(self.device):
+                initialize_layerwise_reload(self.model)
+                self.model.load_weights(self._tensors(manifest))
+                finalize_layerwise_reload(self.model, self.model_config)
+            if self.device.type != "cpu":
+                torch.accelerator.synchronize()
+        except Exception as fault:
+            logger.exception("the weights that have landed could not be loaded")
+            return f"{type(fault).__name__}: {fault}"
+        return ""
+
+    def _tensors(self, manifest: Manifest | None) -> Iterator[tuple[str, Any]]:
+        import torch
+
+        assert manifest is not None
+        assert self._mapped is not None
+        for place in manifest.places:
+            part = self._mapped[1][place.offset_bytes : place.offset_bytes + place.length_bytes]
+            dtype = getattr(torch, place.dtype)
+            flat = torch.frombuffer(part, dtype=dtype) if part else torch.empty(0, dtype=dtype)
+            yield place.name, flat.reshape(place.shape)
+
+    def _end_torn(self, update_id: int, reason: str) -> NoReturn:
+        sentence = f"ends because weights were loaded in part ({reason}) and its answers would be of neither version"
+        logger.critical(
+            "this engine %s: start it again, and send weights of its model (update %d)", sentence, update_id
+        )
+        try:
+            self._host.close(sentence)
+        finally:
+            os._exit(TORN_EXIT)
+
+
+def _typed(kind: type[_Body], given: Mapping[str, Any]) -> _Body:
+    try:
+        return kind(**given)
+    except TypeError as other:
+        logger.error("a request about weights is not KV Messenger's, and changes nothing: %s", other)
+        return kind()
+
+
+def _gathered(group: Any, own: str) -> list[str]:
+    """What every rank says, by rank."""
+    import torch
+
+    if group.world_size == 1:
+        return [own]
+    gathered: list[Any] = [None] * group.world_size
+    torch.distributed.all_gather_object(gathered, own, group=group.cpu_group)
+    return gathered
+
+
+def _given(vllm_config: Any) -> Mapping[str, object]:
+    """The options in the server's configuration, where it has this package's connector; variables count besides."""
+    transfer = vllm_config.kv_transfer_config
+    if transfer is None or transfer.kv_connector != CONNECTOR_NAME:
+        return {}
+    return transfer.kv_connector_extra_config or {}

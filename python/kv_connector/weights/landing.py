@@ -1,0 +1,49 @@
+"""Memory in which weights land, or from which they leave: shared, sealed, and there from the start."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+
+from kv_connector.memory.memfd import map_memfd
+
+
+class SharedMemory:
+    """A memfd that is mapped here. Its pages exist: the first update is not slowed down by the kernel making them."""
+
+    def __init__(self, length_bytes: int) -> None:
+        """Raises OSError if the machine has not as much memory."""
+        self.memfd, self._mapping = map_memfd(length_bytes)
+        try:
+            os.posix_fallocate(self.memfd, 0, length_bytes)
+        except OSError:
+            self._mapping.close()
+            os.close(self.memfd)
+            raise
+        self._bytes = (ctypes.c_char * length_bytes).from_buffer(self._mapping)
+        self.address = ctypes.addressof(self._bytes)
+        self.view = memoryview(self._bytes).cast("B")
+        """All of its bytes."""
+
+    @property
+    def length_bytes(self) -> int:
+        """Its length."""
+        return len(self.view)
+
+    def described(self) -> dict[str, int]:
+        """Its part of the request to open a messenger."""
+        return {"address": self.address, "lengthBytes": self.length_bytes, "memfd": self.memfd}
+
+
+def map_of_process(pid: int, memfd: int, length_bytes: int) -> memoryview:
+    """Another process's memory as it is while nothing is written to the returned view, which changes only a copy.
+
+    Raises OSError.
+    """
+    path = f"/proc/{pid}/fd/{memfd}"
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return memoryview(mmap.mmap(descriptor, length_bytes, flags=mmap.MAP_PRIVATE))
+    finally:
+        os.close(descriptor)

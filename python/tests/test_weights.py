@@ -1,0 +1,174 @@
+"""Weights without an engine: manifests, checkpoints' files, options, and which senders a server dials."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from kv_connector.cli.main import parser
+from kv_connector.cli.weights import listening, run
+from kv_connector.configuration.weights_options import parse_weights_options
+from kv_connector.exceptions import OptionError
+from kv_connector.weights.checkpoint import Checkpoint, CheckpointError
+from kv_connector.weights.host import WeightsHost
+from kv_connector.weights.landing import SharedMemory, map_of_process
+from kv_connector.weights.manifest import ALIGNMENT_BYTES, Manifest, ManifestError
+
+SECRET = "a secret of weights"
+KV_SECRET = "another one, of KV caches"
+
+
+def write_file(file: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> None:
+    header, content = {}, b""
+    for name, (dtype, shape, stored) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(content), len(content) + len(stored)]}
+        content += stored
+    head = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(head)) + head + content)
+
+
+def test_tensors_lie_behind_each_other_and_the_digest_is_of_all_that_counts() -> None:
+    manifest = Manifest.of([("a", "bfloat16", [3]), ("b", "float32", [2, 5])])
+    assert [place.offset_bytes for place in manifest.places] == [0, ALIGNMENT_BYTES]
+    assert manifest.length_bytes == 2 * ALIGNMENT_BYTES
+    others = [
+        [("a", "float16", [3]), ("b", "float32", [2, 5])],
+        [("a", "bfloat16", [3]), ("b", "float32", [5, 2])],
+        [("b", "float32", [2, 5]), ("a", "bfloat16", [3])],
+        [("a", "bfloat16", [3]), ("c", "float32", [2, 5])],
+    ]
+    assert len({Manifest.of(other).digest for other in others} | {manifest.digest}) == 5
+    described = manifest.described()
+    again = zip(described["names"], described["dtype_names"], described["shapes"], strict=True)
+    assert Manifest.of(again) == manifest  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ([("a", "bfloat16", [1]), ("a", "bfloat16", [1])], "named twice"),
+        ([("a", "int4", [1])], "type int4, expected one of"),
+        ([("a", "int8", [-1])], r"the shape \[-1\]"),
+        ([], "no bytes"),
+    ],
+)
+def test_what_no_manifest_can_have_is_refused(tensors: list[tuple[str, str, list[int]]], words: str) -> None:
+    with pytest.raises(ManifestError, match=words):
+        Manifest.of(tensors)
+
+
+def test_the_first_tensor_that_differs_is_named() -> None:
+    served = Manifest.of([("a", "bfloat16", [3]), ("b", "float32", [2])])
+    assert not Manifest.of([("a", "float32", [3]), ("b", "float32", [2])]).difference_from(served)
+    other = Manifest.of([("a", "bfloat16", [3]), ("b", "float32", [4])])
+    assert other.difference_from(served).startswith("tensor b is of shape [4], and of shape [2] in the checkpoint")
+    less = Manifest.of([("a", "bfloat16", [3])])
+    assert less.difference_from(served).startswith("tensor b is missing, and of shape [2]")
+
+
+def test_a_checkpoint_of_several_files_is_read_to_its_places(tmp_path: Path) -> None:
+    write_file(tmp_path / "one.safetensors", {"b": ("F32", [2], b"\1\2\3\4\5\6\7\x08"), "empty": ("I8", [0], b"")})
+    write_file(tmp_path / "two.safetensors", {"a": ("BF16", [3], b"abcdef")})
+    checkpoint = Checkpoint(tmp_path)
+    assert [(place.name, place.dtype) for place in checkpoint.manifest.places] == [
+        ("a", "bfloat16"),
+        ("b", "float32"),
+        ("empty", "int8"),
+    ]
+    memory = SharedMemory(checkpoint.manifest.length_bytes)
+    checkpoint.read_into(memory.view)
+    assert bytes(memory.view[:6]) == b"abcdef"
+    assert bytes(memory.view[64:72]) == b"\1\2\3\4\5\6\7\x08"
+    (tmp_path / "two.safetensors").write_bytes((tmp_path / "two.safetensors").read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="ends before its last tensor"):
+        checkpoint.read_into(memory.view)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\1\0\0\0\0\0\0\0{", struct.pack("<Q", 1 << 40)])
+def test_what_is_no_checkpoint_is_refused_in_one_sentence(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="expected a folder with the"):
+        Checkpoint(tmp_path)
+
+
+def test_a_tensor_of_another_length_than_its_shape_says_is_refused(tmp_path: Path) -> None:
+    write_file(tmp_path / "model.safetensors", {"a": ("F32", [2], b"1234")})
+    with pytest.raises(CheckpointError, match="a has another length"):
+        Checkpoint(tmp_path)
+
+
+def test_a_mapped_landing_is_what_lands_in_it_and_cannot_change_it() -> None:
+    memory = SharedMemory(4096)
+    mapped = map_of_process(os.getpid(), memory.memfd, 4096)
+    memory.view[5] = 7
+    assert mapped[5] == 7
+    mapped[5] = 9
+    assert memory.view[5] == 7
+
+
+def test_without_its_own_secret_a_messenger_of_weights_has_loopback_only() -> None:
+    environment = {"KV_MESSENGER_SECRET": KV_SECRET, "KV_MESSENGER_LISTEN_PORT": "14000"}
+    given = {"listen_host": "10.0.0.1", "metrics_port": 14001, "data_port": 14002, "shared_secret": KV_SECRET}
+    for sends in (True, False):
+        options = parse_weights_options(given, sends=sends, engine_id="w", environment=environment)
+        assert (options.listen_host, options.shared_secret, options.data_port) == ("127.0.0.1", "", 0)
+        assert options.listen_port == 0
+    options = parse_weights_options(
+        given | {"weights_secret": SECRET, "weights_metrics_port": 14003},
+        sends=False,
+        engine_id="w",
+        environment=environment,
+    )
+    assert (options.listen_host, options.shared_secret, options.metrics_port) == ("10.0.0.1", SECRET, 14003)
+
+
+def test_the_secret_of_weights_is_read_from_its_file_and_only_from_one_place(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET + "\n", encoding="utf-8")
+    environment = {"KV_MESSENGER_WEIGHTS_SECRET_FILE": str(tmp_path / "secret")}
+    options = parse_weights_options({}, sends=True, engine_id="w", environment=environment, listen_port=14600)
+    assert (options.shared_secret, options.listen_port, options.metrics_port) == (SECRET, 14600, -1)
+    with pytest.raises(OptionError, match="'weights_secret' and 'weights_secret_file' are both set"):
+        parse_weights_options({"weights_secret": SECRET}, sends=True, engine_id="w", environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("sender", "words"),
+    [("10.0.0.7:14600", "without weights_secret only loopback is"), ("nowhere", "expected HOST:PORT")],
+)
+def test_a_server_does_not_dial(sender: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    options = parse_weights_options({}, sends=False, engine_id="w", environment={})
+    host = WeightsHost(options, logging.getLogger("kv_connector"))
+    host.dial(sender, "t", Manifest.of([("a", "int8", [1])]), "")
+    assert words in caplog.text
+    assert host.decide(1) == "no sender is connected"
+    assert host.landing is None
+
+
+def test_where_a_sender_listens_is_read() -> None:
+    assert listening("") == ("", 0)
+    assert listening("10.0.0.7") == ("10.0.0.7", 0)
+    assert listening("10.0.0.7:14600") == ("10.0.0.7", 14600)
+    assert listening("[::1]:14600") == ("::1", 14600)
+    with pytest.raises(OptionError, match="expected HOST or HOST:PORT"):
+        listening("10.0.0.7:x")
+
+
+def test_errors_of_the_command_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KV_MESSENGER_WEIGHTS_SECRET_FILE", raising=False)
+    complaints: list[str] = []
+    to = ["--to", "http://127.0.0.1:1"]
+    away = parser().parse_args(["weights", "send", str(tmp_path), *to, "--listen", "10.0.0.7"])
+    assert run(away, print, complaints.append) == 2
+    assert "needs a weights_secret" in complaints.pop()
+    empty = parser().parse_args(["weights", "send", str(tmp_path), *to])
+    assert run(empty, print, complaints.append) == 1
+    assert "expected a folder" in complaints.pop()
+    status = parser().parse_args(["weights", "status", "http://127.0.0.1:1"])
+    assert run(status, print, complaints.append) == 1
+    assert "did not answer" in complaints.pop()
