@@ -38,6 +38,7 @@ USED_ELSEWHERE: Final = {
     "PlanCase.*": "a parameter of a benchmark, all of whose constants are run",
     "KvOpener.KvOpener": "a ServiceLoader finds it",
     "KvSleepOpener.KvSleepOpener": "a ServiceLoader finds it",
+    "WeightsOpener.WeightsOpener": "a ServiceLoader finds it",
     "KvCache.fetchEntryCount": "the simulation's checker of what is held",
     "ReportedChecksums.shapeCount": "a test bounds what is remembered",
 }
