@@ -36,7 +36,11 @@ READ = re.compile(r'\b(\w+)\s*\.\s*(?:\w+)\(\s*"(\w+)"')
 CALL = re.compile(r"\b(\w+)\(fields\)")
 BODIES = dict(METHOD.findall(READER.read_text(encoding="utf-8")))
 CASES = dict(CASE.findall(BODIES["command"]))
-KINDS = {kind.__name__[0].lower() + kind.__name__[1:]: kind for kind in Command.__subclasses__()}
+KINDS = {
+    kind.__name__[0].lower() + kind.__name__[1:]: kind
+    for kind in Command.__subclasses__()
+    if kind.__module__ == Command.__module__
+}
 THERE = PrefillerAddress("there", 7)
 
 
