@@ -42,11 +42,16 @@ final class WeightsSide implements AutoCloseable {
 
     void dial(WeightsSide sender, String ticket, String refusal) {
         submit(Map.of(
-                "do", "dial",
-                "host", "127.0.0.1",
-                "port", sender.opened.controlPort(),
-                "ticket", ticket,
-                "refusal", refusal));
+                "do",
+                "dial",
+                "host",
+                "127.0.0.1",
+                "port",
+                sender.opened.controlPort(),
+                "ticket",
+                ticket,
+                "refusal",
+                refusal));
     }
 
     void send(long updateId, long version, String... tickets) {

@@ -114,7 +114,9 @@ class WeightsSubjectTest {
                 WeightsSide target = new WeightsSide(host, "host", "cd".repeat(32), LENGTH_BYTES, options("tcp", ""))) {
             target.dial(sender, "one", "");
             assertThat(sender.next()).startsWith("lost  ").contains("the manifest's digest is");
-            assertThat(target.next()).startsWith("ended one ").contains("is cdcdcdcdcdcdcdcd", "expected abababababababab");
+            assertThat(target.next())
+                    .startsWith("ended one ")
+                    .contains("is cdcdcdcdcdcdcdcd", "expected abababababababab");
         }
     }
 
