@@ -34,6 +34,10 @@ class PriceRules(Protocol):
         """Whether to pull whatever the other engine holds, also where computing it would be faster."""
 
     @property
+    def tokens_min(self) -> int:
+        """How many tokens more than its own cache an engine must get to pull them."""
+
+    @property
     def offer_limit_seconds(self) -> float:
         """How long an engine keeps what it offers."""
 
@@ -94,6 +98,18 @@ class PullPrices:
     def may_wait(self, source: Messengers, tokens: int) -> bool:
         """Whether a prompt that lacks this many tokens may wait for the engine's answer."""
         return self._rules.always or (self._budget.allows(source, tokens) and self.is_worth(source, tokens))
+
+    def gains(self, source: Messengers, lacked_tokens: int) -> bool:
+        """Whether a prompt that lacks this many tokens would wait for the engine's answer.
+
+        Where it would not because earlier ones were late or of no use, computing it makes up for these.
+        """
+        if lacked_tokens < self._rules.tokens_min:
+            return False
+        if self.may_wait(source, lacked_tokens):
+            return True
+        self.ended(source, lacked_tokens, waited_seconds=0.0, pulled_tokens=0)
+        return False
 
     def ended(self, source: Messengers, tokens: int, waited_seconds: float, pulled_tokens: int) -> None:
         """A prompt that lacked this many tokens was kept for this time, and has got ``pulled_tokens``.

@@ -16,7 +16,6 @@ from http import HTTPStatus
 from typing import Any
 
 from kv_connector.naming.pair_rules import PROBE_TOKENS_MIN
-from kv_connector.runtime.commands import ComparisonOutcome
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.own_pass import NoRoomError, OwnPass, on_stream, unsafe
 from kv_connector.sglang.pair_states import Arrival, PairStates, Verdict, Wanted
@@ -26,6 +25,15 @@ OWN_PASS_TOKENS_MAX = 512
 """Of a longer prompt only the beginning is computed: a decoder's memory is sized for small passes."""
 _ARRIVAL = "kv_messenger_arrival"
 """The attribute of SGLang's request that holds its ``Arrival``."""
+
+
+def rows_to_compare(scheduler: Any, server_args: Any) -> tuple[ReceivedRows | None, str]:
+    """The rows that an own pass may be compared with; None, and why there are none, where nothing can be compared."""
+    try:
+        unable = unsafe(scheduler, server_args)
+        return (None, unable) if unable else (ReceivedRows(scheduler), "")
+    except Exception as fault:
+        return None, str(fault) or repr(fault)
 
 
 def bind(request: Any, arrival: Arrival) -> None:
@@ -87,11 +95,7 @@ class PairCheck:
     def _is_unable(self, scheduler: Any) -> bool:
         """Whether this rank can compare nothing; logged once."""
         if self._unable is None:
-            try:
-                self._unable = unsafe(scheduler, self._server_args)
-                self._rows = None if self._unable else ReceivedRows(scheduler)
-            except Exception as fault:
-                self._unable = str(fault) or repr(fault)
+            self._rows, self._unable = rows_to_compare(scheduler, self._server_args)
             if self._unable:
                 self._logger.warning(
                     "received KV is not compared with this engine's own, so a prefiller that computes another KV is"
@@ -139,9 +143,7 @@ class PairCheck:
         try:
             self.pairs.conclude(arrival, verdict)
             if arrival.pair is not None:
-                same: ComparisonOutcome = "equal" if verdict.judged else "unjudged"
-                outcome = "different" if verdict.finding else same
-                self._exchange.count_compared(outcome, verdict.worst, arrival.pair.prefillers)
+                self._exchange.count_compared(verdict.outcome, verdict.worst, arrival.pair.prefillers)
         except Exception:
             self._logger.exception("the verdict about a prefiller is lost")
 

@@ -28,7 +28,7 @@ from kv_connector.naming.pair_rules import (
     PairState,
     record_of,
 )
-from kv_connector.runtime.commands import PrefillerAddress
+from kv_connector.runtime.commands import ComparisonOutcome, PrefillerAddress
 
 
 class Wanted(enum.IntEnum):
@@ -70,6 +70,11 @@ class Verdict:
     """This rank's largest difference in any layer, as a part of that layer's largest number."""
     finding: str = ""
     """What differs by more than rounding explains; "" if nothing does."""
+
+    @property
+    def outcome(self) -> ComparisonOutcome:
+        """As it is counted."""
+        return "different" if self.finding else "equal" if self.judged else "unjudged"
 
 
 @dataclass(slots=True)

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kv_connector.naming.pair_rules import PairState
-from kv_connector.runtime.commands import ComparisonOutcome
 from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.own_pass import NoRoomError, OwnPass, on_stream, unsafe
-from kv_connector.sglang.pair_check import OWN_PASS_TOKENS_MAX
+from kv_connector.sglang.own_pass import NoRoomError, OwnPass, on_stream
+from kv_connector.sglang.pair_check import OWN_PASS_TOKENS_MAX, rows_to_compare
 from kv_connector.sglang.pair_states import Arrival, PairStates, Verdict, Wanted
 from kv_connector.sglang.prefix_tree import PrefixTree
 from kv_connector.sglang.received_rows import ReceivedRows
@@ -48,11 +47,7 @@ class PullProof:
 
     def _is_unable(self) -> bool:
         if self._unable is None:
-            try:
-                self._unable = unsafe(self._scheduler, self._server_args)
-                self._rows = None if self._unable else ReceivedRows(self._scheduler)
-            except Exception as fault:
-                self._unable = str(fault) or repr(fault)
+            self._rows, self._unable = rows_to_compare(self._scheduler, self._server_args)
             if self._unable:
                 self._logger.warning(
                     "pulled KV cannot be compared with this engine's own: %s; %s (last_token_check)",
@@ -77,9 +72,7 @@ class PullProof:
         if self.pairs.wanted(arrival, comparable_count) is Wanted.COMPARE:
             verdict = self._verdict(tokens[:computed_count], slots, end_count - len(slots))
             self.pairs.conclude(arrival, verdict)
-            same: ComparisonOutcome = "equal" if verdict.judged else "unjudged"
-            outcome = "different" if verdict.finding else same
-            self._exchange.count_compared(outcome, verdict.worst, arrival.pair.prefillers)
+            self._exchange.count_compared(verdict.outcome, verdict.worst, arrival.pair.prefillers)
         return self.pairs.check == "warn" or self.pairs.state_of(arrival.pair) is PairState.PROVEN
 
     def _verdict(self, tokens: Sequence[int], slots: Any, first_token: int) -> Verdict:

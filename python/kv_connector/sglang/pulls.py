@@ -145,7 +145,8 @@ class Pulls:
         lacked_count = 0
         if not reason:
             lacked_count = len(tokens) - self._tree.held_count(tokens, request.cache_salt or "")
-            reason = "" if self._gains(hint.messengers, lacked_count) else "not_worth"
+            gains = lacked_count > 0 if self._rules.always else self._prices.gains(hint.messengers, lacked_count)
+            reason = "" if gains else "not_worth"
         if reason:
             self._count_end(reason)
             return None
@@ -173,17 +174,6 @@ class Pulls:
     def _is_own(self, source: Messengers) -> bool:
         opened = self._exchange.opened
         return [(each.host, each.port) for each in source] == [(opened.control_host, opened.control_port)]
-
-    def _gains(self, source: Messengers, lacked_count: int) -> bool:
-        """Whether the answer would be waited for; if not, computing the prompt makes up for waits in vain."""
-        if self._rules.always:
-            return lacked_count > 0
-        if lacked_count < self._rules.tokens_min:
-            return False
-        if self._prices.may_wait(source, lacked_count):
-            return True
-        self._prices.ended(source, lacked_count, waited_seconds=0.0, pulled_tokens=0)
-        return False
 
     def _ask(self, request: Any, source: Messengers, tokens: Sequence[int], lacked_count: int) -> Pull | None:
         self._prices.asked(source)

@@ -155,20 +155,10 @@ class Pulls:
             return "not_worth"
         if len(self._by_ask) >= ASKS_MAX:
             return "busy"
-        return "" if self._rules.always or self._gains(request, pull, tokens) else "not_worth"
-
-    def _gains(self, request: Any, pull: Pull, tokens: int) -> bool:
-        """Whether the answer would be waited for, by what is in this engine's cache now.
-
-        Where it would not because earlier ones were late or of no use, computing the prompt makes up for these.
-        """
+        if self._rules.always:
+            return ""
         lacked_tokens = tokens - self._own_tokens(request, tokens)
-        if lacked_tokens < self._rules.tokens_min:
-            return False
-        if self._prices.may_wait(pull.messengers, lacked_tokens):
-            return True
-        self._prices.ended(pull.messengers, lacked_tokens, waited_seconds=0.0, pulled_tokens=0)
-        return False
+        return "" if self._prices.gains(pull.messengers, lacked_tokens) else "not_worth"
 
     def _own_tokens(self, request: Any, tokens: int) -> int:
         """How many of the tokens this engine's cache has; 0 where the hashes are of other lengths than the blocks."""

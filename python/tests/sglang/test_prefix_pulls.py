@@ -188,7 +188,7 @@ class ProofWorld:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, check: Any, finding: str = "", unsafe: str = "") -> None:
         from kv_connector.runtime.commands import PrefillerAddress
-        from kv_connector.sglang import pull_proof
+        from kv_connector.sglang import pair_check, pull_proof
         from kv_connector.sglang.own_pass import NoRoomError
         from kv_connector.sglang.pair_states import Arrival, PairStates, Verdict
 
@@ -216,8 +216,8 @@ class ProofWorld:
             return Verdict(True, 0.1, finding)
 
         monkeypatch.setattr(pull_proof, "OwnPass", Pass)
-        monkeypatch.setattr(pull_proof, "unsafe", lambda *_: unsafe)
-        monkeypatch.setattr(pull_proof, "ReceivedRows", lambda _: SimpleNamespace(landed_verdict=verdict))
+        monkeypatch.setattr(pair_check, "unsafe", lambda *_: unsafe)
+        monkeypatch.setattr(pair_check, "ReceivedRows", lambda _: SimpleNamespace(landed_verdict=verdict))
         exchange: Any = SimpleNamespace(count_compared=lambda outcome, *_: self.counted.append(outcome))
         tree: Any = SimpleNamespace(free_up=lambda _: None)
         self.pairs = PairStates(check, weights=lambda: "", logger=logging.getLogger("pulls"))

@@ -15,7 +15,6 @@ import java.util.concurrent.locks.LockSupport;
 final class EchoSide implements AutoCloseable {
     static final int REGION_LENGTH_BYTES = 1 << 20;
 
-    private static final int POLL_CAPACITY_BYTES = 1 << 16;
     private static final long POLL_PERIOD_NS = 50_000;
 
     /** The content of its region, where the test reads and writes it. */
@@ -101,29 +100,11 @@ final class EchoSide implements AutoCloseable {
 
     /** Waits until nothing is held for asks, of either side. */
     void awaitClean() {
-        long limitNs = System.nanoTime() + EngineDouble.AWAIT_LIMIT_NS;
-        while (!Boolean.TRUE.equals(held().get("clean"))) {
-            if (System.nanoTime() > limitNs) {
-                throw new AssertionError(held());
-            }
-            LockSupport.parkNanos(POLL_PERIOD_NS);
-        }
+        EngineDouble.awaitClean(host, opened);
     }
 
-    /** Bugs are logged as errors, and are none of the events that an ask may cause. */
     private void poll() {
-        byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
-        if (json.length == 0) {
-            return;
-        }
-        for (Object event : (List<?>) EngineDouble.decode(json).get("events")) {
-            Map<?, ?> fields = (Map<?, ?>) event;
-            if (!"log".equals(fields.get("event"))) {
-                events.add(fields);
-            } else if ("error".equals(fields.get("level"))) {
-                throw new AssertionError(fields.get("message"));
-            }
-        }
+        EngineDouble.pollInto(events, host, opened);
     }
 
     @Override

@@ -12,6 +12,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -284,12 +285,35 @@ final class EngineDouble implements AutoCloseable {
 
     /** Waits until nothing is held any more; fails after a generous limit. */
     void awaitClean() {
+        awaitClean(host, opened);
+    }
+
+    /** Waits until a messenger holds nothing. */
+    static void awaitClean(MessengerHost host, OpenResult opened) {
         long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
-        while (!clean()) {
+        for (Map<String, Object> check = leakCheck(host, opened);
+                !Boolean.TRUE.equals(check.get("clean"));
+                check = leakCheck(host, opened)) {
             if (System.nanoTime() > limitNs) {
-                throw new AssertionError(held());
+                throw new AssertionError(check);
             }
             LockSupport.parkNanos(POLL_PERIOD_NS);
+        }
+    }
+
+    /** Adds a subject's own events; bugs are logged as errors, and are none of them. */
+    static void pollInto(Collection<Map<?, ?>> events, MessengerHost host, OpenResult opened) {
+        byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
+        if (json.length == 0) {
+            return;
+        }
+        for (Object event : (List<?>) decode(json).get("events")) {
+            Map<?, ?> fields = (Map<?, ?>) event;
+            if (!"log".equals(fields.get("event"))) {
+                events.add(fields);
+            } else if ("error".equals(fields.get("level"))) {
+                throw new AssertionError(fields.get("message"));
+            }
         }
     }
 

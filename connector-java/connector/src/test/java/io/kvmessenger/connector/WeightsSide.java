@@ -12,7 +12,6 @@ import java.util.concurrent.locks.LockSupport;
 
 /** A sender or a host of weights, opened as a trainer or an engine opens one. For one thread. */
 final class WeightsSide implements AutoCloseable {
-    private static final int POLL_CAPACITY_BYTES = 1 << 16;
     private static final long POLL_PERIOD_NS = 50_000;
 
     final OpenResult opened;
@@ -92,28 +91,11 @@ final class WeightsSide implements AutoCloseable {
 
     /** Waits until nothing is held for updates. */
     void awaitClean() {
-        long limitNs = System.nanoTime() + EngineDouble.AWAIT_LIMIT_NS;
-        while (!Boolean.TRUE.equals(EngineDouble.leakCheck(host, opened).get("clean"))) {
-            if (System.nanoTime() > limitNs) {
-                throw new AssertionError(EngineDouble.leakCheck(host, opened));
-            }
-            LockSupport.parkNanos(POLL_PERIOD_NS);
-        }
+        EngineDouble.awaitClean(host, opened);
     }
 
     private void poll() {
-        byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
-        if (json.length == 0) {
-            return;
-        }
-        for (Object event : (List<?>) EngineDouble.decode(json).get("events")) {
-            Map<?, ?> fields = (Map<?, ?>) event;
-            if (!"log".equals(fields.get("event"))) {
-                events.add(fields);
-            } else if ("error".equals(fields.get("level"))) {
-                throw new AssertionError(fields.get("message"));
-            }
-        }
+        EngineDouble.pollInto(events, host, opened);
     }
 
     @Override
