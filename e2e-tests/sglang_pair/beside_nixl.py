@@ -14,9 +14,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ sys.path.extend(
 
 from demo_console import say, unwind_on_sigterm
 from make_model import cached_model
+from processes import stopped
 from prompts import cache_home
 from server_process import Server, words_of
 from sglang_bed import Ground, Kind, Pair
@@ -86,7 +87,18 @@ class Asked:
         with ThreadPoolExecutor(at_once) as clients:
             for turn, first in enumerate(range(0, len(prompts), block)):
                 for backend in list(self.pairs)[:: -1 if turn % 2 else 1]:
-                    list(clients.map(lambda prompt, b=backend: self.ask(b, prompt), prompts[first : first + block]))
+                    with self.alone(backend):
+                        list(clients.map(lambda prompt, b=backend: self.ask(b, prompt), prompts[first : first + block]))
+
+    @contextmanager
+    def alone(self, backend: str) -> Iterator[None]:
+        """The other backend's engines stand still: threads of NIXL's poll without pause, and would take the cores."""
+        with ExitStack() as stack:
+            for other, pair in self.pairs.items():
+                if other != backend:
+                    for side in (pair.prefiller, pair.decoder):
+                        stack.enter_context(stopped(side.server.pid))
+            yield
 
     def measured(self, series: Series, at_once: int) -> dict[str, list[float]]:
         """The sorted waits of each backend, in milliseconds."""
