@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from kv_connector.naming.cached_weights import CachedWeights
 from kv_connector.naming.changed_weights import ChangedWeights
 from kv_connector.naming.weights_digest import digest_of_weights
 
@@ -41,6 +42,8 @@ _OWN_WORD = uuid.uuid4().hex
 """A name that no other engine has."""
 WEIGHTS = ChangedWeights()
 """The weights of this process's scheduler."""
+CACHED = CachedWeights()
+"""Of what weights the KV in its prefix cache is."""
 
 
 def note_update(original: Callable[..., Any], updater: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,8 +53,10 @@ def note_update(original: Callable[..., Any], updater: Any, update: Any, *args: 
         return result
     alone = updater.draft_worker is None
     if result.success or (alone and result.message.startswith(NOT_FLUSHED)):
+        CACHED.changed()
         _note_change(update)
     elif not (alone and result.message.startswith(_UNTOUCHED)):
+        CACHED.changed()
         WEIGHTS.on_lost(f"lost by {_OWN_WORD}")
         logger.warning(
             "a change of weights failed on the way: which weights this engine has is not known, and no prompt is"
@@ -66,6 +71,7 @@ def note_end(original: Callable[..., Any], updater: Any, *args: Any, **kwargs: A
     session = updater._session
     result = original(updater, *args, **kwargs)
     if session is not None and not session.loaded_weights and session.selector != _DRAFT:
+        CACHED.changed()
         WEIGHTS.on_changed(_version())
     return result
 
@@ -80,6 +86,7 @@ def note_release(_result: Any, updater: Any, request: Any, *_args: Any, **_kwarg
 
     given_back = not request.tags or GPU_MEMORY_TYPE_WEIGHTS in request.tags
     if given_back and updater.memory_saver_adapter.enabled and not get_exec().features.enable_weights_cpu_backup:
+        CACHED.changed()
         WEIGHTS.on_lost(f"lost by {_OWN_WORD}")
         logger.info(
             "this engine has given its weights back: no prompt is exchanged with other engines until"
@@ -90,6 +97,11 @@ def note_release(_result: Any, updater: Any, request: Any, *_args: Any, **_kwarg
 def name() -> str:
     """The name of the current weights; "" for those of the start."""
     return WEIGHTS.name(_version())
+
+
+def name_in_cache() -> str:
+    """The name of the weights of which all KV in the prefix cache is; one of no other engine where it is of several."""
+    return name() if CACHED.are_current else f"{name()}, mixed by {_OWN_WORD}"
 
 
 def _note_change(update: Any) -> None:

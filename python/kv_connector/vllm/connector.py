@@ -393,6 +393,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     ) -> None:
         """The workers were called with a method that may change the engine's weights."""
         self._weights.on_called(method, args, kwargs, fault)
+        self._half.cached.changed()
         self._half.withdraw_offers()
 
     @guarded(lambda: None)
@@ -400,6 +401,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """The engine sleeps. On a CPU vLLM keeps all its memory."""
         if self._config.device_config.device_type != "cpu":
             self._weights.on_slept(level)
+            self._half.cached.changed()
 
     @guarded(lambda: None)
     def on_weights_versioned(self, version: str) -> None:
@@ -431,6 +433,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(lambda: None)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """The request has its blocks."""
+        self._half.cached.filled()
         try:
             self._half.allocated(request, blocks.get_block_ids(), num_external_tokens)
         except Exception:
@@ -479,6 +482,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """The prefix cache is about to be emptied, which fails while blocks are held for engines that ask for them."""
         if self._half.withdraw_offers():
             self._half.on_released([number for numbers in call_workers(withdraw_offers) for number in numbers])
+
+    @guarded(lambda: None)
+    def on_cache_reset(self) -> None:
+        """The prefix cache is empty."""
+        self._half.cached.emptied()
 
     def withdraw_offers(self) -> list[str]:
         """Ends the offers of this worker's messenger that no engine is fetching; returns those that are released."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kv_connector.naming.cached_weights import CachedWeights
 from kv_connector.runtime.commands import OfferReason
 from kv_connector.vllm.held_prefix import HeldPrefix, held_prefix
 from kv_connector.vllm.kv_groups import KvGroup
@@ -61,6 +62,8 @@ class Offers:
         self._digest_of = digest_of
         self._logger = logger
         self._pool: Any = None
+        self.cached = CachedWeights()
+        """Whether all that is in the prefix cache is of the weights that the digests name."""
         self._pinned: dict[str, list[Any]] = {}
         """The blocks of each offer, by number."""
         self._charged: dict[str, int] = {}
@@ -139,7 +142,7 @@ class Offers:
         """Why nothing of the prompt can be offered, whatever the cache holds; "" if something may be."""
         if self._rules.offers_none_because:
             return "unavailable"
-        if unfit_to_be_enqueued(request) or self._digest_of(request) != carrier.digest:
+        if unfit_to_be_enqueued(request) or self._digest_of(request) != carrier.digest or not self.cached.are_current:
             return "misfit"
         block_tokens, tokens = self._groups[0].block_tokens, int(request.num_prompt_tokens)
         if request.skip_reading_prefix_cache or not request.block_hashes:

@@ -81,6 +81,7 @@ class SchedulerHalf:
         self._chunks = PrefillChunks(groups, self._window_blocks, self._numbers)
         self._pulls = Pulls(groups, pull_rules, self._numbers, digest_of, side.messenger_count, logger)
         self._offers = Offers(groups, pull_rules, self._numbers, digest_of, logger)
+        self.cached = self._offers.cached
         self._quiet: set[str] = set()  # prefills that ended while they were loading, until their release, by number
         self._released = MessengerVotes(side.messenger_count)
         self._pending = StepMetadata(step=0)

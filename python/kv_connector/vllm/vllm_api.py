@@ -229,13 +229,17 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
 
 
 def _announcing_reset(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps ``EngineCore.reset_prefix_cache``: ``before_cache_reset`` is called first on each of its connectors."""
+    """Wraps ``EngineCore.reset_prefix_cache``: ``before_cache_reset`` is called first on each of its connectors, and
+    ``on_cache_reset`` once the cache is empty."""
 
     @functools.wraps(original)
     def reset(core: Any, *args: Any, **kwargs: Any) -> Any:
         for connector in _own_connectors(core):
             connector.before_cache_reset(core.model_executor.collective_rpc)
-        return original(core, *args, **kwargs)
+        is_empty = original(core, *args, **kwargs)
+        for connector in _own_connectors(core) if is_empty else ():
+            connector.on_cache_reset()
+        return is_empty
 
     return reset
 

@@ -122,6 +122,20 @@ def test_should_wait_for_the_outputs_of_the_steps_before_its_look_up(
     assert not source.step()
 
 
+def test_should_offer_nothing_that_earlier_weights_computed(vllm_release: Release) -> None:
+    """The digest has the name of the weights that the engine has now."""
+    source = Source(vllm_release)
+    source.hold(3)
+    source.offers.cached.filled()
+    source.offers.cached.changed()
+    source.ask()
+    assert source.step() == [(0, "misfit")]
+    source.offers.cached.emptied()
+    source.offers.step_over(source.steps)
+    source.ask()
+    assert source.step() == [(3 * BLOCK, "")]
+
+
 def test_should_answer_at_once_that_it_holds_nothing(vllm_release: Release) -> None:
     source = Source(vllm_release)
     assert not source.step()

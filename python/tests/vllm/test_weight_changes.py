@@ -32,7 +32,7 @@ def core_class(vllm_release: Release, monkeypatch: pytest.MonkeyPatch) -> type:
     """What vLLM's engine core does to weights, by its own source; the rest of the class wants torch."""
     tree = ast.parse((vllm_release.folder / "vllm/v1/engine/core.py").read_text())
     found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "EngineCore")
-    wanted = ("collective_rpc", "set_weight_version", "add_lora", "remove_lora", "sleep")
+    wanted = ("collective_rpc", "set_weight_version", "add_lora", "remove_lora", "sleep", "reset_prefix_cache")
     found.body = [node for node in found.body if isinstance(node, ast.FunctionDef) and node.name in wanted]
     assert len(found.body) == len(wanted), "vLLM changes weights in another way now"
     module = ModuleType(CORE)
@@ -48,6 +48,24 @@ def core_of(core_class: type, engine: SimulatedEngine, rpc: Callable[..., Any] =
     core.model_executor = SimpleNamespace(collective_rpc=rpc, sleep=lambda _level: None)
     core.pause_scheduler = lambda mode, clear_cache: None  # noqa: ARG005
     return core
+
+
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_should_know_whether_all_that_is_cached_is_of_the_current_weights(
+    core_class: type, engine: EngineMaker, is_emptied: bool
+) -> None:
+    """vLLM keeps its prefix cache when its weights change, until it is asked to empty it, and can."""
+    made = engine("kv_both")
+    core, cached = core_of(core_class, made), made.own_scheduler._half.cached
+    core.scheduler.reset_prefix_cache = lambda *_: is_emptied
+    core.collective_rpc("reload_weights")
+    assert cached.are_current, "nothing was computed before"
+    made.add(REQUEST, 20, remote_decode())
+    made.step()
+    core.collective_rpc("reload_weights")
+    assert not cached.are_current
+    assert core.reset_prefix_cache() == is_emptied
+    assert cached.are_current == is_emptied
 
 
 @pytest.fixture
