@@ -36,7 +36,7 @@ def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, l
     """The rules of this engine."""
     options = facts.options
     shared = _neither_because(facts)
-    asks_none = shared or ("role" if options.role == "prefiller" else "")
+    asks_none = shared or ("role" if options.role == "prefiller" else "misfit" if _keeps_more(vllm_config) else "")
     if not asks_none and load_failure_policy != "recompute":
         asks_none = "policy_fail"
         logger.info(
@@ -79,6 +79,11 @@ def _names_source(vllm_config: Any, options: Options, offers_none_because: str, 
             wrong,
         )
     return not wrong
+
+
+def _keeps_more(vllm_config: Any) -> bool:
+    """Whether more is kept of each cached token than its KV, as its experts; vLLM 0.32 ends where it lacks them."""
+    return bool(vllm_config.aux_output_config.enabled)
 
 
 def _neither_because(facts: EngineFacts) -> PullOutcome | Literal[""]:

@@ -72,6 +72,7 @@ def config(kv_role: str, layers: Sequence[str] = LAYERS, **more: Any) -> SimpleN
         compilation_config=SimpleNamespace(static_forward_context={name: SimpleNamespace() for name in layers}),
         device_config=SimpleNamespace(device_type="cpu"),
         cache_config=SimpleNamespace(cache_dtype="auto", enable_prefix_caching=True),
+        aux_output_config=SimpleNamespace(enabled=False),
         load_config=SimpleNamespace(load_format="dummy", download_dir=None),
         model_config=SimpleNamespace(
             model="/models/tiny",

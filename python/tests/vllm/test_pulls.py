@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import EngineMaker
+from release import Release
 from simulated_engine import BLOCK_TOKENS, SimulatedEngine, remote_decode, remote_prefill
 from simulated_requests import SimulatedRequest
 
@@ -307,6 +311,21 @@ def test_should_not_ask_where_a_failed_load_would_fail_the_request(engine: Engin
     end(asker)
     assert not asker.messenger.of_kind("ask")
     assert results(asker) == {"policy_fail": 1}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_should_not_ask_where_more_is_kept_of_each_token_than_its_kv(vllm_release: Release, enabled: bool) -> None:
+    """vLLM 0.32 ends where it lacks the experts of a cached token, which are not pulled."""
+    assert vllm_release
+    rules, groups, options = (
+        importlib.import_module(f"kv_connector.{name}")
+        for name in ("vllm.pull_rules", "vllm.kv_groups", "configuration.options")
+    )
+    config: Any = SimpleNamespace(aux_output_config=SimpleNamespace(enabled=enabled), speculative_config=None)
+    both, group = options.Options(engine_id="e", role="both"), groups.KvGroup(("layer",), 16)
+    facts: Any = SimpleNamespace(options=both, kv_groups=[group])
+    made = rules.pull_rules(config, facts, "recompute", logging.getLogger("test"))
+    assert (made.asks_none_because, made.offers_none_because) == ("misfit" if enabled else "", "")
 
 
 def test_should_not_ask_where_pulls_are_off(engine: EngineMaker) -> None:
