@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times stores role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic stores role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -107,6 +107,9 @@ beside-nixl: wheel ## how long SGLang's decoder waits for KV, beside SGLang's ow
 
 sglang-pull-times: wheel ## first tokens of SGLang, computed and with their beginning pulled: make sglang-pull-times [ARGS="--rounds 30"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- e2e-tests/sglang_pair/pull_times.py $(ARGS)
+
+sglang-pull-traffic: wheel ## random prompts on SGLang whose beginnings come from right, wrong, stale and dead engines: make sglang-pull-traffic [ARGS="--requests 1000 --seed 1"]
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- e2e-tests/sglang_pair/pull_traffic.py $(ARGS)
 
 stores: wheel ## beside Mooncake Store in every order, on one rank and two, with a store that stops and dies; 15 minutes
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_stores.py -p no:cacheprovider \
