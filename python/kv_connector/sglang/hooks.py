@@ -26,6 +26,7 @@ from kv_connector.sglang.twins import Computed, Twins
 
 def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
     """Wraps ``Scheduler.run_batch``: the batch has its pages and is computed next."""
+    weight_changes.CACHED.filled()
     pulls = _pulls_of(scheduler)
     if pulls is None or not batch.forward_mode.is_extend():
         return _run_batch(original, scheduler, batch, *more, **named)
@@ -112,6 +113,13 @@ def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
         queue.kv_manager.next_pull = pulls.queued(request) if pulls is not None else None
 
 
+def leave_unclaimed(_result: Any, queue: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs after ``PrefillBootstrapQueue.create_sender``: a request that was refused, or has no decoder, has no use for
+    its pull."""
+    if isinstance(queue.kv_manager, TransferEndpoint) and (pull := queue.kv_manager.take_pull()) is not None:
+        pull.leave()
+
+
 def check_host(_queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
     """Runs before ``DecodePreallocQueue.add``: SGLang joins host and port at once, and a host that is no text ends it.
 
@@ -193,9 +201,23 @@ def is_fully_idle(original: Callable[..., Any], scheduler: Any, *args: Any, **kw
     return pulls is None or not pulls.holds()
 
 
-def end_pulls(scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Runs before ``Scheduler.flush_cache``: what is pulled and offered ends, as far as it can."""
-    if (pulls := _pulls_of(scheduler)) is not None:
+def flush_cache(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Wraps ``Scheduler.flush_cache``: what is pulled and offered ends before, as far as it can."""
+    end_pulls(scheduler)
+    flushed = original(scheduler, *args, **kwargs)
+    if flushed:
+        weight_changes.CACHED.emptied()
+    return flushed
+
+
+def end_pulls(scheduler: Any) -> None:
+    """Ends what is pulled and offered, if that alone keeps the engine from being idle: else its cache stays anyway."""
+    pulls = _pulls_of(scheduler)
+    if pulls is None:
+        return
+    with pulls.overlooked():
+        idle = scheduler.is_fully_idle(ignore_waiting=scheduler._engine_paused)
+    if idle:
         pulls.let_go()
 
 

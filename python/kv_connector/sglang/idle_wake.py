@@ -7,6 +7,7 @@ them. So a descriptor is added to what it waits for, which a thread makes readab
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from typing import Any, Protocol
@@ -32,6 +33,7 @@ class IdleWake:
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._polled = threading.Event()
         self._closed = False
+        self._leaves = itertools.count(1)
         poller.register(self._descriptor, 1)  # POLLIN
         self._thread = threading.Thread(target=self._run, name="kv-messenger-idle-wake", daemon=True)
         self._thread.start()
@@ -53,8 +55,20 @@ class IdleWake:
         self._closed = True
         self._polled.set()
         self._poller.unregister(self._descriptor)
+        self._leave()
+
+    def _leave(self) -> None:
+        """The second of the two that use the descriptor closes it."""
+        if next(self._leaves) == 2:
+            os.close(self._descriptor)
 
     def _run(self) -> None:
+        try:
+            self._wake()
+        finally:
+            self._leave()
+
+    def _wake(self) -> None:
         while not self._closed:
             try:
                 self._messenger.wait(WAIT_SECONDS)

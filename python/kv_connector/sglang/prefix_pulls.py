@@ -5,10 +5,11 @@ Made anew with each messenger. Used by the scheduler's thread only.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,12 +69,13 @@ class PrefixPulls:
         self, scheduler: Any, server_args: Any, rules: PullRules, exchange: Exchange, logger: logging.Logger
     ) -> None:
         self._exchange = exchange
-        weights = weight_changes.name
+        self._is_overlooked = False
+        weights, passes = weight_changes.name, lambda: PassesSoFar(scheduler)
         tree = PrefixTree(scheduler)
         pairs = PairStates(rules.check, weights=weights, logger=logger)
         proof = PullProof(scheduler, server_args, tree, pairs, exchange, logger)
-        self.asked_for = Pulls(tree, rules, exchange, proof, weights, logger)
-        self.offers = Offers(tree, rules, exchange, lambda: PassesSoFar(scheduler), weights, logger)
+        self.asked_for = Pulls(tree, rules, exchange, proof, passes, weights, logger)
+        self.offers = Offers(tree, rules, exchange, passes, weight_changes.name_in_cache, logger)
         self.passes = MeasuredPasses(scheduler, self.asked_for.rate)
         self._idle_wake = IdleWake.of(scheduler, exchange)
         if exchange.on_connected is None:
@@ -111,7 +113,16 @@ class PrefixPulls:
 
     def holds(self) -> bool:
         """Whether pages are kept from the scheduler, or in its cache."""
-        return bool(self.asked_for.landing_count() or self.offers.held_count())
+        return not self._is_overlooked and bool(self.asked_for.landing_count() or self.offers.held_count())
+
+    @contextlib.contextmanager
+    def overlooked(self) -> Iterator[None]:
+        """Inside, nothing is said to be held: the engine's own requests alone decide whether it is idle."""
+        self._is_overlooked = True
+        try:
+            yield
+        finally:
+            self._is_overlooked = False
 
     def close(self) -> None:
         """Ends it with its messenger."""
@@ -120,11 +131,15 @@ class PrefixPulls:
             self._idle_wake.close()
 
     def let_go(self) -> None:
-        """Ends what can be ended, and waits for that for a limited time: the prefix cache is to be emptied."""
+        """Ends what can be ended, and waits for that for a limited time: the prefix cache is to be emptied.
+
+        Nothing is offered meanwhile.
+        """
         self.asked_for.abandon_all()
-        self.offers.withdraw()
-        deadline = time.monotonic() + LET_GO_LIMIT_SECONDS
-        self.poll()
-        while self.holds() and time.monotonic() < deadline:
-            time.sleep(SETTLE_INTERVAL_SECONDS)
+        with self.offers.closed():
+            self.offers.withdraw()
+            deadline = time.monotonic() + LET_GO_LIMIT_SECONDS
             self.poll()
+            while self.holds() and time.monotonic() < deadline:
+                time.sleep(SETTLE_INTERVAL_SECONDS)
+                self.poll()

@@ -76,14 +76,23 @@ class PrefixTree:
         """How many tokens' pages can be kept from SGLang now.
 
         A prompt that is computed in chunks was admitted because there were pages for all of them; SGLang ends its
-        process where the next chunk finds none.
+        process where the next chunk finds none. A decoder that finds no page for a next token ends requests.
         """
-        spare = int(self._allocator.available_size()) + int(self._tree.evictable_size())
+        spare = int(self._allocator.available_size()) + int(self._tree.evictable_size()) - self._reserved_count()
         chunked = self._scheduler.chunked_req
         if chunked is not None:
             left = len(chunked.origin_input_ids) - int(chunked.extend_end)
             spare -= max(0, left) + CHUNK_SLACK_PAGES * self.page_tokens
         return spare
+
+    def _reserved_count(self) -> int:
+        """The tokens that a decoder keeps free for the answers of the requests that it has, as SGLang counts them."""
+        scheduler = self._scheduler
+        queue = scheduler.disagg_decode_prealloc_queue
+        if queue is None:
+            return 0
+        requests = (scheduler.running_batch.reqs, scheduler.waiting_queue, scheduler.disagg_decode_transfer_queue.queue)
+        return int(queue.num_reserved_decode_tokens) * sum(map(len, requests))
 
     def capacity_count(self) -> int:
         """The tokens for which there are pages in all."""

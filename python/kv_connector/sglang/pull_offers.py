@@ -10,10 +10,11 @@ Used by the scheduler's thread only.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from kv_connector.naming.prompt_digest import prompt_digest
@@ -55,7 +56,7 @@ class Offers:
         logger: logging.Logger,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``passes`` marks what is queued on the device now; ``weights`` names the current ones."""
+        """``passes`` marks what is queued on the device now; ``weights`` names those of which all in the cache is."""
         self._tree = tree
         self._rules = rules
         self._exchange = exchange
@@ -64,6 +65,7 @@ class Offers:
         self._logger = logger
         self._now_seconds = now_seconds
         self._count = itertools.count(1)
+        self._is_closed = False
         self._questions: dict[str, _Question] = {}
         self._waiting: list[_Waiting] = []
         self._held: dict[str, Held] = {}
@@ -90,19 +92,24 @@ class Offers:
         offer = Offer(f"offer#{next(self._count)}", transfer, question.prompt_digest, True, 0, [], "")
         try:
             reason = self._cannot_be_offered(question) or self._hold(offer.request, question)
+            if not reason:
+                self._waiting.append(self._held_offer(offer))
         except Exception:
             self._logger.exception("a question of another engine is not answered")
             self.released(offer.request)
             reason = "unavailable"
-        held = self._held.get(offer.request)
-        if held is None:
+        if reason:
             self._exchange.submit(replace(offer, reason=reason))
-            return
+
+    def _held_offer(self, offer: Offer) -> _Waiting:
+        held = self._held[offer.request]
         pages = [ChunkPages(0, self._tree.pages_of(held.slots))]
-        self._waiting.append(_Waiting(replace(offer, held_tokens=held.token_count, groups=pages), self._passes()))
+        return _Waiting(replace(offer, held_tokens=held.token_count, groups=pages), self._passes())
 
     def _cannot_be_offered(self, question: _Question) -> OfferReason:
         """Why nothing of the prompt can be offered, whatever the cache holds; "" if something may be."""
+        if self._is_closed:
+            return "busy"
         if self._tree.unfit():
             return "misfit"
         digest = prompt_digest(question.tokens, cache_salt=question.cache_salt, weights=self._weights())
@@ -156,6 +163,15 @@ class Offers:
         self._waiting.clear()
         for number in self._held:
             self._exchange.submit(Withdraw(number))
+
+    @contextlib.contextmanager
+    def closed(self) -> Iterator[None]:
+        """Inside, each question is answered that this engine is busy."""
+        self._is_closed = True
+        try:
+            yield
+        finally:
+            self._is_closed = False
 
     def on_lost(self) -> None:
         """The messenger is closed: it reads no page any more."""

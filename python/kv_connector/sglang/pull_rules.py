@@ -27,6 +27,8 @@ class PullRules:
     offer_limit_seconds: float
     check: Check = "fail"
     """What happens to KV of an engine that is not proven to compute the same."""
+    counts: bool = True
+    """Whether this rank counts the requests that name an engine: each comes to all ranks of one model."""
 
     def opening(self, options: Options) -> Options:
         """The options of the messenger: an engine that pulls, or is pulled from, both sends and receives."""
@@ -51,12 +53,20 @@ def pull_rules(
         options.pull_pages_share,
         options.offer_limit_seconds,
         check,
+        _is_first_rank(),
     )
+
+
+def _is_first_rank() -> bool:
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    return not max(int(rank) for rank in (parallel.attn_tp_rank, parallel.attn_cp_rank, parallel.pp_rank))
 
 
 def _unfit(server_args: Any, mode: str, pool_count: int) -> str:
     """Why this engine can neither pull nor be pulled from; "" if it can."""
-    from sglang.srt.runtime_context import get_memory, get_parallel
+    from sglang.srt.runtime_context import get_exec, get_memory, get_parallel
 
     parallel = get_parallel()
     sizes = (parallel.tp_size, parallel.pp_size, parallel.attn_cp_size, parallel.attn_dp_size)
@@ -71,4 +81,7 @@ def _unfit(server_args: Any, mode: str, pool_count: int) -> str:
         return "it computes ahead with a draft"
     if get_memory().enable_hierarchical_cache:
         return "its prefix cache has a store behind it"
+    kept = get_exec().features
+    if kept.enable_return_routed_experts or kept.enable_return_indexer_topk:
+        return "it keeps of each token in its cache what its layers have chosen, which is not pulled"
     return ""

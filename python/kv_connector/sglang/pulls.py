@@ -29,8 +29,10 @@ from kv_connector.pulls.pull_hint import Unreadable, read_hint
 from kv_connector.pulls.pull_prices import PullPrices
 from kv_connector.runtime.commands import Ask, Decline, FetchPages, PrefillerAddress, PullEnded, PullOutcome
 from kv_connector.runtime.facade import Offered
+from kv_connector.sglang import weight_changes
 from kv_connector.sglang.exchange import Exchange, Incoming
 from kv_connector.sglang.pair_states import Arrival
+from kv_connector.sglang.passes import PassesSoFar
 from kv_connector.sglang.prefix_tree import Held, PrefixTree
 from kv_connector.sglang.pull_proof import PullProof
 from kv_connector.sglang.pull_rules import PullRules
@@ -48,6 +50,8 @@ UNBOOKED = ("aborted", "unproven")
 
 class _State(enum.Enum):
     ASKED = "asked"
+    TAKEN = "taken"
+    """It has its landing, into which passes that were queued before may still write."""
     FETCHING = "fetching"
     OVER = "over"
 
@@ -74,6 +78,8 @@ class Pull:
     """Since when the request would be computed, but for this."""
     left: bool = False
     """Whether the request is computed, or has ended."""
+    is_unwanted: bool = False
+    """Whether what arrives is not to be used: the cache is to be emptied."""
     answer_seconds: float = 0.0
     fetch_since_seconds: float = 0.0
     held: Held | None = None
@@ -84,6 +90,10 @@ class Pull:
     """The tokens of the beginning that is fetched."""
     incoming: Incoming | None = None
     arrival: Arrival | None = None
+    passes: PassesSoFar | None = None
+    """Those that may still write to its landing: the fetch begins once they are over."""
+    pages: Sequence[int] = ()
+    """Those of the landing."""
 
     def keeps_waiting(self) -> bool:
         """Whether the request, which could be computed now, waits for it."""
@@ -113,14 +123,17 @@ class Pulls:
         rules: PullRules,
         exchange: Exchange,
         proof: PullProof,
+        passes: Callable[[], PassesSoFar],
         weights: Callable[[], str],
         logger: logging.Logger,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``passes`` marks what is queued on the device now; ``weights`` names the current ones."""
         self._tree = tree
         self._rules = rules
         self._exchange = exchange
         self._proof = proof
+        self._passes = passes
         self._weights = weights
         self._logger = logger
         self._now_seconds = now_seconds
@@ -133,6 +146,16 @@ class Pulls:
 
     def queued(self, request: Any) -> Pull | None:
         """A request is queued: the engine that it names is asked, if it names one and that is worth it."""
+        if not self._rules.counts:
+            return None
+        try:
+            return self._queued(request)
+        except Exception:
+            self._logger.exception("request %s is computed without a pull", request.rid)
+            self._count_end("misfit")
+            return None
+
+    def _queued(self, request: Any) -> Pull | None:
         hint = read_hint(request.sampling_params.custom_params, PLACE)
         if hint is None:
             return None
@@ -225,7 +248,8 @@ class Pulls:
         if pull.left or pull.state is _State.OVER:
             return
         pull.left = True
-        if pull.state is _State.ASKED:
+        if pull.state in (_State.ASKED, _State.TAKEN):
+            self._give_back(pull)
             self._decline(pull, "aborted")
         elif pull.incoming is not None:
             self._exchange.abandon(pull.incoming)
@@ -237,6 +261,8 @@ class Pulls:
         for pull in list(self._open.values()):
             if pull.state is _State.ASKED and self._now_seconds() >= pull.late_at_seconds:
                 self._decline(pull, "late")
+            elif pull.state is _State.TAKEN:
+                self._begin_fetch(pull)
             elif pull.incoming is not None and pull.incoming.ended:
                 self._fetch_ended(pull, pull.incoming)
 
@@ -282,16 +308,28 @@ class Pulls:
             self._give_back(pull)
             return "busy"
         pull.arrival, pull.end_count, pull.fetch_since_seconds = arrival, held_count, self._now_seconds()
+        pull.pages, pull.passes = self._tree.pages_of(pull.slots), self._passes()
+        pull.state = _State.TAKEN
+        self._begin_fetch(pull)
+        return ""
+
+    def _begin_fetch(self, pull: Pull) -> None:
+        """Begins the fetch if nothing of this engine writes to its landing any more.
+
+        SGLang gives the pages of an aborted chunk to others while its pass is still queued: passes behind it would
+        write to them later, and another engine may write earlier.
+        """
+        if pull.held is None or pull.passes is None or not pull.passes.are_over():
+            return
         pull.incoming = self._exchange.fetch_offered(
             (pull.transfer, pull.prompt_digest),
             pull.addresses,
-            (held.token_count, held_count),
-            [FetchPages(self._tree.pages_of(pull.slots))],
-            limit_seconds=self._prices.fetch_limit_seconds(gained_count) or FETCH_LIMIT_SECONDS,
+            (pull.held.token_count, pull.end_count),
+            [FetchPages(pull.pages)],
+            limit_seconds=self._prices.fetch_limit_seconds(pull.fetched_count) or FETCH_LIMIT_SECONDS,
             answer_seconds=pull.answer_seconds,
         )
         pull.state = _State.FETCHING
-        return ""
 
     def _landing(self, token_count: int) -> Any | None:
         landing_count = sum(len(each.slots) for each in self._open.values() if each.slots is not None)
@@ -305,7 +343,7 @@ class Pulls:
         """Nothing writes to the landing any more."""
         outcome: PullOutcome = "aborted" if pull.left else "failed"
         try:
-            if incoming.arrived:
+            if incoming.arrived and not pull.is_unwanted:
                 outcome = self._landed(pull, incoming)
         except Exception:
             self._logger.exception("a pulled beginning is not used")
@@ -328,6 +366,7 @@ class Pulls:
         if self._tree.is_being_computed(tokens, pull.salt):
             return "not_worth"
         slots, pull.slots = pull.slots, None
+        weight_changes.CACHED.filled()
         self._tree.add(tokens, pull.salt, held.slots, slots)
         return "arrived"
 
@@ -363,8 +402,9 @@ class Pulls:
         self._exchange.submit(PullEnded(outcome, tokens, round(answer_seconds * 1e6), round(fetch_seconds * 1e6)))
 
     def abandon_all(self) -> None:
-        """No request waits for its pull any more."""
+        """No request waits for its pull any more, and nothing that arrives is used."""
         for pull in list(self._open.values()):
+            pull.is_unwanted = True
             self.leave(pull)
 
     def on_lost(self) -> None:
@@ -375,10 +415,10 @@ class Pulls:
 
     def landing_count(self) -> int:
         """The number of pulls that hold pages."""
-        return sum(each.state is _State.FETCHING for each in self._open.values())
+        return sum(each.state in (_State.TAKEN, _State.FETCHING) for each in self._open.values())
 
 
 def _is_of_own_kind(request: Any) -> bool:
     """Whether the tokens alone do not say what the KV of the prompt is."""
-    named = request.lora_id or request.extra_key or request.session_id
+    named = request.lora_id or request.extra_key or request.session_id or request.session is not None
     return bool(named or request.multimodal_inputs or request.input_embeds or request.positional_embed_overrides)

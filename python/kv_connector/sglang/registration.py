@@ -58,7 +58,7 @@ def register_backend() -> None:
     HookRegistry.register(_TRANSFER_QUEUE, never_release_by_time, HookType.AFTER)
     HookRegistry.register(_DESCRIBE_STATE, state_tensors.note_tensors, HookType.AFTER)
     HookRegistry.register(_ROUTED_BY_ROOM, route_without_room, HookType.AROUND)
-    HookRegistry.register(_FLUSH, end_pulls, HookType.BEFORE)
+    HookRegistry.register(_FLUSH, flush_cache, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_FILES, loaded_adapters.ADAPTERS.note_files, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_TENSORS, loaded_adapters.ADAPTERS.note_tensors, HookType.AROUND)
 
@@ -86,7 +86,11 @@ def hook_scheduler() -> None:
         weight_changes.RELEASE: (weight_changes.note_release, HookType.AFTER),
         weight_changes.END_OF_UPDATE: (weight_changes.note_end, HookType.AROUND),
     }
-    for target, (hook, kind) in [*by_target.items(), (weight_changes.RELEASE, (hooks.end_pulls_of, HookType.BEFORE))]:
+    further = [
+        (weight_changes.RELEASE, (hooks.end_pulls_of, HookType.BEFORE)),
+        (f"{_PREFILL_QUEUE}.create_sender", (hooks.leave_unclaimed, HookType.AFTER)),
+    ]
+    for target, (hook, kind) in [*by_target.items(), *further]:
         if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):
             HookRegistry.register(target, hook, kind)
             if target in HookRegistry._patched:  # SGLang skips a target that another plugin has patched
@@ -108,14 +112,15 @@ def allocate_shared(original: Callable[..., Any], *args: Any, **named: Any) -> A
     return shared_memory.allocate_shared(original, *args, **named)
 
 
-def end_pulls(scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Runs before ``Scheduler.flush_cache``, to which SGLang keeps references from before a backend is requested."""
+def flush_cache(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:
+    """Wraps ``Scheduler.flush_cache``, to which SGLang keeps references from before a backend is requested."""
     from sglang.srt.runtime_context import get_disagg
 
-    if get_disagg().disaggregation_transfer_backend == BACKEND_NAME:
-        from kv_connector.sglang import hooks
+    if get_disagg().disaggregation_transfer_backend != BACKEND_NAME:
+        return original(scheduler, *args, **named)
+    from kv_connector.sglang import hooks
 
-        hooks.end_pulls(scheduler)
+    return hooks.flush_cache(original, scheduler, *args, **named)
 
 
 def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:

@@ -199,6 +199,7 @@ _EARLIER_SIGNATURES = {
 
 _ATTRIBUTES = (
     (f"{_DISAGGREGATION}.decode.DecodeTransferQueue.__init__", "self.deferred_kv_release_timeout"),
+    (f"{_DISAGGREGATION}.decode.DecodePreallocQueue.__init__", "self.num_reserved_decode_tokens"),
     (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin.maybe_send_cached_prefix_chunk", "_early_send"),
     (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "extend_end"),
     (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "kv.req_pool_idx"),
@@ -218,6 +219,8 @@ _ATTRIBUTES = (
     (f"{_TREE}.__init__", "self.linker"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.prefix_len"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.cache_salt"),
+    ("sglang.srt.managers.schedule_batch.Req.__init__", "self.session ="),
+    ("sglang.srt.managers.scheduler.Scheduler.flush_cache", "self._engine_paused"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.positional_embed_overrides"),
     ("sglang.srt.mem_cache.common.release_kv_cache", "req.skip_radix_cache_insert"),
     (f"{weight_changes.UPDATER}.flush_cache_after_weight_update", weight_changes.NOT_FLUSHED),

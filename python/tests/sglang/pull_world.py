@@ -35,6 +35,7 @@ OF_THEIR_OWN = (
     "lora_id",
     "extra_key",
     "session_id",
+    "session",
     "multimodal_inputs",
     "input_embeds",
     "positional_embed_overrides",
@@ -144,22 +145,41 @@ class Engine:
             )
         )
         self.kv = torch.zeros(POOL_TOKENS + self.page_tokens, dtype=torch.int64)
+        self.late_slots: set[int] = set()
+        """Those that a pass which is queued still writes to, although other work may have them by now."""
         self.scheduler = SimpleNamespace(
             tree_cache=self.tree,
             token_to_kv_pool_allocator=self.allocator,
             chunked_req=None,
             last_batch=None,
             running_batch=None,
+            waiting_queue=[],
+            disagg_decode_prealloc_queue=None,
             enable_overlap=False,
         )
         logger, prefix = logging.getLogger("pulls"), PrefixTree(self.scheduler)
-        self.prefix = prefix
+        self.prefix, take = prefix, prefix.take
+        note: Any = lambda count: self.note_taken(take(count))  # noqa: E731
+        prefix.take = note  # type: ignore[method-assign]
         self.messenger: Any = Messenger(self.port)
         weights = lambda: self.weights[0]  # noqa: E731
         proof: Any = self.proof
-        self.pulls = Pulls(prefix, self.rules, self.messenger, proof, weights, logger, lambda: self.now[0])
         made_passes: Any = lambda: self.passes  # noqa: E731
+        self.pulls = Pulls(prefix, self.rules, self.messenger, proof, made_passes, weights, logger, lambda: self.now[0])
         self.offers = Offers(prefix, self.rules, self.messenger, made_passes, weights, logger, lambda: self.now[0])
+
+    def note_taken(self, slots: Any) -> Any:
+        """What is taken while passes are queued may be what an aborted chunk of theirs had."""
+        if slots is not None and not self.passes.over:
+            self.late_slots.update(slots.tolist())
+        return slots
+
+    def end_passes(self) -> None:
+        """The passes that are queued write what they compute, wherever that belongs by now."""
+        for slot in self.late_slots:
+            self.kv[slot] = 7
+        self.late_slots.clear()
+        self.passes.over = True
 
     def request(self, tokens: Sequence[int], source: int, salt: str = "", **more: Any) -> Any:
         """A request of SGLang that names the engine whose messenger has this port."""
@@ -180,6 +200,7 @@ class Engine:
         held = self.prefix.hold(tokens[:whole], salt)
         slots = self.prefix.take(whole - held.token_count)
         assert slots is not None
+        self.late_slots -= set(slots.tolist())  # a pass comes after those that were queued before it
         for offset, slot in enumerate(slots.tolist()):
             self.kv[slot] = kv_of(tokens, held.token_count + offset, salt)
         self.prefix.add(tokens[:whole], salt, held.slots, slots)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -51,6 +53,8 @@ def test_should_wake_a_scheduler_that_sleeps_for_each_event() -> None:
     messenger.events.set()
     wake._thread.join(WAIT_LIMIT_SECONDS)
     assert not wake._thread.is_alive()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(wake._descriptor)
 
 
 @pytest.mark.parametrize("sleeper", [None, SimpleNamespace()])
@@ -70,6 +74,9 @@ class Holding:
     def holds(self) -> bool:
         return self.held
 
+    def overlooked(self) -> Any:
+        return contextlib.nullcontext()
+
     def let_go(self) -> None:
         self.ended += 1
 
@@ -79,7 +86,9 @@ def scheduler_with(pulls: Any, queue: str) -> Any:
 
     endpoint: Any = object.__new__(TransferEndpoint)
     endpoint.prefix_pulls = pulls
-    return SimpleNamespace(**{queue: SimpleNamespace(kv_manager=endpoint)})
+    idle: Any = lambda **_: True  # noqa: E731
+    named = {queue: SimpleNamespace(kv_manager=endpoint)}
+    return SimpleNamespace(**named, _engine_paused=False, is_fully_idle=idle)
 
 
 @pytest.mark.parametrize("queue", ["disagg_prefill_bootstrap_queue", "disagg_decode_prealloc_queue"])
@@ -132,7 +141,13 @@ def test_should_wait_for_no_release_that_does_not_come(monkeypatch: pytest.Monke
     pulls.asked_for = SimpleNamespace(
         poll=lambda: None, abandon_all=lambda: seen.append("abandon"), landing_count=lambda: 0
     )
-    pulls.offers = SimpleNamespace(poll=lambda: None, withdraw=lambda: seen.append("withdraw"), held_count=held)
+    pulls.offers = SimpleNamespace(
+        poll=lambda: None,
+        withdraw=lambda: seen.append("withdraw"),
+        held_count=held,
+        closed=contextlib.nullcontext,
+    )
+    pulls._is_overlooked = False
     pulls.let_go()
     assert seen[:2] == ["abandon", "withdraw"]
     assert pulls.holds() == (polls == 0)

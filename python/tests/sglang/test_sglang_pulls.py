@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("sglang_plugins")
 
 PROMPT = list(range(1, 42))
 STORIES = 300
-STEPS_MAX = 40
+STEPS_MAX = 50
 
 
 def world(page_tokens: int = 4) -> Any:
@@ -338,6 +338,7 @@ class Story:
         self.world = world(self.draw.choice([1, 4]))
         self.offers: list[Any] = []
         self.pulls: list[Any] = []
+        self.asked: list[list[int]] = []
 
     def prompt(self) -> list[int]:
         """Of few beginnings, so that prompts share some."""
@@ -354,9 +355,11 @@ class Story:
             lambda: w.deliver_asks(draw.randint(1, 3)) if w.asker.messenger.asks else None,
             lambda: self.offers.extend(w.deliver_offers()) if w.source.messenger.offers else None,
             lambda: self.land(),
+            lambda: self.land(),
             lambda: draw.choice(self.pulls).leave() if self.pulls else None,
             lambda: self.wait(),
             lambda: setattr(w.source.passes, "over", draw.random() < 0.7),
+            lambda: w.asker.end_passes() if draw.random() < 0.5 else setattr(w.asker.passes, "over", False),
             lambda: w.source.offers.withdraw() if draw.random() < 0.2 else None,
             lambda: w.source.offers.poll(),
             lambda: w.deliver_declines(),
@@ -371,7 +374,8 @@ class Story:
             engine.compute(tokens)
 
     def ask(self) -> None:
-        pull = self.world.asker.pulls.queued(self.world.asker.request(self.prompt(), 2))
+        self.asked.append(self.prompt())
+        pull = self.world.asker.pulls.queued(self.world.asker.request(self.asked[-1], 2))
         if pull is not None:
             self.pulls.append(pull)
 
@@ -391,6 +395,9 @@ class Story:
         w.source.passes.over = True
         w.deliver_asks()
         self.offers += w.deliver_offers()
+        self.land()
+        w.asker.end_passes()
+        w.asker.pulls.poll()
         for offer in self.offers:
             w.land(offer, arrives=self.draw.random() < 0.5)
         for *_, incoming in w.asker.messenger.fetches:
@@ -410,8 +417,7 @@ def test_should_hold_nothing_and_cache_nothing_wrong_after_any_story(first_seed:
             for _ in range(story.draw.randint(5, STEPS_MAX)):
                 story.step()
             story.end()
-            for _ in range(5):
-                tokens = story.prompt()
+            for tokens in [*story.asked, *(story.prompt() for _ in range(5))]:
                 story.world.asker.cached(tokens)
                 story.world.source.cached(tokens)
             story.world.assert_at_rest()
