@@ -108,8 +108,9 @@ def outcome_of(trio: Trio, leg: Leg) -> Outcome:
     with ThreadPoolExecutor(1) as other:
         other.submit(attempt, leg.pair.prefiller.server.post, COMPLETIONS, body)
         outcome = attempt(leg.pair.decoder.server.post, COMPLETIONS, body)
-    if leg.leaves_after_seconds is not None:
-        timer.join()
+        if leg.leaves_after_seconds is not None:
+            timer.join()
+            give_up(body["rid"], sides)  # again: the first time the prefiller may not have had the request
     return outcome
 
 
