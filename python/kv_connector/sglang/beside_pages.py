@@ -110,6 +110,23 @@ class RequestRing:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestBlock(RequestRing):
+    """A request's block of tokens that are not compressed yet; SGLang gives nothing where none is left over.
+
+    Then what arrives in the block is read by nothing: all of its rows are written again before they are compressed.
+    """
+
+    def misfit(self, full: Pages, given: Sequence[int]) -> str:  # noqa: ARG002 - a block has no pages of tokens
+        """An error unless one block is given, or none."""
+        if not given or (len(given) == 1 and given[0] != NO_SLOT):
+            return ""
+        return (
+            f"SGLang gives {list(given)} for tokens that are not compressed, expected nothing, or one block, and not"
+            f" {NO_SLOT}: please report this with SGLang's arguments"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SamePages:
     """What is kept of each token in pages with the same numbers as the KV: an indexer's keys, scales, a draft's KV."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kv_connector.exceptions import OptionError
 from kv_connector.sglang.beside_pages import PromptParts
+from kv_connector.sglang.compressed_pools import COMPRESSED_KINDS, are_compressed, compressed_pool
 from kv_connector.sglang.engine_facts import EngineFacts
 from kv_connector.sglang.geometry import (
     Layout,
@@ -48,6 +49,8 @@ class ModelPools:
     def of(cls, kv_args: Any, facts: EngineFacts, place: Place, *, latent: bool, window_tokens: int) -> ModelPools:
         """Reads them; raises OptionError for what cannot be described."""
         names = kinds_beside(kv_args)
+        if are_compressed(kv_args):
+            return cls._of_compressed(kv_args, facts, place, names, window_tokens)
         layers = _layers_with_full_attention(kv_args, facts, place, latent)
         draft = facts.draft
         joined = draft is None or (draft.latent, draft.kv_head_count) == (latent, 1 if latent else facts.kv_head_count)
@@ -77,7 +80,35 @@ class ModelPools:
             layout, heads = _layout(draft.latent, ()), 1 if draft.latent else draft.kv_head_count
             pools.append(pool_beside(full, drafts, layout=layout, kvHeadCount=heads))
             groups_of.append(None)
-        kinds = [KINDS[name] for name in names]
+        return cls._with_kinds(kv_args, pools, groups_of, [KINDS[name] for name in names], names, model)
+
+    @classmethod
+    def _of_compressed(
+        cls, kv_args: Any, facts: EngineFacts, place: Place, names: Sequence[str], window_tokens: int
+    ) -> ModelPools:
+        full = compressed_pool(kv_args)
+        model = Model(
+            full=full,
+            place=place,
+            latent=True,
+            kv_head_count=1,
+            layers=(),
+            windowed_layers=facts.windowed_layers,
+            window_tokens=window_tokens,
+            windowed_kv_head_count=1,
+        )
+        return cls._with_kinds(kv_args, [full], [], [COMPRESSED_KINDS[name] for name in names], names, model)
+
+    @classmethod
+    def _with_kinds(
+        cls,
+        kv_args: Any,
+        pools: list[Pool],
+        groups_of: list[int | None],
+        kinds: Sequence[PoolKind],
+        names: Sequence[str],
+        model: Model,
+    ) -> ModelPools:
         for index, (kind, component) in enumerate(zip(kinds, Component.all_of(kv_args), strict=True)):
             described = kind.pools(component, model)
             pools += described

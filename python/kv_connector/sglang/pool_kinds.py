@@ -320,15 +320,15 @@ KINDS: Mapping[str, PoolKind] = {
 }
 """By SGLang's names."""
 
-OF_REQUESTS = (STATE, "dsa_tail", "qsa_pending")
+OF_REQUESTS = (STATE, "dsa_tail", "qsa_pending", "c128_state")
 """Those that have one slot or row for each request, whose beginning a decoder cannot have in a cache of prefixes."""
 WITHOUT_STAGES = ("qsa_pending", "qsa_compressed", *SPARSE_KINDS)
 """Those of which SGLang does not say which layers a pipeline stage has, or has something on several stages."""
 
 REFUSED: Mapping[str, str] = {
-    "swa_ring": "the rows of its ring are those of single tokens, and of DeepSeek-V4 pools alone",
-    "c128_state": "the number of its rows depends on the prompt's length, and DeepSeek-V4 pools alone have it",
-    "request_row": "it belongs to the draft of DeepSeek-V4, whose other pools are not served",
+    "swa_ring": "the rows of its ring are those of single tokens, and of DeepSeek-V4 on AMD alone",
+    "c128_state": "DeepSeek-V4 pools alone have it",
+    "request_row": "it belongs to the draft of DeepSeek-V4.1, whose other pools are not served",
 }
 """Kinds that are known and not served, and why."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE
 from kv_connector.exceptions import OptionError
-from kv_connector.sglang import pool_kinds
+from kv_connector.sglang import compressed_pools, pool_kinds
 
 
 def refuse_device(device: str, gpu: str) -> None:
@@ -92,18 +92,17 @@ def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
     """Raises OptionError for pools besides that of full attention that are not served, or not with these options."""
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
+    compressed = compressed_pools.are_compressed(kv_args)
+    known = compressed_pools.COMPRESSED_KINDS if compressed else pool_kinds.KINDS
     for kind in kinds:
-        if kind not in pool_kinds.KINDS:
+        if kind not in known:
             why = pool_kinds.REFUSED.get(kind, "this kind is not known")
             raise OptionError(
-                f"the model keeps {kind!r} beside its KV pages, expected kinds among {', '.join(pool_kinds.KINDS)}:"
+                f"the model keeps {kind!r} beside its KV pages, expected kinds among {', '.join(known)}:"
                 f" {why}; serve another model, or choose another --disaggregation-transfer-backend"
             )
-    if getattr(kv_args, "mla_compression_ratios", None):
-        raise OptionError(
-            "the model has a pool of DeepSeek-V4, whose layers compress their KV, expected a pool of other models:"
-            " serve another model, or choose another --disaggregation-transfer-backend"
-        )
+    if compressed:
+        _refuse_compressed(kv_args)
     for kind in kinds:
         why = f"a model that keeps {kind} beside its KV pages is not served with it"
         if kind in pool_kinds.WITHOUT_STAGES:
@@ -111,6 +110,23 @@ def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
         if kind in pool_kinds.OF_REQUESTS and mode == "decode":
             option = "--disaggregation-decode-enable-radix-cache"
             _require(option, bool(get_disagg().disaggregation_decode_enable_radix_cache), False, why)
+
+
+def _refuse_compressed(kv_args: Any) -> None:
+    """Raises OptionError for what is not served with the pools of DeepSeek-V4."""
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_parallel, get_spec
+
+    others = sorted(set(kv_args.mla_compression_ratios) - set(compressed_pools.RATIOS))
+    if others:
+        raise OptionError(
+            f"the model's layers compress {others} tokens into one, expected {list(compressed_pools.RATIOS)}: its pool"
+            " is that of DeepSeek-V4.1; serve another model, or choose another --disaggregation-transfer-backend"
+        )
+    why = "it is not served with a model whose layers compress their KV (DeepSeek-V4)"
+    _require("--pp-size", get_parallel().pp_size, 1, why)
+    _require("--speculative-algorithm", get_spec().speculative_algorithm, None, why)
+    _require("SGLANG_OPT_USE_ONLINE_COMPRESS", bool(envs.SGLANG_OPT_USE_ONLINE_COMPRESS.get()), False, why)
 
 
 def refuse_unnamed_state(model: Any, kinds: list[str]) -> None:

@@ -108,7 +108,8 @@ def kv_args(mode: str, pool: Any, metadata: Any, rank: RankInEngine, page_tokens
     args.system_dp_rank = args.gpu_id = 0
     if mode == "prefill":  # a decoder's queue does not say it
         args.prefill_start_layer = pool.start_layer
-    args.rust_http_port = args.kv_layout = args.ib_device = None
+    args.rust_http_port = args.ib_device = None
+    args.kv_layout = getattr(pool, "pd_kv_layout", lambda: None)()  # 0.5.22 has none
     args.kv_cache_dtype_str = "bfloat16"
     args.page_size = page_tokens
     draft = getattr(pool, "draft", None)

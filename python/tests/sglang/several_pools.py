@@ -22,6 +22,7 @@ from sglang.srt.configs.mamba_utils import (
     Mamba2StateShape,
 )
 from sglang.srt.disaggregation.utils import get_dsa_tail_state_indices
+from sglang.srt.mem_cache.deepseek_v4_memory_pool import DeepSeekV4TokenToKVPool, get_compress_state_ring_size
 from sglang.srt.mem_cache.memory_pool import (
     DSATokenToKVPool,
     HybridLinearKVPool,
@@ -40,6 +41,7 @@ WINDOW_TOKENS = 39
 DRAFT_HEADS = 2
 SCALED_HEAD_SIZE = 32
 INDEX_TOKENS = 64
+PENDING = "c128_state"
 POOLED = 4
 """Tokens that an indexer pools into one key."""
 FEW_HEADS = 2
@@ -49,6 +51,9 @@ GATED_INPUTS = (32, 32, 64)
 """Queries, keys and values of a convolution over all ranks."""
 KIMI_INPUTS = (STATE_HEADS * 8,) * 3
 SPARSE_LAYERS = [1, 2, 3]
+COMPRESSED_PAGE_TOKENS = 256
+COMPRESSED_BY = [0, 4, 128, 4]
+"""How many tokens each layer compresses into one."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +262,35 @@ def sparse(shape: SeveralPools, _mode: str, layers: range) -> Any:
     )
 
 
+def compressed(shape: SeveralPools, _mode: str, layers: range) -> Any:
+    """DeepSeek-V4's, with the sizes that SGLang expects and derives."""
+    windowed = WINDOWED_PAGES * shape.page_tokens
+    return DeepSeekV4TokenToKVPool(
+        max_num_reqs=REQUEST_ROWS - 1,
+        swa_size=windowed,
+        c4_size=shape.size // 4,
+        c128_size=shape.size // 128,
+        c4_state_pool_size=windowed // shape.page_tokens * get_compress_state_ring_size(4),
+        c128_state_pool_size=0,
+        page_size=shape.page_tokens,
+        swa_page_size=shape.page_tokens,
+        dtype=torch.float8_e4m3fn,
+        c4_state_dtype=torch.float32,
+        c128_state_dtype=torch.float32,
+        qk_nope_head_dim=448,
+        qk_rope_head_dim=64,
+        indexer_head_dim=128,
+        layer_num=len(layers),
+        device="cpu",
+        enable_memory_saver=False,
+        compression_ratios=COMPRESSED_BY,
+        sliding_window=WINDOW_TOKENS,
+        start_layer=layers.start,
+        end_layer=layers.stop,
+        full_size=shape.size,
+    )
+
+
 MODELS: Mapping[str, Callable[..., Any]] = {
     "heads": lambda shape, _, layers: heads(shape, layers),
     "latent": lambda shape, _, layers: latent(shape, layers),
@@ -272,6 +306,7 @@ MODELS: Mapping[str, Callable[..., Any]] = {
     "scales, windows": scaled_windows,
     "scales, windows, states": with_states(scaled_windows),
     "sparse": sparse,
+    "compressed": compressed,
 }
 MORE_MODELS: Mapping[str, Callable[..., Any]] = {
     "heads of fp8": lambda shape, _, layers: heads(shape, layers, number=torch.float8_e4m3fn),
@@ -295,7 +330,7 @@ STATE_SHAPES: Mapping[str, Callable[[int], tuple[Any, Any]]] = {
 """Where it is not Mamba-2, or short convolutions."""
 LATENT = (
     *("latent", "latent, states", "index", "index, states", "index, waiting, states"),
-    *("latent, kimi", "index, waiting, kimi"),
+    *("latent, kimi", "index, waiting, kimi", "compressed"),
 )
 PAGE_TOKENS_OF: Mapping[str, tuple[int, ...]] = {
     "index": (INDEX_TOKENS,),
@@ -303,6 +338,7 @@ PAGE_TOKENS_OF: Mapping[str, tuple[int, ...]] = {
     "index, waiting, states": (INDEX_TOKENS * POOLED,),
     "index, waiting, kimi": (INDEX_TOKENS * POOLED,),
     "selection, states": (16, 64),
+    "compressed": (COMPRESSED_PAGE_TOKENS,),
 }
 """Where SGLang's pool does not have any."""
 DRAFTS: Mapping[str, Callable[..., Any]] = {
@@ -327,7 +363,7 @@ def items_of(side: Side) -> dict[str, list[Any]]:
     for kind, *of_kind in beside:
         described[kind.value] = list(zip(*of_kind, strict=True))
     return {
-        kind: [bytes_of(address, length).view(-1, item) for address, length, item in buffers if length]
+        kind: [bytes_of(address, length - length % item).view(-1, item) for address, length, item in buffers if length]
         for kind, buffers in described.items()
     }
 
@@ -346,11 +382,13 @@ class Request:
         in_window = draw.sample(range(1, WINDOWED_PAGES), count - first_in_window)
         kinds = [kind.value for kind in side.endpoint.kv_args.state_types]
         tail = get_dsa_tail_state_indices(side.pool, self.row, tokens) if "dsa_tail" in kinds else []
+        pending = side.pool.request_state_transfer_indices(self.row, tokens) if PENDING in kinds else []
         of_kinds: Mapping[str, list[int]] = {
             "swa": in_window,
             "block_scale_swa": in_window,
             "mamba": [self._slot],
             "dsa_tail": tail,
+            PENDING: list(pending),
             "qsa_pending": [self.row],
         }
         self.beside = {kind: of_kinds.get(kind, self.pages) for kind in kinds}
@@ -363,7 +401,7 @@ class Request:
     def items(self) -> dict[str, list[int]]:
         """Which items of each pool are the prompt's."""
         unused = self.row if self._side.endpoint._mode == "decode" else 0
-        rows = {kind: given[:1] or [unused] if kind == "dsa_tail" else given for kind, given in self.beside.items()}
+        rows = {k: given[:1] or [unused] if k in ("dsa_tail", PENDING) else given for k, given in self.beside.items()}
         return {"kv": self.pages, "draft": self.pages, **rows}
 
 
@@ -379,6 +417,7 @@ def shapes(models: Mapping[str, Any] = MODELS) -> list[SeveralPools]:
     made = []
     for model in models:
         drafts = ["none", "heads", "latent", *(["index"] if model == "index" else [])]
+        drafts = drafts[:1] if model == "compressed" else drafts  # it is not served with another
         for turn, draft in enumerate(drafts):
             sizes = PAGE_TOKENS_OF.get(model, (1, 16, 64))
             page_tokens = sizes[(len(made) + turn) % len(sizes)]

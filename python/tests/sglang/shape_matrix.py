@@ -84,7 +84,8 @@ def parts_of(side: Side) -> dict[str, Part]:
     """What a rank holds, by names that are the same on every rank and stage."""
     parts = {}
     for kind, buffers in items_of(side).items():
-        layers = _layers(kind, side) if buffers else []
+        by_kind = side.shape.model == "compressed"  # its buffers are not listed by layer
+        layers = [*range(len(buffers))] if by_kind else _layers(kind, side) if buffers else []
         for number, buffer in enumerate(buffers):
             place, at = divmod(number, len(layers))
             rows, along = _division(kind, place, side.shape)
@@ -117,6 +118,8 @@ def _layers(kind: str, side: Side) -> list[int | str]:
 def _division(kind: str, place: int, shape: Any) -> tuple[int, tuple[int, ...]]:
     """(rows, what ranks divide) of an item; ``place`` tells K from V, or the tensors of a state."""
     by_token = shape.page_tokens
+    if shape.model == "compressed":
+        return 1, ()
     if kind == "draft" and shape.draft == "heads":
         return by_token, (DRAFT_HEADS,)
     if kind == "swa":

@@ -104,8 +104,42 @@ def test_should_serve_or_refuse_each_kind_of_pool_that_sglang_has_by_its_name(pa
         args.state_types = ["swa", kind]
         with pytest.raises(OptionError, match=rf"the model keeps '{kind}' beside its KV pages, .*: {why}; serve"):
             refuse_unsupported(args, "decode")
-    args.state_types, args.mla_compression_ratios = ["swa"], [4, 128]
-    with pytest.raises(OptionError, match=r"the model has a pool of DeepSeek-V4, .*, expected a pool of other models"):
+
+
+def test_should_serve_deepseek_v4_and_refuse_what_its_pools_are_not_served_with(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from one_process import RankInEngine, kv_args
+    from sglang.srt.runtime_context import get_disagg, get_parallel, get_spec
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.refusals import refuse_unsupported
+
+    args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
+    args.state_types, args.mla_compression_ratios = ["swa", "c128_state"], [0, 4, 128]
+    for mode in ("prefill", "decode"):
+        refuse_unsupported(args, mode)
+    with get_parallel().override(pp_size=2), pytest.raises(OptionError, match=r"--pp-size is 2, expected 1: .*V4"):
+        refuse_unsupported(args, "prefill")
+    with (
+        get_spec().override(speculative_algorithm="EAGLE"),
+        pytest.raises(OptionError, match=r"--speculative-algorithm is 'EAGLE', expected None: .*DeepSeek-V4"),
+    ):
+        refuse_unsupported(args, "prefill")
+    with (
+        get_disagg().override(disaggregation_decode_enable_radix_cache=True),
+        pytest.raises(OptionError, match=r"enable-radix-cache is True, expected False: .* keeps c128_state"),
+    ):
+        refuse_unsupported(args, "decode")
+    with monkeypatch.context() as patch:
+        patch.setenv("SGLANG_OPT_USE_ONLINE_COMPRESS", "1")
+        with pytest.raises(OptionError, match=r"SGLANG_OPT_USE_ONLINE_COMPRESS is True, expected False: .*DeepSeek-V4"):
+            refuse_unsupported(args, "prefill")
+    args.state_types = ["swa_ring"]
+    with pytest.raises(OptionError, match=r"keeps 'swa_ring' beside its KV pages, .*, and of DeepSeek-V4 on AMD alone"):
+        refuse_unsupported(args, "prefill")
+    args.state_types, args.mla_compression_ratios = ["swa"], [0, 1, 2]
+    with pytest.raises(OptionError, match=r"compress \[1, 2\] tokens into one, expected \[0, 4, 128\]: .*V4.1"):
         refuse_unsupported(args, "decode")
 
 

@@ -40,10 +40,15 @@ FAMILIES = {
     "sparse": ("none", "heads"),
     "scales": ("none", "heads"),
     "scales, windows": ("none", "heads"),
+    "compressed": ("none",),
 }
 """The drafts of each model, by the names of both in several_pools.py."""
 
-NO_STAGES = {"selection, gated": "qsa_pending", "sparse": "minimax_index_k"}
+NO_STAGES = {
+    "selection, gated": "a model that keeps qsa_pending beside its KV pages",
+    "sparse": "a model that keeps minimax_index_k beside its KV pages",
+    "compressed": "it is not served with a model whose layers compress their KV",
+}
 OTHER_RANKS_REFUSED = {
     "states": r"the prefiller's dtype of KV group \d is bfloat16",
     "convolutions": r"the prefiller's dtype of KV group \d is bfloat16",
@@ -58,7 +63,7 @@ def refused_at_start(model: str, size: Size) -> str:
     """What the error says with which an engine of that shape does not start; "" if it does."""
     if size[1] == 1 or model not in NO_STAGES:
         return ""
-    return f"--pp-size is {size[1]}, expected 1: a model that keeps {NO_STAGES[model]} beside its KV pages"
+    return f"--pp-size is {size[1]}, expected 1: {NO_STAGES[model]}"
 
 
 def cases() -> list[Any]:
