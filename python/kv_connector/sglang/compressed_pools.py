@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from kv_connector.exceptions import OptionError
 from kv_connector.sglang.beside_pages import BesidePages, RequestBlock
 from kv_connector.sglang.geometry import STATE_PAGE_TOKENS, Buffer, Pool, named_buffers
 from kv_connector.sglang.pool_kinds import Component, Model, PoolKind, Prompt, Windows
@@ -56,6 +57,11 @@ class CompressedWindows(Windows):
 
     def pools(self, component: Component, model: Model) -> list[Pool]:
         """One."""
+        if not model.window_tokens:
+            raise OptionError(
+                "SGLang says no length of the windows of a model whose layers compress their KV, expected one: choose"
+                " another --disaggregation-transfer-backend"
+            )
         buffers = _named(self.name, *component.buffer_infos)
         group = model.full.group.copy()
         group["kind"], group["windowTokens"], group["pageCount"] = "window", model.window_tokens, _fewest_pages(buffers)

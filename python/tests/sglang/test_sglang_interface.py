@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -113,6 +114,7 @@ def test_should_serve_deepseek_v4_and_refuse_what_its_pools_are_not_served_with(
     from sglang.srt.runtime_context import get_disagg, get_parallel, get_spec
 
     from kv_connector import OptionError
+    from kv_connector.sglang.compressed_pools import COMPRESSED_KINDS
     from kv_connector.sglang.refusals import refuse_unsupported
 
     args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
@@ -135,6 +137,8 @@ def test_should_serve_deepseek_v4_and_refuse_what_its_pools_are_not_served_with(
         patch.setenv("SGLANG_OPT_USE_ONLINE_COMPRESS", "1")
         with pytest.raises(OptionError, match=r"SGLANG_OPT_USE_ONLINE_COMPRESS is True, expected False: .*DeepSeek-V4"):
             refuse_unsupported(args, "prefill")
+    with pytest.raises(OptionError, match="says no length of the windows of a model whose layers compress"):
+        COMPRESSED_KINDS["swa"].pools(SimpleNamespace(), SimpleNamespace(window_tokens=0))  # type: ignore[arg-type]
     args.state_types = ["swa_ring"]
     with pytest.raises(OptionError, match=r"keeps 'swa_ring' beside its KV pages, .*, and of DeepSeek-V4 on AMD alone"):
         refuse_unsupported(args, "prefill")
