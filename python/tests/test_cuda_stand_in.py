@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from cuda_stand_in import Device, library_or_skip
@@ -135,6 +138,53 @@ def test_devices_reach_each_other_where_nothing_is_between_them(
     taken_in(memories, theirs, owner=1, reaching=0)
 
 
+ANOTHER_PROCESS = """
+import ctypes, sys
+driver = ctypes.CDLL(sys.argv[1])
+context, address, handle = ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_uint8 * 64)()
+driver.cuInit(0)
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), int(sys.argv[2]))
+driver.cuCtxSetCurrent(context)
+driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 21))
+driver.cuIpcGetMemHandle(ctypes.byref(handle), address)
+print(bytes(handle).hex(), flush=True)
+sys.stdin.read()
+"""
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_uint8 * 64),)
+
+
+@contextmanager
+def allocated_by_another_process(owner: int) -> Iterator[_IpcHandle]:
+    command = [sys.executable, "-c", ANOTHER_PROCESS, library_or_skip(), str(owner)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        yield _IpcHandle.from_buffer_copy(bytes.fromhex(process.stdout.readline()))
+        process.stdin.close()
+
+
+def opened(device: Device, handle: _IpcHandle) -> int:
+    address, lazily = ctypes.c_uint64(), ctypes.c_uint(LAZY_PEER_ACCESS)
+    device.driver.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, lazily)
+    return address.value
+
+
+def test_devices_apart_do_not_open_each_others_memory_of_cudamalloc(device: Device) -> None:
+    with allocated_by_another_process(owner=1) as handle:
+        device.stand_in.standInApart(1)
+        try:
+            with pytest.raises(CudaError, match="cuIpcOpenMemHandle_v2 failed with CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"):
+                opened(device, handle)
+        finally:
+            device.stand_in.standInApart(0)
+        address = opened(device, handle)
+        assert owner_of(device, address) == 1
+        device.driver.call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
+
+
 def test_a_device_that_another_process_has_for_itself_has_no_context_here(device: Device) -> None:
     context = ctypes.c_void_p()
     device.stand_in.standInOccupied(1)
@@ -181,3 +231,73 @@ def test_a_forked_process_has_no_driver(device: Device, call: str) -> None:
         given = ctypes.byref(ctypes.c_int()) if call == "cuDeviceGetCount" else 0
         os._exit(getattr(device.stand_in, call)(given))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == NOT_INITIALIZED
+
+
+def legacy(device: Device) -> Callable[[], None]:
+    """Gives memory of cudaMalloc back."""
+    address = ctypes.c_uint64()
+    device.driver.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(GRANULE))
+    return lambda: device.driver.call("cuMemFree_v2", address)
+
+
+def mapped(device: Device) -> Callable[[], None]:
+    memories = DeviceMemories(device.driver)
+    memories.allocate(GRANULE, 0)
+    return memories.close
+
+
+def page_locked(device: Device) -> Callable[[], None]:
+    address = ctypes.c_void_p()
+    device.driver.call("cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(PAGE_BYTES), 0)
+    return lambda: device.driver.call("cuMemFreeHost", address)
+
+
+def registered(device: Device) -> Callable[[], None]:
+    memory = (ctypes.c_char * PAGE_BYTES)()
+    device.driver.call("cuMemHostRegister_v2", memory, ctypes.c_size_t(PAGE_BYTES), 0)
+    return lambda: device.driver.call("cuMemHostUnregister", memory)
+
+
+def to_be_page_locked(device: Device) -> Callable[[], None]:
+    return lambda: page_locked(device)()
+
+
+WAITING_CALLS = {
+    "cuMemFree_v2": legacy,
+    "cuMemUnmap": mapped,
+    "cuMemFreeHost": page_locked,
+    "cuMemHostUnregister": registered,
+    "cuMemHostAlloc": to_be_page_locked,
+}
+
+
+@pytest.mark.parametrize("call", WAITING_CALLS)
+def test_a_call_that_waits_returns_behind_what_streams_were_given(device: Device, call: str) -> None:
+    give_back = WAITING_CALLS[call](device)
+    calls = device.stand_in.standInCallCount(call.encode())
+    order = []
+
+    def work() -> None:
+        """Is not over before the call has begun."""
+        while device.stand_in.standInCallCount(call.encode()) == calls:
+            pass
+        order.append("work")
+
+    device.stand_in.standInWaitingCalls(1)
+    try:
+        device.queue(work)
+        give_back()
+        order.append("given back")
+    finally:
+        device.stand_in.standInWaitingCalls(0)
+    device.finish()
+    assert order == ["work", "given back"]
+
+
+@pytest.mark.parametrize("call", WAITING_CALLS)
+def test_calls_return_at_once_where_they_are_not_to_wait(device: Device, call: str) -> None:
+    give_back = WAITING_CALLS[call](device)
+    held = device.hold()
+    give_back()
+    held.set()
+    device.finish()

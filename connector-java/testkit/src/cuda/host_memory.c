@@ -92,6 +92,7 @@ EXPORTED CUresult cuMemHostAlloc(void **address, size_t length, unsigned flags) 
     CALLED("%zu, flags %u", length, flags);
     REQUIRE_CONTEXT();
     REQUIRE(length > 0 && flags <= 7, CUDA_ERROR_INVALID_VALUE);
+    wait_for_work();
     *address = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     REQUIRE(*address != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
     return pin(*address, length, 1);
@@ -99,6 +100,7 @@ EXPORTED CUresult cuMemHostAlloc(void **address, size_t length, unsigned flags) 
 
 EXPORTED CUresult cuMemFreeHost(void *address) {
     CALLED("%p", address);
+    wait_for_work();
     size_t length_bytes = 0;
     REQUIRE(unpin(address, 1, &length_bytes), CUDA_ERROR_INVALID_VALUE);
     munmap(address, length_bytes);
@@ -114,6 +116,7 @@ EXPORTED CUresult cuMemHostRegister_v2(void *address, size_t length, unsigned fl
 
 EXPORTED CUresult cuMemHostUnregister(void *address) {
     CALLED("%p", address);
+    wait_for_work();
     size_t length_bytes = 0;
     REQUIRE(unpin(address, 0, &length_bytes), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     return CUDA_SUCCESS;

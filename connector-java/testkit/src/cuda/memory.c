@@ -314,8 +314,7 @@ static CUresult map(CUdeviceptr address, size_t length_bytes, AllocationHandle h
     }
     if (result == CUDA_SUCCESS) {
         uint8_t *bytes = reservation->bytes + (address - (CUdeviceptr)reservation->device);
-        void *mapped =
-                mmap(bytes, length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, allocation->memfd, 0);
+        void *mapped = mmap(bytes, length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, allocation->memfd, 0);
         result = mapped == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
     }
     if (result == CUDA_SUCCESS) {
@@ -334,6 +333,7 @@ EXPORTED CUresult cuMemMap(CUdeviceptr address, size_t length, size_t offset, Al
 }
 
 static int unmap(CUdeviceptr address, size_t length_bytes) {
+    wait_for_work();
     if (is_held_by_nic(address, length_bytes)) {
         return 0;
     }

@@ -12,15 +12,17 @@
  *  - what was imported lies on its owner's device, is exported to NICs and not again to processes (an H100, driver 580.159);
  *  - a process that was forked after cuInit has no driver; memory of cudaMalloc goes with the last user of its context;
  *  - what a NIC has written into device memory by a dma-buf is seen there once the writes are flushed, unless the device says that
- *    it orders them; memory that a NIC has registered is not unmapped.
+ *    it orders them; memory that a NIC has registered is not unmapped;
+ *  - where a test wants it, calls that take memory away or page-lock it wait for all that streams were given before them.
  *
  * What it cannot show: speed, the order of a GPU's writes as a NIC or the processor sees them, how far a NIC's writes have come
- * when it reports them, the default stream's waiting for other streams, capture across streams, calls that wait for kernels.
+ * when it reports them, the default stream's waiting for other streams, capture across streams.
  *
  * Environment: STAND_IN_DEVICES (default 2), STAND_IN_OP_DELAY_NS (before each operation of a stream, default 0; or standInDelay),
  * STAND_IN_FAIL=name:n:code[,...] (the n-th call of a function, from 1, returns code), STAND_IN_LOG=path (a line a call),
  * STAND_IN_APART=1 (no peer access; or standInApart), STAND_IN_LACKS=attribute[,...] (which devices have as 0; or standInAttribute),
  * STAND_IN_DROP_TAILS=bytes (the kernel of runs leaves out the last byte of each that is at least so long; or standInDropTails),
+ * STAND_IN_WAITING_CALLS=1 (the calls named above wait; or standInWaitingCalls),
  * STAND_IN_DEFAULT_MODE=1 (threads that capture nothing stay in the default capture mode, as if they had asked for no other).
  */
 #ifndef KV_MESSENGER_CUDA_STAND_IN_H
@@ -36,6 +38,8 @@ typedef uint64_t AllocationHandle;
 typedef struct Context *CUcontext;
 typedef struct Stream *CUstream;
 typedef struct Event *CUevent;
+typedef struct Module *CUmodule;
+typedef struct Function *CUfunction;
 
 enum {
     CUDA_SUCCESS = 0,
@@ -144,8 +148,14 @@ int capture_ends(const Capture *capture);
 /* What was queued met an address that the device does not reach: no call goes well any more. */
 void end_all(const char *what, const char *condition);
 
+enum { NO_KERNEL, BUMP_OF_COUNTER, PLACE_OF_COUNTER, COPY_OF_RUNS };
+int kernel_of(CUfunction function);
+
 #define RUNS_KERNEL "kv_messenger_copy_runs"
 void copy_runs(uint64_t at, uint64_t count, int device);
+
+/* Where calls are to wait: until all streams have run what they have been given. As a driver may, which says of none how long. */
+void wait_for_work(void);
 
 /* One of the operations of a stream. */
 CUresult queue_copy(CUstream stream, uint64_t target, uint64_t source, size_t length_bytes);

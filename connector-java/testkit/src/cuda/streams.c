@@ -7,8 +7,6 @@
 #include <string.h>
 #include <time.h>
 
-#define BUMP_KERNEL "kv_messenger_bump"
-#define PLACE_KERNEL "kv_messenger_place"
 #define THREADS_MAX 1024 /* In a block, of any device. */
 #define RECORD_EXTERNAL 1
 
@@ -19,6 +17,7 @@ typedef struct Operation {
     uint64_t target, source, value;
     HostFunction function;
     void *data;
+    long number; /* In the order in which all streams were given theirs. */
     struct Operation *next;
 } Operation;
 
@@ -40,6 +39,7 @@ struct Stream {
     Operations queued;
     Operations captured;
     long given, done;
+    long running; /* The number of the operation that it runs; 0 = none. */
     struct Stream *started_before;
 };
 
@@ -47,23 +47,17 @@ typedef struct Graph {
     Operations operations;
 } *CUgraph;
 typedef CUgraph CUgraphExec;
-typedef struct Module {
-    int unused;
-} *CUmodule;
-typedef struct Function {
-    int unused;
-} *CUfunction;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct Stream default_streams[DEVICES_MAX];
 static struct Stream *last_started;
-static struct Function bump, place, copy_of_runs;
-static struct Module counter_module, runs_module;
 static uint64_t captures_begun;
 static CUresult sticky; /* As with a real context: after an illegal address no call goes well any more. */
 static long told_delay_ns = -1;
 static int events_lie;
+static int told_to_wait = -1;
+static long operations_given;
 
 /* ---- what a stream does, on its thread */
 
@@ -186,11 +180,13 @@ static void *run_stream(void *argument) {
         if (next->next == NULL) {
             stream->queued.last = NULL;
         }
+        stream->running = next->number;
         pthread_mutex_unlock(&lock);
         delay();
         run(next, stream->device);
         free(next);
         pthread_mutex_lock(&lock);
+        stream->running = 0;
         stream->done++;
         pthread_cond_broadcast(&changed);
     }
@@ -236,6 +232,7 @@ static CUresult give(CUstream handle, Operation operation) {
         if (operation.kind == RECORD) {
             operation.value = (uint64_t)++((struct Event *)operation.data)->recorded;
         }
+        operation.number = ++operations_given;
         append(&stream->queued, operation);
         stream->given++;
         pthread_cond_broadcast(&changed);
@@ -313,6 +310,34 @@ EXPORTED CUresult cuCtxSynchronize(void) {
     CUresult result = sticky;
     pthread_mutex_unlock(&lock);
     return result;
+}
+
+/* For tests that cannot set the environment of their own process: whether calls wait from now on. */
+EXPORTED void standInWaitingCalls(int wait) {
+    __atomic_store_n(&told_to_wait, wait, __ATOMIC_RELAXED);
+}
+
+/* Whether a stream has not run what had that number or one before it. */
+static int has_work(long until) {
+    for (const struct Stream *each = last_started; each != NULL; each = each->started_before) {
+        const Operation *first = each->queued.first;
+        if ((each->running != 0 && each->running <= until) || (first != NULL && first->number <= until)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+void wait_for_work(void) {
+    int told = __atomic_load_n(&told_to_wait, __ATOMIC_RELAXED);
+    if (told == 0 || (told < 0 && getenv("STAND_IN_WAITING_CALLS") == NULL)) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    for (long until = operations_given; has_work(until);) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 EXPORTED CUresult cuStreamQuery(CUstream handle) {
@@ -518,35 +543,7 @@ EXPORTED CUresult cuGraphExecDestroy(CUgraphExec graph) {
     return destroy(graph);
 }
 
-/* ---- the kernels of the layer counter, and the one that copies runs: their instructions are not read, only that they are named */
-
-EXPORTED CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    CALLED("%.20s", (const char *)image);
-    REQUIRE_CONTEXT();
-    REQUIRE(strncmp(image, ".version", 8) == 0, CUDA_ERROR_INVALID_VALUE);
-    int runs = strstr(image, ".entry " RUNS_KERNEL) != NULL;
-    int counter = strstr(image, ".entry " BUMP_KERNEL) != NULL && strstr(image, ".entry " PLACE_KERNEL) != NULL;
-    REQUIRE(runs != counter, CUDA_ERROR_INVALID_VALUE);
-    *module = runs ? &runs_module : &counter_module;
-    return CUDA_SUCCESS;
-}
-
-EXPORTED CUresult cuModuleUnload(CUmodule module) {
-    CALLED("%p", (void *)module);
-    REQUIRE(module == &counter_module || module == &runs_module, CUDA_ERROR_INVALID_HANDLE);
-    return CUDA_SUCCESS;
-}
-
-EXPORTED CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    CALLED("%s", name);
-    REQUIRE(module == &counter_module || module == &runs_module, CUDA_ERROR_INVALID_HANDLE);
-    struct Function *found = module == &runs_module
-            ? (strcmp(name, RUNS_KERNEL) == 0 ? &copy_of_runs : NULL)
-            : strcmp(name, BUMP_KERNEL) == 0 ? &bump : strcmp(name, PLACE_KERNEL) == 0 ? &place : NULL;
-    REQUIRE(found != NULL, CUDA_ERROR_NOT_FOUND);
-    *function = found;
-    return CUDA_SUCCESS;
-}
+/* ---- launches of the kernels that modules.c knows */
 
 /* Parameters, 64 bits each: the table's address as the device sees it, and how many runs it has. */
 static CUresult launch_copy_of_runs(unsigned grid_x, unsigned block_x, CUstream stream, void **parameters) {
@@ -562,21 +559,21 @@ EXPORTED CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned 
         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra) {
     CALLED("%p", (void *)stream);
     REQUIRE_CONTEXT();
-    REQUIRE(function != NULL && parameters != NULL && extra == NULL, CUDA_ERROR_INVALID_HANDLE);
-    if (function == &copy_of_runs) {
+    int kernel = kernel_of(function);
+    REQUIRE(kernel != NO_KERNEL && parameters != NULL && extra == NULL, CUDA_ERROR_INVALID_HANDLE);
+    if (kernel == COPY_OF_RUNS) {
         REQUIRE(grid_y * grid_z == 1 && block_y * block_z == 1 && shared_bytes == 0, CUDA_ERROR_INVALID_VALUE);
         return launch_copy_of_runs(grid_x, block_x, stream, parameters);
     }
-    REQUIRE(function == &bump || function == &place, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(grid_x * grid_y * grid_z == 1 && block_x * block_y * block_z == 1 && shared_bytes == 0, CUDA_ERROR_INVALID_VALUE);
     uint64_t said[4] = {0};
-    for (int i = 0; i < (function == &bump ? 1 : 4); i++) {
+    for (int i = 0; i < (kernel == BUMP_OF_COUNTER ? 1 : 4); i++) {
         memcpy(&said[i], parameters[i], sizeof said[i]);
     }
     void *state = bytes_at(said[0], 3 * sizeof said[0], current_device());
-    void *word = function == &bump ? NULL : bytes_at(said[1], sizeof said[1], current_device());
+    void *word = kernel == BUMP_OF_COUNTER ? NULL : bytes_at(said[1], sizeof said[1], current_device());
     REQUIRE(state != NULL && said[0] % 8 == 0, CUDA_ERROR_ILLEGAL_ADDRESS);
-    REQUIRE(function == &bump || (word != NULL && said[1] % 8 == 0), CUDA_ERROR_ILLEGAL_ADDRESS);
-    return give(stream, (Operation){.kind = function == &bump ? BUMP : PLACE, .target = (uint64_t)state,
+    REQUIRE(kernel == BUMP_OF_COUNTER || (word != NULL && said[1] % 8 == 0), CUDA_ERROR_ILLEGAL_ADDRESS);
+    return give(stream, (Operation){.kind = kernel == BUMP_OF_COUNTER ? BUMP : PLACE, .target = (uint64_t)state,
             .source = (uint64_t)word, .value = said[2], .data = (void *)said[3]});
 }
