@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import pytest
+from fabric import environment_of_fabric
 from gpu_check.vllm_checks import VllmProcess
 from gpu_check.vllm_on_torch.plan import DECODER, PREFILLER, VllmPlan
 from torch_engine.pair import Pair
@@ -33,10 +34,10 @@ LIMIT_SECONDS = 3600.0
 """For whatever a busy machine makes slow."""
 
 
-def environment(stand_ins: Path) -> dict[str, str]:
-    """Of a process that has the stand-ins in place of CUDA."""
+def environment(stand_ins: Path, *, rdma: bool = True) -> dict[str, str]:
+    """Of a process that has the stand-ins in place of CUDA, and of RDMA devices if there are some and it wants them."""
     preloaded = ["libcuda.so.1", "libcudart.so.13", "libuncomputedblas.so", "libnccl.so.2"]
-    if has_rdma_devices(stand_ins):
+    if rdma and has_rdma_devices(stand_ins):
         preloaded.append(RDMA)
     return {
         "LD_PRELOAD": ":".join(str(stand_ins / name) for name in preloaded),
@@ -64,10 +65,14 @@ def has_rdma_devices(stand_ins: Path) -> bool:
 
 @dataclass
 class Engines:
-    """Starts engines of one release of vLLM. `sources`: the folder with another's Python than this environment has."""
+    """Starts engines of one release of vLLM. `sources`: the folder with another's Python than this environment has.
+
+    `with_fabric`: they can load libfabric, whose own libibverbs is then in the place of the stand-in's RDMA devices.
+    """
 
     stand_ins: Path
     sources: Path | None = None
+    with_fabric: bool = False
     _launcher: WarmLauncher = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +81,8 @@ class Engines:
     def environment(self) -> dict[str, str]:
         sources = [] if self.sources is None else [str(self.sources)]
         path = os.pathsep.join([*sources, str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**environment(self.stand_ins), "PYTHONPATH": path}
+        libraries = environment_of_fabric() if self.with_fabric else {}
+        return {**environment(self.stand_ins, rdma=not self.with_fabric), **libraries, "PYTHONPATH": path}
 
     def start(self, log: Path, arguments: list[str], driver: Mapping[str, str]) -> ForkedProcess:
         wanted = _Wanted(log, {**os.environ, **self.environment(), **driver})

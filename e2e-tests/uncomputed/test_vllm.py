@@ -123,6 +123,7 @@ MORE_PAIRS = {
     "ranks-2-2-tcp-one-messenger": Case("tcp", triton(), ranks=(2, 2), options={"messenger_per": "node"}),
     "ranks-1-2-cuda": Case(settings=triton(), ranks=(1, 2)),
     "heads-inside-ranks-1-2-tcp-by-kernel": BY_KERNEL,
+    "calls-that-wait-tcp": Case("tcp", flash(), driver={"STAND_IN_WAITING_CALLS": "1"}),
     "stages-2-2-cuda": Case(settings=triton(), stages=(2, 2)),
     "ranks-2-1-tcp": Case(
         "tcp", triton(prefix_caching=True, layout="NHD"), ranks=(2, 1), options={"messenger_per": "node"}
