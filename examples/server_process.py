@@ -232,7 +232,7 @@ class Server:
         )
         try:
             with NO_PROXY.open(request, timeout=REQUEST_LIMIT_SECONDS) as answer:
-                return dict(json.loads(answer.read() or b"{}"))
+                return dict(json.loads(answer.read() or b"null") or {})
         except urllib.error.HTTPError as refused:
             return {"error": refused.read().decode(errors="replace"), "status": refused.code}
 

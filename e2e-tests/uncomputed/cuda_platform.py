@@ -6,6 +6,7 @@ device either. A process that had asked could not be forked.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from typing import Any
@@ -59,3 +60,18 @@ def contexts() -> list[int]:
     count = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
     return [device for device in range(count.value) if driver.standInRetained(device) > 0]
+
+
+def used_bytes() -> int:
+    """Of memory that this process has made on all devices."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.standInUsedBytes.restype = ctypes.c_size_t
+    return sum(driver.standInUsedBytes(device) for device in range(int(os.environ["STAND_IN_DEVICES"])))
+
+
+def rdma() -> list[int]:
+    """Dma-bufs that this process has registered, and writes that its RDMA devices read from and wrote to a device."""
+    figures = [ctypes.c_int64() for _ in range(3)]
+    with contextlib.suppress(OSError, AttributeError):  # not there, or that of the machine
+        ctypes.CDLL("libibverbs.so.1").uncomputedRdmaFigures(*map(ctypes.byref, figures))
+    return [figure.value for figure in figures]

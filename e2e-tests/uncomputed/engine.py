@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import re
 from pathlib import Path
@@ -13,7 +11,7 @@ import torch
 from gpu_check.vllm_on_torch.__main__ import Engine, Preemptions, Replays
 
 from uncomputed import flash_infer, sleep
-from uncomputed.cuda_platform import contexts
+from uncomputed.cuda_platform import contexts, rdma
 from uncomputed.rows import FIGURES, TOKEN, Place, Rows
 
 MORE_FIGURES = ("strided_pieces_sent", "transport_runs_by_kernel", "transport_writes_sent")
@@ -227,11 +225,3 @@ def own_half() -> Any:
 
 def own_messenger() -> Any:
     return getattr(own_half(), "_messenger", None)
-
-
-def rdma() -> list[int]:
-    """Dma-bufs that this process has registered, and writes that its RDMA devices read from and wrote to a device."""
-    figures = [ctypes.c_int64() for _ in range(3)]
-    with contextlib.suppress(OSError, AttributeError):  # not there, or that of the machine
-        ctypes.CDLL("libibverbs.so.1").uncomputedRdmaFigures(*map(ctypes.byref, figures))
-    return [figure.value for figure in figures]

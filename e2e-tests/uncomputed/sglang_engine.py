@@ -1,6 +1,7 @@
 """A plug-in of SGLang for a CUDA that computes nothing: its steps, KV and tokens, and what its ranks say of themselves.
 
-A scheduler writes its figures after each batch, into a file of its own in the folder that `UNCOMPUTED_FIGURES` names.
+A scheduler writes its figures after each batch, and when its memory went or came, into a file of its own in the folder
+that `UNCOMPUTED_FIGURES` names.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from uncomputed.whole_numbers import OnHost, on_host
 FIGURES = "UNCOMPUTED_FIGURES"
 POOLS = "sglang.srt.mem_cache.memory_pool"
 ALLOCATION = "sglang.srt.mem_cache.allocation"
+UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 COMMUNICATORS = "sglang.srt.distributed.device_communicators"
 
 
@@ -33,6 +35,8 @@ def register() -> None:
         "sglang.srt.mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.__init__": with_torch,
         "sglang.srt.model_executor.model_runner.ModelRunner.sample": sampled,
         "sglang.srt.managers.scheduler.Scheduler.process_batch_result": rank.write_figures,
+        f"{UPDATER}.release_memory_occupation": rank.write_figures,
+        f"{UPDATER}.resume_memory_occupation": rank.write_figures,
     }
     replaced = {
         "sglang.kernels.jit.utils.load_jit": sglang_operators.loaded,
@@ -84,7 +88,12 @@ class Rank:
         self._rows.at_place(cache, None, Place(layer.layer_id))
 
     def write_figures(self, *_given: Any, **_named: Any) -> None:
-        figures = self._rows.figures() | {"replays": self._replays.count, "contexts": cuda_platform.contexts()}
+        figures = self._rows.figures() | {
+            "replays": self._replays.count,
+            "contexts": cuda_platform.contexts(),
+            "rdma": cuda_platform.rdma(),
+            "used_bytes": cuda_platform.used_bytes(),
+        }
         path = Path(os.environ[FIGURES]) / f"{os.getpid()}.json"
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(figures), "utf-8")

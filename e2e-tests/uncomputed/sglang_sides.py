@@ -64,11 +64,19 @@ class UncomputedSglang(SglangServer):
         """The figures of ranks are sums, but for what they say of themselves."""
         rest = super().rest()
         self.server.get("/server_info")  # a scheduler answers behind the batch whose figures it writes
-        ranks = [json.loads(file.read_text("utf-8")) for file in self._figures.glob("*.json")]
+        ranks = self._of_ranks()
         summed = {
             name: sum(rank[name] for rank in ranks) for name in ("rows_read", "rows_written", "rows_wrong", "replays")
         }
         first_wrong = next((rank["first_wrong"] for rank in ranks if rank["first_wrong"]), "")
         contexts = sorted(rank["contexts"] for rank in ranks)
-        rest["figures"] |= summed | {"first_wrong": first_wrong, "contexts": contexts}
+        rdma = [rank["rdma"] for rank in ranks]
+        rest["figures"] |= summed | {"first_wrong": first_wrong, "contexts": contexts, "rdma": rdma}
         return rest
+
+    def used_bytes(self) -> int:
+        """Of devices' memory, as each rank knew when it wrote its figures last."""
+        return sum(rank["used_bytes"] for rank in self._of_ranks())
+
+    def _of_ranks(self) -> list[dict[str, Any]]:
+        return [json.loads(file.read_text("utf-8")) for file in self._figures.glob("*.json")]

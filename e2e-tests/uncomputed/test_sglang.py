@@ -16,6 +16,7 @@ from gpu_check.sglang_on_torch.servers import SglangPair, started
 from gpu_check.vllm_checks import AT_ONCE, ONE_BY_ONE, PAGES, PROMPTS, SHARED, options
 from prompts import cache_home
 
+from uncomputed.pair import has_rdma_devices, stand_ins
 from uncomputed.rows import TOKEN
 from uncomputed.sglang_sides import LAUNCHER, LIMIT_SECONDS, UncomputedSglang
 
@@ -42,6 +43,7 @@ class Case:
         )
 
 
+RDMA_DEVICES = ["uncomputed_0", "uncomputed_1"]
 NO_GRAPHS = {"decode_graphs": "disabled"}
 PAIRS = {"graphs-cuda": Case()}
 MORE_PAIRS = {
@@ -52,6 +54,7 @@ MORE_PAIRS = {
     "latent-kv-cuda": Case(settings={"overrides": {"moe_layer_freq": 1}}, model=make_model.TinyLatentModel()),
     "ranks-2-2-cuda": Case(ranks=(2, 2)),
     "ranks-1-2-tcp": Case("tcp", ranks=(1, 2)),
+    "ranks-2-2-verbs": Case("verbs", ranks=(2, 2), options={"verbs_devices": RDMA_DEVICES}),
 }
 
 
@@ -93,6 +96,7 @@ def judged(case: Case, sent: dict[str, Any], received: dict[str, Any]) -> None:
     for figures, ranks in zip((left, arrived), case.ranks, strict=True):
         assert figures["rows_wrong"] == 0, figures["first_wrong"]
         assert figures["contexts"] == [[rank] for rank in range(ranks)]
+        judged_directly(case, figures["rdma"])
     cached = sum(map(len, SHARED)) if case.settings.get("radix") else 0
     tokens, layers = sum(map(len, PROMPTS)), case.model.layer_count
     assert left["rows_written"] >= case.ranks[0] * layers * (tokens - cached)
@@ -105,6 +109,13 @@ def judged(case: Case, sent: dict[str, Any], received: dict[str, Any]) -> None:
     assert bool(arrived["replays"]) == (case.settings.get("decode_graphs") != "disabled")
 
 
+def judged_directly(case: Case, ranks: list[list[int]]) -> None:
+    """Over verbs each rank's device is read or written by the RDMA devices themselves, over others by none of them."""
+    for dma_bufs, read, written in ranks:
+        assert bool(dma_bufs) == (case.transport == "verbs")
+        assert bool(read) + bool(written) == bool(dma_bufs)
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -115,6 +126,8 @@ def judged(case: Case, sent: dict[str, Any], received: dict[str, Any]) -> None:
 def test_rows_that_a_decoder_reads_are_those_of_its_prompts(
     case: Case, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    if case.transport == "verbs" and not has_rdma_devices(stand_ins()):
+        pytest.skip("no stand-in for RDMA devices: examples/setup/find-libfabric has no headers of libibverbs")
     judged(case, *brought(case, request.node.callspec.id, tmp_path, {}))
 
 

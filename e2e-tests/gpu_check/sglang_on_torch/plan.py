@@ -39,6 +39,8 @@ class SglangPlan:
     device: str = "cuda"
     ranks: int = 1
     """Tensor-parallel ones."""
+    gives_memory_back: bool = False
+    """KV is in memory of torch_memory_saver's, which goes and comes back when SGLang is asked for that."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """What the model's config has for SGLang that its file does not have."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class SglangPlan:
             "enable-cache-report": True,
             "disable-radix-cache": not self.radix,
             "disable-overlap-schedule": not self.overlap,
+            "enable-memory-saver": self.gives_memory_back,
             "disaggregation-decode-enable-radix-cache": self.radix and self.role == DECODER,
         }
         given = [part for name, value in named.items() for part in (f"--{name}", str(value))]
