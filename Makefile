@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic stores role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic stores role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,10 @@ gpu-check: wheel ## packs what checks a GPU into one file, build/gpu-check/gpu-c
 	    "$$(examples/setup/find-cuda-stand-in || true)" "$$($(ENVIRONMENT) make engine)"
 	@PYTHON="$$($(ENVIRONMENT) make engine)" $(GPU_CHECK) $(ARGS)
 
+gpu-check-rehearsed: gpu-check ## the same file on a CUDA that computes by the host: what of it asks for no kernels of vLLM's and no large products
+	@UNCOMPUTED_PYTHON="$$($(ENVIRONMENT) make engine)" PYTHON=$(CURDIR)/e2e-tests/uncomputed/python $(GPU_CHECK) --lanes 1 --longer 10 \
+	    --only '^gpu: (?!vLLM|512 scattered pages in one call|rate)' $(ARGS)
+
 gpu-check-sglang: wheel ## packs SGLang's checks for a GPU into build/gpu-check/gpu-check-sglang.sh
 	@PYTHONPATH=e2e-tests examples/setup/with-jdk "$$($(ENVIRONMENT) make tools)" -m gpu_check.pack "$$(cat $(WHEEL_MARK))" \
 	    $(dir $(GPU_CHECK))gpu-check-sglang.sh "" "$$($(ENVIRONMENT) make sglang)" sglang
@@ -52,8 +56,8 @@ uncomputed-captures: wheel ## captures of torch's beside peers that connect, cop
 		--guests $(GUESTS) $(ARGS)
 
 uncomputed-sglang: wheel ## the same with SGLang
-	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/uncomputed/test_sglang.py -q -p no:cacheprovider \
-		--all-pairs $(ARGS)
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/uncomputed/test_sglang.py \
+		e2e-tests/uncomputed/test_sglang_sleep.py -q -p no:cacheprovider --all-pairs $(ARGS)
 
 sglang-release: wheel ## SGLang's tests and a pair of its servers, with another release than the pinned one: make sglang-release [RELEASE=newest]
 	@in_release() { $(ENVIRONMENT) --release $(or $(RELEASE),newest) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest \

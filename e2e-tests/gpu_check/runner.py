@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,6 +44,7 @@ class Runner:
         arguments.add_argument(
             "--lanes", type=int, default=self.lanes, help=f"how many checks run at a time (default: {self.lanes})"
         )
+        arguments.add_argument("--longer", type=int, default=1, help="so many times as long may each check take")
         arguments.add_argument("--logs", type=Path, help="a folder that keeps the logs (default: they are removed)")
         arguments.add_argument(
             "--in-this-process", metavar="NAME", help="this check alone; its outcome is the last line"
@@ -59,7 +60,7 @@ class Runner:
         import torch
 
         torch.set_num_threads(1)
-        (check,) = [each for each in self.catalogue(parsed) if each.name == parsed.in_this_process]
+        (check,) = [each for each in self._checks(parsed) if each.name == parsed.in_this_process]
         print(f"\n{outcome_of(check.run, check.limit_seconds).as_line()}", flush=True)
         return 0
 
@@ -71,7 +72,7 @@ class Runner:
         device = torch.cuda.get_device_name(0) if has_gpu else "none"
         print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, GPU {device}", flush=True)
         only = re.compile(parsed.only)
-        checks = [each for each in self.catalogue(parsed) if only.search(each.name)]
+        checks = [each for each in self._checks(parsed) if only.search(each.name)]
         self.begin(parsed.logs, [each for each in checks if has_gpu or not each.needs_gpu])
         report = Report(partial(print, flush=True))
         again = [sys.executable, "-m", self.module, *sys.argv[1:], "--logs", str(parsed.logs), "--in-this-process"]
@@ -80,6 +81,9 @@ class Runner:
                 report.add(check.name, outcome)
         print(f"{time.monotonic() - begun:.0f} s")
         return report.end(needs_gpu=parsed.need_gpu)
+
+    def _checks(self, parsed: argparse.Namespace) -> list[Check]:
+        return [replace(each, limit_seconds=parsed.longer * each.limit_seconds) for each in self.catalogue(parsed)]
 
 
 def kept(logs: Path) -> Path:
