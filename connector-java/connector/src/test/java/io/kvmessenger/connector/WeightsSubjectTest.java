@@ -109,6 +109,34 @@ class WeightsSubjectTest {
     }
 
     @Test
+    void shouldKeepWhatHasLandedForASenderThatIsThere() {
+        try (WeightsSide target = side("host", "tcp", "");
+                WeightsSide first = side("sender", "tcp", "")) {
+            attach(target, first, "one");
+            try (WeightsSide second = side("sender", "tcp", "")) {
+                attach(target, second, "two");
+                first.send(1, 5, "one");
+                assertThat(first.next()).isEqualTo("landed one 1");
+                assertThat(target.next()).isEqualTo("landed 1 5");
+                second.send(2, 6, "two");
+                assertThat(second.next()).startsWith("refused two 2 version 5 of ").contains("is on its way");
+                first.send(3, 6, "one");
+                assertThat(first.next()).isEqualTo("landed one 3");
+                assertThat(target.next()).isEqualTo("landed 3 6");
+                load(target, first, 3);
+                second.send(4, 7, "two");
+                assertThat(second.next()).isEqualTo("landed two 4");
+                assertThat(target.next()).isEqualTo("landed 4 7");
+            }
+            assertThat(target.next()).startsWith("ended two");
+            first.send(5, 7, "one");
+            assertThat(first.next()).isEqualTo("landed one 5");
+            assertThat(target.next()).isEqualTo("landed 5 7");
+            load(target, first, 5);
+        }
+    }
+
+    @Test
     void shouldRefuseOtherTensors() {
         try (WeightsSide sender = side("sender", "tcp", "");
                 WeightsSide target = new WeightsSide(host, "host", "cd".repeat(32), LENGTH_BYTES, options("tcp", ""))) {

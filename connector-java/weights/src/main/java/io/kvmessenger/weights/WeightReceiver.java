@@ -142,21 +142,38 @@ public final class WeightReceiver extends WeightsSubject {
             refuse(session, update.id(), unfit);
             return;
         }
-        switch (landing.state()) {
-            case EMPTY, LANDED, HELD -> ground(update);
-            case QUARANTINED ->
-                waiting.put(
-                        session,
-                        new Waiting(
-                                update, ports.clock().nowNs() + ports.limits().connectLimitNs()));
-            case GROUND, COMPARING, APPLYING ->
-                refuse(
-                        session,
-                        update.id(),
-                        "version " + landing.update().version() + " of "
-                                + landing.update().sender().peerName() + " is on its way into this server: send again"
-                                + " when it has ended");
+        if (landing.state() == LandingState.QUARANTINED) {
+            waiting.put(
+                    session,
+                    new Waiting(update, ports.clock().nowNs() + ports.limits().connectLimitNs()));
+        } else {
+            groundUnlessTaken(update);
         }
+    }
+
+    private void groundUnlessTaken(Update update) {
+        if (!taken(update.sender())) {
+            ground(update);
+            return;
+        }
+        refuse(
+                update.sender(),
+                update.id(),
+                "version " + landing.update().version() + " of "
+                        + landing.update().sender().peerName() + " is on its way into this server: send again when it"
+                        + " has ended");
+    }
+
+    /** Whether the landing has an update that is to be loaded yet. One that has landed is given up with its sender. */
+    private boolean taken(HostSession by) {
+        return switch (landing.state()) {
+            case EMPTY, HELD -> false;
+            case GROUND, COMPARING, APPLYING, QUARANTINED -> true;
+            case LANDED -> {
+                HostSession sender = landing.update().sender();
+                yield sender != by && sender.state() != Session.State.ENDED;
+            }
+        };
     }
 
     /** Why an update cannot be taken, whatever the landing's state; "" if it can. */
@@ -305,13 +322,12 @@ public final class WeightReceiver extends WeightsSubject {
         return 1;
     }
 
-    /** The landing is free: the update that has waited longest gets it. */
+    /** The landing is free: the update that has waited longest gets it, and the others would find it taken. */
     private void release() {
         landing.release();
-        if (!waiting.isEmpty()) {
-            HostSession first = waiting.keySet().iterator().next();
-            ground(waiting.remove(first).update());
-        }
+        List<Waiting> due = List.copyOf(waiting.values());
+        waiting.clear();
+        due.forEach(each -> groundUnlessTaken(each.update()));
     }
 
     private int refuseLate(long nowNs) {
