@@ -6,12 +6,13 @@ import json
 import logging
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kv_connector.cli.main import parser
-from kv_connector.cli.weights import listening, run
+from kv_connector.cli.weights import lines_of, listening, run
 from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.exceptions import OptionError
 from kv_connector.weights.checkpoint import Checkpoint, CheckpointError
@@ -148,6 +149,57 @@ def test_a_server_does_not_dial(sender: str, words: str, caplog: pytest.LogCaptu
     assert words in caplog.text
     assert host.decide(1) == "no sender is connected"
     assert host.landing is None
+    assert host.status() == {"landing": "none, since no sender has come yet"}
+    host.applied(1, "a rank has no memory")
+    assert "a rank has no memory (0 s ago)" in str(host.status()["refused"])
+
+
+class DecidingMessenger:
+    """Answers a question when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.answers_at_once: Callable[[], None] = lambda: None
+
+    def submit(self, commands: list[object]) -> None:
+        self.asked += commands
+        self.answers_at_once()
+
+
+def test_a_late_decision_about_an_update_is_none_about_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kv_connector.weights.host.DECISION_SECONDS", 0.05)
+    host = WeightsHost(parse_weights_options({}, sends=False, engine_id="w", environment={}), logging.getLogger("w"))
+    messenger = DecidingMessenger()
+    host._messenger = messenger  # type: ignore[assignment]
+    assert "did not answer" in host.decide(7)
+    host._on({"event": "decided", "updateId": 7, "reason": ""})
+    messenger.answers_at_once = lambda: host._on({"event": "decided", "updateId": 7, "reason": "it has not landed"})
+    assert host.decide(7) == "it has not landed"
+    messenger.answers_at_once = lambda: None
+    assert "did not answer" in host.decide(7)
+
+
+def test_the_version_is_that_of_the_update_which_has_landed() -> None:
+    host = WeightsHost(parse_weights_options({}, sends=False, engine_id="w", environment={}), logging.getLogger("w"))
+    host._on({"event": "landed", "updateId": 7, "version": 70})
+    assert (host.version_of(7), host.version_of(8)) == (70, 0)
+    host.applied(7)
+    assert host.status()["loaded"] == "version 70, 0 s ago"
+
+
+def test_a_status_is_lines() -> None:
+    status = {
+        "landing": "64 bytes, is not written to",
+        "ended": {"applied": 2, "sender_lost": 1, "refused": 0},
+        "refused": "KV is held (3 s ago)",
+    }
+    assert lines_of(status) == [
+        "landing: 64 bytes, is not written to",
+        "last refusal: KV is held (3 s ago)",
+        "updates applied: 2",
+        "updates sender lost: 1",
+    ]
+    assert lines_of({}) == []
 
 
 def test_where_a_sender_listens_is_read() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kv_connector.configuration.host_addresses import port_of
 from kv_connector.configuration.option_values import shown
@@ -14,7 +15,7 @@ from kv_connector.configuration.weights_options import LOOPBACK, SECRET, parse_w
 from kv_connector.exceptions import KvConnectorError, OptionError
 from kv_connector.weights.checkpoint import Checkpoint
 from kv_connector.weights.sender import WeightSender
-from kv_connector.weights.servers import Server
+from kv_connector.weights.servers import CONTINUE, FINISH, Server
 
 Say = Callable[[str], object]
 STATUS_SECONDS = 10.0
@@ -36,15 +37,29 @@ def run(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
 
 
 def status(urls: Sequence[str], say: Say, complain: Say) -> int:
-    """Prints the version that each server serves; 1 if one does not answer."""
+    """Prints what each server serves, and what it knows of updates; 1 if one does not answer."""
     failed = 0
     for url in urls:
+        server = Server(url, STATUS_SECONDS)
         try:
-            say(f"{url}: version {Server(url, STATUS_SECONDS).version()}\n")
+            say(f"{url}: version {server.version()}\n")
+            say("".join(f"  {line}\n" for line in lines_of(server.status())))
         except KvConnectorError as failure:
             complain(f"{failure}\n")
             failed = 1
     return failed
+
+
+def lines_of(status: Mapping[str, Any]) -> list[str]:
+    """A server's status as lines."""
+    ended = status.get("ended") or {}
+    return [
+        *(f"{word}: {status[name]}" for name, word in _WORDS.items() if name in status),
+        *(f"updates {reason.replace('_', ' ')}: {count:g}" for reason, count in sorted(ended.items()) if count),
+    ]
+
+
+_WORDS = {"landing": "landing", "loaded": "last load", "refused": "last refusal"}
 
 
 def send(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
@@ -66,7 +81,10 @@ def send(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
         if any(url not in failed for url in parsed.to):
             began = time.monotonic()
             failed |= sender.send(
-                version, parsed.limit_seconds, lambda: say(f"landed after {time.monotonic() - began:.2f} s\n")
+                version,
+                parsed.limit_seconds,
+                lambda: say(f"landed after {time.monotonic() - began:.2f} s\n"),
+                under_way=parsed.under_way,
             )
     finally:
         sender.close()
@@ -114,8 +132,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sends.add_argument(
         "--listen", metavar="HOST[:PORT]", default="", help="where servers dial this command (a port of 127.0.0.1)"
     )
+    sends.add_argument(
+        "--under-way",
+        choices=(CONTINUE, FINISH),
+        default=CONTINUE,
+        help="answers under way go on by the new weights, or are finished by the old ones while new requests wait"
+        f" ({CONTINUE})",
+    )
     sends.add_argument("--limit-seconds", type=float, default=600.0, help="time for the bytes to land (600)")
-    shows = parts.add_parser("status", help="print the version of the weights that each server serves")
+    shows = parts.add_parser("status", help="print which weights each server serves, and how its updates ended")
     shows.add_argument("servers", metavar="URL", nargs="+", help="a server, such as http://127.0.0.1:8000")
 
 

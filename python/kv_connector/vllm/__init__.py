@@ -31,7 +31,11 @@ def _register_connector() -> None:
 
 def _register_weights() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+    from vllm.v1.engine.core import EngineCore
 
+    from kv_connector.vllm.weights_at_rest import load_at_rest
+
+    load_at_rest(EngineCore)
     if WEIGHTS_BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             WEIGHTS_BACKEND, "kv_connector.vllm.weights", "KvMessengerWeightEngine"

@@ -6,6 +6,7 @@ this module: what came of an update, the messenger tells the sender.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -52,6 +53,10 @@ class UpdateInfo(WeightTransferUpdateInfo):
     """The body of ``/update_weights``."""
 
     update_id: int = 0
+    at_rest: bool = False
+    """Whether the engine rests until the update has ended: the engine core says so, ``weights_at_rest``."""
+    refusal: str = ""
+    """Why nothing may be loaded, by the engine core."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Decision:
 
     reason: str
     """Why nothing is loaded; "" = it is."""
+    version: int = 0
     pid: int = 0
     memfd: int = -1
     manifest: Manifest | None = None
@@ -81,6 +87,8 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         self._host = WeightsHost(options, logger)
         self._mapped: tuple[tuple[int, int, int], memoryview] | None = None
         """Another process's landing, by process, descriptor and length."""
+        self.loaded = (0, 0)
+        """The id and the version of the update that this rank has loaded last."""
 
     def parse_init_info(self, init_dict: dict[str, Any]) -> InitInfo:
         """The typed body; an empty one for a body of another form, which is logged."""
@@ -106,25 +114,42 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         """Nothing: ``update_weights`` has done all."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Loads the landing on every rank, or changes nothing. A worker that has loaded half of it ends."""
-        update_id = self.parse_update_info(update_info).update_id
+        """Loads the landing on every rank, or changes nothing. A worker that has loaded half of it ends.
+
+        So does one that does not hear the other ranks: they may have loaded what it has not.
+        """
+        info = self.parse_update_info(update_info)
+        try:
+            self._load_together(info)
+        except Exception as fault:
+            logger.exception("update %s of the weights was not agreed upon by all ranks", info.update_id)
+            self._end_torn(info.update_id, f"a rank does not hear the others: {type(fault).__name__}: {fault}")
+
+    def _load_together(self, info: UpdateInfo) -> None:
+        """Raises what a collective of the ranks raises, and nothing else."""
         group = get_world_group()
-        decision = self._decided(update_id) if group.rank_in_group == 0 else Decision("")
+        first = group.rank_in_group == 0
+        decision = self._decided(info) if first else Decision("")
         decision = group.broadcast_object(decision, src=0)
-        if decision.reason:
-            logger.error("weights of update %d are not loaded: %s", update_id, decision.reason)
-            if group.rank_in_group == 0:
-                self._host.applied(update_id, decision.reason)
-            return
-        unmapped = self._map(decision)
-        reasons = [each for each in _gathered(group, unmapped) if each]
+        reasons = [decision.reason]
+        if not decision.reason:
+            reasons = [each for each in _gathered(group, self._map(decision)) if each]
         if not reasons:
-            fault = self._load(decision.manifest)
-            torn = [each for each in _gathered(group, fault) if each]
+            torn = [each for each in _gathered(group, self._load(decision.manifest)) if each]
             if torn:
-                self._end_torn(update_id, torn[0])
-        if group.rank_in_group == 0:
-            self._host.applied(update_id, reasons[0] if reasons else "")
+                self._end_torn(info.update_id, torn[0])
+            self.loaded = (info.update_id, decision.version)
+        else:
+            logger.error("weights of update %s are not loaded: %s", info.update_id, reasons[0])
+        if first:
+            self._host.applied(info.update_id, reasons[0] if reasons else "")
+
+    def status(self) -> dict[str, object]:
+        """What a user sees of this rank's weights, as JSON."""
+        try:
+            return self._host.status()
+        except Exception as fault:
+            return {"landing": f"not known: {fault}"}
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Nothing: weights are received beside the serving."""
@@ -151,22 +176,27 @@ class KvMessengerWeightEngine(WeightTransferEngine):
             return ""
         return manifest.difference_from(served.manifest)
 
-    def _decided(self, update_id: int) -> Decision:
-        reason = self._host.decide(update_id)
+    def _decided(self, info: UpdateInfo) -> Decision:
+        """Asks the messenger, whose landing is the engine's from then on, until it is told what came of it."""
+        reason = self._host.decide(info.update_id) or info.refusal
         landing = self._host.landing
+        if not reason and not info.at_rest:
+            reason = (
+                "this server's engine core does not rest meanwhile: it runs another release of vLLM than 0.32, 0.33"
+            )
         if reason or landing is None:
             return Decision(reason or "this server has no landing")
-        return Decision("", os.getpid(), landing.memfd, self._host.manifest)
+        return Decision("", self._host.version_of(info.update_id), os.getpid(), landing.memfd, self._host.manifest)
 
     def _map(self, decision: Decision) -> str:
         """Maps the landing of the first rank; returns why it cannot."""
-        manifest = decision.manifest
-        assert manifest is not None
-        key = (decision.pid, decision.memfd, manifest.length_bytes)
         try:
+            manifest = decision.manifest
+            assert manifest is not None
+            key = (decision.pid, decision.memfd, manifest.length_bytes)
             if self._mapped is None or self._mapped[0] != key:
                 self._mapped = (key, map_of_process(*key))
-        except OSError as denied:
+        except Exception as denied:
             return f"rank {get_world_group().rank_in_group} cannot map the landing of process {decision.pid}: {denied}"
         return ""
 
@@ -179,12 +209,24 @@ class KvMessengerWeightEngine(WeightTransferEngine):
                 initialize_layerwise_reload(self.model)
                 self.model.load_weights(self._tensors(manifest))
                 finalize_layerwise_reload(self.model, self.model_config)
+                self._part_from_landing()
             if self.device.type != "cpu":
                 torch.accelerator.synchronize()
         except Exception as fault:
             logger.exception("the weights that have landed could not be loaded")
             return f"{type(fault).__name__}: {fault}"
         return ""
+
+    def _part_from_landing(self) -> None:
+        """Copies what a loader took as it was: it would change with the next version that lands."""
+        import torch
+
+        assert self._mapped is not None
+        landing = torch.frombuffer(self._mapped[1], dtype=torch.uint8)
+        begin, end = landing.data_ptr(), landing.data_ptr() + landing.numel()
+        for tensor in itertools.chain(self.model.parameters(), self.model.buffers()):
+            if tensor.layout is torch.strided and begin <= tensor.data_ptr() < end:
+                tensor.data = tensor.data.clone()
 
     def _tensors(self, manifest: Manifest | None) -> Iterator[tuple[str, Any]]:
         import torch
@@ -198,7 +240,7 @@ class KvMessengerWeightEngine(WeightTransferEngine):
             yield place.name, flat.reshape(place.shape)
 
     def _end_torn(self, update_id: int, reason: str) -> NoReturn:
-        sentence = f"ends because weights were loaded in part ({reason}) and its answers would be of neither version"
+        sentence = f"ends because weights may be loaded in part ({reason}) and its answers be of neither version"
         logger.critical(
             "this engine %s: start it again, and send weights of its model (update %d)", sentence, update_id
         )

@@ -28,7 +28,7 @@ _NO_LANDING_BYTES = 4096
 
 
 class WeightsHost:
-    """Takes updates for one engine. Any thread may call it."""
+    """Takes updates for one engine. Any thread may call it, but :meth:`decide` only the engine's."""
 
     def __init__(self, options: Options, logger: logging.Logger) -> None:
         """``options`` are those of ``parse_weights_options``."""
@@ -37,7 +37,15 @@ class WeightsHost:
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._messenger: SubjectMessenger | None = None
-        self._decided: dict[int, str] = {}
+        self._asked_count = 0
+        self._answered: tuple[int, str] = (0, "")
+        """How many questions of :meth:`decide` the messenger has answered, in their order, and its last answer."""
+        self._landed = (0, 0)
+        """The id and the version of the update that has landed last."""
+        self._loaded = (0, 0.0)
+        """The version that the engine has loaded last, and when by the monotonic clock."""
+        self._refusal = ("", 0.0)
+        """Why weights were refused last, and when."""
         self.manifest: Manifest | None = None
         """The tensors of the landing; None before the first sender."""
         self.landing: SharedMemory | None = None
@@ -67,20 +75,48 @@ class WeightsHost:
             if self._messenger is None:
                 return "no sender is connected"
             self._messenger.submit([Apply(update_id)])
+            self._asked_count += 1
+            asked = self._asked_count
             with self._changed:
-                if self._changed.wait_for(lambda: update_id in self._decided, DECISION_SECONDS):
-                    return self._decided.pop(update_id)
+                if self._changed.wait_for(lambda: self._answered[0] >= asked, DECISION_SECONDS):
+                    return self._answered[1]
             return f"the messenger did not answer within {DECISION_SECONDS:g} s"
         except Exception as fault:
             return f"the messenger failed: {fault}"
 
+    def version_of(self, update_id: int) -> int:
+        """The version of an update that has landed last; 0 for any other."""
+        landed_id, version = self._landed
+        return version if landed_id == update_id else 0
+
     def applied(self, update_id: int, failure: str = "") -> None:
         """Every rank serves the update, or, with a reason, none has begun to load it."""
+        if failure:
+            self._refusal = (failure, time.monotonic())
+        else:
+            self._loaded = (self.version_of(update_id), time.monotonic())
         try:
             if self._messenger is not None:
                 self._messenger.submit([Applied(update_id, failure)])
         except Exception as fault:
             self._logger.error("the end of update %d of the weights could not be reported: %s", update_id, fault)
+
+    def status(self) -> dict[str, object]:
+        """What a user sees of it, as JSON. Times are seconds ago; raises MessengerError."""
+        now = time.monotonic()
+        seen: dict[str, object] = {"landing": "none, since no sender has come yet"}
+        messenger, landing = self._messenger, self.landing
+        if messenger is not None and landing is not None:
+            stats = messenger.stats()
+            written = "is written to" if stats.gauges.get("windows_open") else "is not written to"
+            seen["landing"] = f"{landing.length_bytes} bytes, {written}"
+            seen["ended"] = dict(stats.reasons.get("weight_updates_ended", {}))
+        (version, loaded_at), (refusal, refused_at) = self._loaded, self._refusal
+        if version:
+            seen["loaded"] = f"version {version}, {now - loaded_at:.0f} s ago"
+        if refusal:
+            seen["refused"] = f"{refusal} ({now - refused_at:.0f} s ago)"
+        return seen
 
     def close(self, why: str) -> None:
         """Ends the messenger with its engine; ``why`` is for senders, a predicate of the engine."""
@@ -130,6 +166,7 @@ class WeightsHost:
     def _refuse(self, dial: Dial, manifest: Manifest) -> None:
         """Tells a sender why nothing of it can be taken, by a messenger for this one sentence."""
         self._logger.error("weights of %s:%d are refused: %s", dial.host, dial.port, dial.refusal)
+        self._refusal = (dial.refusal, time.monotonic())
         memory = SharedMemory(_NO_LANDING_BYTES)
         messenger = self._opened(dataclasses.replace(self._options, metrics_port=-1), manifest, memory)
         try:
@@ -158,9 +195,10 @@ class WeightsHost:
         match event["event"]:
             case "decided":
                 with self._changed:
-                    self._decided[event["updateId"]] = event["reason"]
+                    self._answered = (self._answered[0] + 1, event["reason"])
                     self._changed.notify_all()
             case "landed":
+                self._landed = (event["updateId"], event["version"])
                 self._logger.info("version %d of the weights has landed and may be applied", event["version"])
             case "ended":
                 self._logger.info("a sender of weights has left: %s", event["reason"])

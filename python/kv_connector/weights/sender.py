@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import secrets
 import time
@@ -9,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kv_connector.configuration.options import Options
-from kv_connector.exceptions import WeightsError
 from kv_connector.runtime.facade import Log, SubjectMessenger, write_to_log
+from kv_connector.weights.calls import ServerCalls
 from kv_connector.weights.commands import Send
 from kv_connector.weights.landing import SharedMemory
 from kv_connector.weights.manifest import Manifest
-from kv_connector.weights.servers import Server
+from kv_connector.weights.servers import CONTINUE, Server
 
 logger = logging.getLogger("kv_connector")
 
@@ -52,78 +53,133 @@ class WeightSender:
         """Gives each server this sender's address, and waits for it to dial. Returns reasons by URL, if one fails."""
         opened = self._messenger.opened
         host = f"[{opened.control_host}]" if ":" in opened.control_host else opened.control_host
-        failed: dict[str, str] = {}
-        for ticket, server in self._servers.items():
-            init_info = {"sender": f"{host}:{opened.control_port}", "ticket": ticket, **self._manifest.described()}
-            try:
-                server.announce(init_info)
-            except WeightsError as unfit:
-                failed[ticket] = str(unfit)
-        failed |= self._await(
-            set(self._servers) - failed.keys(), "attached", self._options.connect_limit_seconds, update_id=0
-        )
+        body = {"sender": f"{host}:{opened.control_port}", **self._manifest.described()}
+        calls = {
+            ticket: functools.partial(server.announce, {**body, "ticket": ticket})
+            for ticket, server in self._servers.items()
+        }
+        limit_seconds = self._options.connect_limit_seconds
+        failed = self._await(_Awaited("attached", set(calls), 0, ServerCalls(calls)), limit_seconds)
         self._attached = set(self._servers) - failed.keys()
         return {self._servers[ticket].url: reason for ticket, reason in failed.items()}
 
-    def send(self, version: int, limit_seconds: float, landed: Callable[[], object] = lambda: None) -> dict[str, str]:
+    def send(
+        self,
+        version: int,
+        limit_seconds: float,
+        landed: Callable[[], object] = lambda: None,
+        *,
+        under_way: str = CONTINUE,
+    ) -> dict[str, str]:
         """Writes what is staged into all servers and lets them load it. Returns reasons by URL, of those that fail.
 
         ``limit_seconds`` is for the bytes; ``landed`` is called when they are there, before any server loads them.
+        Requests that a server answers when it loads CONTINUE by the new weights, or FINISH by the old ones first.
         """
         update_id = 1 + secrets.randbits(_UPDATE_ID_BITS)
         tickets = sorted(self._attached)
         self._messenger.submit([Send(update_id, version, tickets)])
-        failed = self._await(set(tickets), "landed", limit_seconds, update_id)
+        failed = self._await(_Awaited("landed", set(tickets), update_id), limit_seconds)
         landed()
-        for ticket in tickets:
-            if ticket not in failed:
-                reason = self._load(ticket, update_id, version)
-                if reason:
-                    failed[ticket] = reason
+        calls = {
+            ticket: functools.partial(self._servers[ticket].load, update_id, under_way)
+            for ticket in tickets
+            if ticket not in failed and ticket in self._attached
+        }
+        failed |= {ticket: _LOST for ticket in tickets if ticket not in failed and ticket not in calls}
+        loads = _Awaited("applied", set(calls), update_id, ServerCalls(calls), REPORT_SECONDS)
+        failed |= self._await(loads, CALL_SECONDS + REPORT_SECONDS)
         return {self._servers[ticket].url: reason for ticket, reason in failed.items()}
 
     def close(self) -> None:
         """Ends the messenger; servers keep what they serve."""
         self._messenger.close("has sent its weights")
 
-    def _load(self, ticket: str, update_id: int, version: int) -> str:
-        server = self._servers[ticket]
-        try:
-            server.load(update_id)
-            reason = self._await({ticket}, "applied", REPORT_SECONDS, update_id).get(ticket, "")
-            server.finish(None if reason else version)
-        except WeightsError as failure:
-            return str(failure)
-        return reason
-
-    def _await(self, tickets: set[str], event: str, limit_seconds: float, update_id: int) -> dict[str, str]:
-        """Waits until each of these servers has reported the event, or why not. Returns the reasons of the latter."""
-        waiting, failed = set(tickets), dict[str, str]()
+    def _await(self, awaited: _Awaited, limit_seconds: float) -> dict[str, str]:
+        """Waits until each server has ended as it should, or has failed. Returns the reasons of the latter."""
         deadline = time.monotonic() + limit_seconds
-        while waiting and time.monotonic() < deadline:
+        while awaited.waiting and time.monotonic() < deadline:
             self._messenger.wait(WAIT_SECONDS)
-            for each in self._messenger.poll_raw():
-                ticket = str(each.get("ticket", ""))
-                if each["event"] == "log":
-                    write_to_log(Log(each["level"], each["message"]), logger)
-                elif ticket in waiting and self._is_about(each, update_id):
-                    waiting.discard(ticket)
-                    if each["event"] != event:
-                        failed[ticket] = str(each["reason"])
-                if each["event"] == "lost":
-                    self._attached.discard(ticket)
-        for ticket in waiting:
-            failed[ticket] = _LATE[event].format(limit_seconds)
-        return failed
-
-    @staticmethod
-    def _is_about(event: Mapping[str, Any], update_id: int) -> bool:
-        return int(event.get("updateId", update_id)) in (0, update_id)
+            for event in self._messenger.poll_raw():
+                if event["event"] == "log":
+                    write_to_log(Log(event["level"], event["message"]), logger)
+                else:
+                    awaited.on_event(event)
+                if event["event"] == "lost":
+                    self._attached.discard(str(event["ticket"]))
+            awaited.on_calls(time.monotonic())
+        awaited.give_up(_LATE[awaited.event].format(limit_seconds))
+        return awaited.failed
 
 
+class _Awaited:
+    """What is awaited of several servers: an event of each, and the end of a call where one is given."""
+
+    def __init__(
+        self,
+        event: str,
+        tickets: set[str],
+        update_id: int,
+        calls: ServerCalls | None = None,
+        apart_seconds: float = 0.0,
+    ) -> None:
+        """``calls`` that fail end their servers. A call's own end is awaited, too, for ``apart_seconds`` if not 0."""
+        self.event = event
+        self.waiting = set(tickets)
+        self.failed: dict[str, str] = {}
+        self._update_id = update_id
+        self._calls = calls
+        self._apart_seconds = apart_seconds
+        self._reported: set[str] = set()
+        """Servers whose event has come, and whose call has not ended."""
+        self._since: dict[str, float] = {}
+        """When the first of the two was noticed, by ticket."""
+
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        """Events about other updates are late ones, which mean nothing any more."""
+        ticket = str(event.get("ticket", ""))
+        about = int(event.get("updateId", self._update_id))
+        if ticket not in self.waiting or about not in (0, self._update_id):
+            return
+        if event["event"] in ("refused", "lost"):
+            self._end(ticket, str(event["reason"]))
+        elif event["event"] == self.event and self._apart_seconds:
+            self._reported.add(ticket)
+        elif event["event"] == self.event:
+            self._end(ticket, "")
+
+    def on_calls(self, now: float) -> None:
+        """Ends servers whose call has failed, and those of which both have come, or one of the two for too long."""
+        if self._calls is None:
+            return
+        for ticket in list(self.waiting):
+            failure, reported = self._calls.ended(ticket), ticket in self._reported
+            if failure is None and not reported:
+                continue
+            late = now - self._since.setdefault(ticket, now) >= self._apart_seconds
+            if failure == "" and reported:
+                self._end(ticket, "")
+            elif failure and (reported or late):
+                self._end(ticket, failure)
+            elif late and self._apart_seconds:
+                self._end(ticket, _LATE["ended" if reported else self.event].format(self._apart_seconds))
+
+    def give_up(self, reason: str) -> None:
+        """All that have not ended are late."""
+        for ticket in list(self.waiting):
+            self._end(ticket, reason)
+
+    def _end(self, ticket: str, reason: str) -> None:
+        self.waiting.discard(ticket)
+        if reason:
+            self.failed[ticket] = reason
+
+
+_LOST = "its session ended before it had loaded the weights: look into its log"
 _LATE = {
     "attached": "it did not dial this sender within {:g} s (connect_limit_seconds): its log says why; beyond its own"
     " host a server dials only with weights_secret, and this sender must listen where the server reaches it",
     "landed": "its bytes had not landed within {:g} s (--limit-seconds)",
     "applied": "it did not report the end of the load within {:g} s: look into its log",
+    "ended": "it serves the new weights, and its HTTP server did not answer within {:g} s: look into its log",
 }

@@ -10,6 +10,15 @@ from typing import Any
 from kv_connector.exceptions import WeightsError
 from kv_connector.runtime import plain_http
 
+BACKEND = "kv_messenger"
+CONTINUE = "continue"
+"""Requests under way get the rest of their answers by the new weights, of KV that is computed anew."""
+FINISH = "finish"
+"""Requests under way are answered by the old weights, and new ones wait meanwhile: no answer is of two versions."""
+STATUS_METHOD = "kv_messenger_weights"
+"""By which ``/collective_rpc`` asks for the status of weights."""
+_NO_VERSION = "default"
+"""vLLM's version of weights to which none was given."""
 _MISSING = 'start it with VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config \'{"backend":"kv_messenger"}\''
 
 
@@ -25,27 +34,32 @@ class Server:
         """Gives it the sender's address and the tensors; the server dials the sender."""
         self._post("/init_weight_transfer_engine", {"init_info": init_info})
 
-    def load(self, update_id: int) -> None:
+    def load(self, update_id: int, under_way: str) -> None:
         """Lets its engine load what has landed, between two steps. What came of it, the server's messenger says.
 
-        A sender that died behind its ``start`` has left an update open, which is closed first.
+        vLLM counts every end of an update as a change of its weights, but one that has a version's name.
         """
-        try:
-            self._post("/start_weight_update", None)
-        except WeightsError:
-            self._post("/finish_weight_update", {})
-            self._post("/start_weight_update", None)
-        self._post("/update_weights", {"update_info": {"update_id": update_id}})
-
-    def finish(self, version: int | None) -> None:
-        """Ends the update; None where the server has changed nothing. Then its cache has no KV of older weights."""
-        self._post("/finish_weight_update", {} if version is None else {"weight_version": str(version)})
-        if version is not None and not self._post("/reset_prefix_cache", None).get("success"):
-            self._post("/reset_prefix_cache?reset_running_requests=true", None)
+        self._post("/start_weight_update", None)
+        self._post("/update_weights", {"update_info": {"update_id": update_id, "under_way": under_way}})
+        served = self.version()
+        self._post("/finish_weight_update", {} if served == _NO_VERSION else {"weight_version": served})
 
     def version(self) -> str:
         """The version of the weights that it serves, as the last sender named it."""
         return str(self._ask("GET", "/weight_info", None).get("weight_version", ""))
+
+    def status(self) -> Mapping[str, Any]:
+        """What its messenger of weights knows: ``landing``, ``ended`` by reason, ``loaded``, ``refused``.
+
+        Empty with another backend. Its workers would raise at a method that they do not have, which shifts later
+        answers of a server with several ranks, so they are not asked.
+        """
+        config = self._ask("GET", "/server_info?config_format=json", None).get("vllm_config")
+        transfer = config.get("weight_transfer_config") if isinstance(config, dict) else None
+        if not isinstance(transfer, dict) or transfer.get("backend") != BACKEND:
+            return {}
+        results = self._post("/collective_rpc", {"method": STATUS_METHOD}).get("results")
+        return results[0] if isinstance(results, list) and results and isinstance(results[0], dict) else {}
 
     def _post(self, path: str, body: Mapping[str, object] | None) -> Mapping[str, Any]:
         return self._ask("POST", path, body)

@@ -1,0 +1,177 @@
+"""vLLM's engine core at rest while weights are loaded: no token is computed of KV of one version by weights of another.
+
+By vLLM's routes an engine is paused, updated, emptied of old KV and resumed by a call each, and a client that dies
+between two of them leaves an engine that answers no request, or that goes on with KV of the weights before. Here all
+of it is one call, which the engine core ends by itself. Its sessions of updates are kept here too, since a worker's
+exception shifts later answers of an engine with several ranks: no call gets to a worker that would raise.
+
+Used by the engine core's thread only. What is loaded, and whether, the workers decide (``weights``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from kv_connector.vllm import WEIGHTS_BACKEND
+from kv_connector.weights.servers import CONTINUE, FINISH, STATUS_METHOD
+
+_PATCHED = "_kv_messenger_loads_weights_at_rest"
+_SESSION = "_kv_messenger_weights_session"
+_NEEDED = ("collective_rpc", "pause_scheduler", "set_weight_version")
+_MODES = {CONTINUE: "keep", FINISH: "wait"}
+"""vLLM's modes of a pause: requests under way are frozen and computed again afterwards, or end first."""
+
+Call = Callable[..., Any]
+
+
+def load_at_rest(core_class: Any) -> None:
+    """Patches the engine core's class once; raises AttributeError if this vLLM has another one."""
+    if _PATCHED in vars(core_class):
+        return
+    for name in _NEEDED:
+        getattr(core_class, name)
+    call = core_class.collective_rpc
+
+    @functools.wraps(call)
+    def collective_rpc(core: Any, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None) -> Any:
+        session = _session_of(core, call) if isinstance(method, str) and method in _ANSWERED else None
+        if session is None:
+            return call(core, method, timeout, args, kwargs)
+        return _ANSWERED[method](session, args or (), kwargs or {})
+
+    setattr(core_class, _PATCHED, True)
+    core_class.collective_rpc = collective_rpc
+
+
+def _session_of(core: Any, call: Call) -> WeightsSession | None:
+    """None where another backend takes the weights, or several engines would have to rest together."""
+    config = getattr(core.vllm_config, "weight_transfer_config", None)
+    if getattr(config, "backend", "") != WEIGHTS_BACKEND or core.vllm_config.parallel_config.data_parallel_size > 1:
+        return None
+    session: WeightsSession | None = getattr(core, _SESSION, None)
+    if session is None:
+        session = WeightsSession(core, functools.partial(call, core))
+        setattr(core, _SESSION, session)
+    return session
+
+
+class WeightsSession:
+    """The updates of one engine core, in place of the session that vLLM's workers keep."""
+
+    def __init__(self, core: Any, call: Call) -> None:
+        """``call`` calls a method of all workers."""
+        self._core = core
+        self._call = call
+        self._is_open = False
+        self._rests = False
+        """Whether an update waits for the engine to rest."""
+
+    def start(self, _args: Sequence[Any] = (), _kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Opens an update. One that its sender has left open is gone on with: nothing of it was kept."""
+        if self._is_open:
+            return []
+        answers = self._call("start_weight_update")
+        self._is_open = True
+        return answers
+
+    def finish(self, _args: Sequence[Any] = (), _kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Ends the update; nothing if none is open, or one is still to be loaded."""
+        if not self._is_open or self._rests:
+            return []
+        self._is_open = False
+        return self._call("finish_weight_update")
+
+    def update(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Has the workers load the update while the engine rests. Returns their answers, or a future of them."""
+        given = kwargs.get("update_info", args[0] if args else None)
+        info = dict(given) if isinstance(given, Mapping) else {}
+        self.start()
+        if self._rests:
+            return self._load(info, "another update waits for this engine to rest: send again when it has ended")
+        mode = _MODES.get(str(info.pop("under_way", CONTINUE)))
+        if mode is None:
+            return self._load(info, f"under_way is none of {', '.join(_MODES)}: name one of them")
+        return self._load_at_rest(info, mode)
+
+    def status(self, _args: Sequence[Any] = (), _kwargs: Mapping[str, Any] | None = None) -> Any:
+        """What the first rank knows: it has the messenger."""
+        return self._core.model_executor.collective_rpc(status_of_weights)[:1]
+
+    def _load_at_rest(self, info: dict[str, Any], mode: str) -> Any:
+        """The engine's prefix cache is empty when it rests, and its requests have no KV."""
+        scheduler = self._core.scheduler
+        before = scheduler.pause_state
+        if before.name == "PAUSED_ALL":
+            mode = "keep"  # requests that were frozen stay so
+        self._rests = True
+        try:
+            resting = self._core.pause_scheduler(mode, True)
+        except Exception as held:
+            return self._end_rest(info, before, held)
+        if resting is None:
+            return self._end_rest(info, before, None)
+        answers: Future[Any] = Future()
+
+        def rested(ended: Future[Any]) -> None:
+            try:
+                answers.set_result(self._end_rest(info, before, ended.exception()))
+            except Exception as fault:
+                answers.set_exception(fault)
+
+        resting.add_done_callback(rested)
+        return answers
+
+    def _end_rest(self, info: Mapping[str, Any], before: Any, held: BaseException | None) -> Any:
+        """Loads, and has the engine go on as it was ``before``."""
+        refusal = ""
+        if held is not None:
+            refusal = f"KV of the weights before is held, as by a transfer: send again when it has ended ({held})"
+        try:
+            return self._load(info, refusal)
+        finally:
+            self._rests = False
+            self._core.scheduler.set_pause_state(before)
+            self._wake()
+
+    def _load(self, info: Mapping[str, Any], refusal: str) -> Any:
+        handed_on = {**info, "at_rest": True, "refusal": refusal}
+        try:
+            answers = self._call("update_weights", kwargs={"update_info": handed_on})
+        except BaseException:
+            self._is_open = False  # as the workers' is
+            raise
+        update_id, version = self._core.model_executor.collective_rpc(loaded_update)[0]
+        if version and update_id == info.get("update_id"):
+            self._core.set_weight_version(str(version))
+        return answers
+
+    def _wake(self) -> None:
+        """The core has no work when it rests, and blocks for its next input although requests go on now."""
+        inputs = getattr(self._core, "input_queue", None)
+        if inputs is not None:
+            from vllm.v1.engine import EngineCoreRequestType
+
+            inputs.put_nowait((EngineCoreRequestType.WAKEUP, None))
+
+
+_ANSWERED: Mapping[str, Callable[[WeightsSession, Sequence[Any], Mapping[str, Any]], Any]] = {
+    "start_weight_update": WeightsSession.start,
+    "update_weights": WeightsSession.update,
+    "finish_weight_update": WeightsSession.finish,
+    STATUS_METHOD: WeightsSession.status,
+}
+
+
+def status_of_weights(worker: Any) -> dict[str, object]:
+    """Run by each worker."""
+    status: dict[str, object] = worker.weight_transfer_engine.status()
+    return status
+
+
+def loaded_update(worker: Any) -> tuple[int, int]:
+    """Run by each worker: the id and the version of the update that it has loaded last; (0, 0) before the first."""
+    loaded: tuple[int, int] = worker.weight_transfer_engine.loaded
+    return loaded

@@ -1,0 +1,301 @@
+"""The engine core around an update of weights: it rests meanwhile, goes on by itself, and no worker of it raises."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import itertools
+import queue
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import vllm_sources
+
+from kv_connector.vllm.weights_at_rest import load_at_rest
+from kv_connector.weights.servers import CONTINUE, FINISH
+
+UPDATE = 7
+VERSION = 70
+
+
+class State(enum.IntEnum):
+    """vLLM's states of a pause."""
+
+    UNPAUSED = 0
+    PAUSED_NEW = 1
+    PAUSED_ALL = 2
+
+
+class Worker:
+    """A session as vLLM's workers keep it, which raises at what does not fit into it."""
+
+    def __init__(self, core: CoreDouble) -> None:
+        self._core = core
+        self._active = False
+        self.refuses = False
+        self.loaded = (0, 0)
+        self.weight_transfer_engine = self
+        self.updates: list[tuple[dict[str, Any], State]] = []
+
+    def start_weight_update(self) -> None:
+        assert not self._active, "start_weight_update called while a weight update is already active"
+        self._active = True
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        assert self._active, "start_weight_update must be called before update_weights"
+        self.updates.append((update_info, self._core.scheduler.pause_state))
+        if not update_info["refusal"] and not self.refuses:
+            assert self._core.caches_empty
+            self.loaded = (update_info["update_id"], VERSION)
+
+    def finish_weight_update(self) -> None:
+        assert self._active, "finish_weight_update called without a matching start_weight_update"
+        self._active = False
+
+
+class Scheduler:
+    def __init__(self) -> None:
+        self.pause_state = State.UNPAUSED
+
+    def set_pause_state(self, state: State) -> None:
+        self.pause_state = state
+
+
+class CoreDouble:
+    """What of vLLM's engine core an update meets. Each test patches a class of its own."""
+
+    def __init__(self, *, backend: str = "kv_messenger", engines: int = 1) -> None:
+        self.vllm_config = SimpleNamespace(
+            weight_transfer_config=SimpleNamespace(backend=backend),
+            parallel_config=SimpleNamespace(data_parallel_size=engines),
+        )
+        self.scheduler = Scheduler()
+        self.worker = Worker(self)
+        self.model_executor = SimpleNamespace(collective_rpc=self._to_workers)
+        self.modes: list[tuple[str, bool]] = []
+        self.resting: Future[None] | None = None
+        self.fault: Exception | None = None
+        self.caches_empty = False
+        self.versions: list[str] = []
+
+    def _to_workers(self, method: Any, _timeout: Any = None, args: Sequence[Any] = (), kwargs: Any = None) -> list[Any]:
+        if callable(method):
+            return [method(self.worker)]
+        return [getattr(self.worker, method)(*args, **(kwargs or {}))]
+
+    def collective_rpc(self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None) -> Any:
+        return self.model_executor.collective_rpc(method, timeout, args, kwargs)
+
+    def pause_scheduler(self, mode: str, clear_cache: bool) -> Future[None] | None:
+        self.modes.append((mode, clear_cache))
+        self.scheduler.set_pause_state(State.PAUSED_ALL if mode == "keep" else State.PAUSED_NEW)
+        if self.fault is not None and self.resting is None:
+            raise self.fault
+        self.caches_empty = self.resting is None
+        return self.resting
+
+    def rest(self) -> None:
+        """What was under way has ended, or its KV cannot be given up."""
+        assert self.resting is not None
+        if self.fault is not None:
+            self.resting.set_exception(self.fault)
+        else:
+            self.caches_empty = True
+            self.resting.set_result(None)
+
+    def set_weight_version(self, version: str) -> None:
+        self.versions.append(version)
+
+    def update(self, **info: Any) -> Any:
+        return self.collective_rpc("update_weights", None, (), {"update_info": {"update_id": UPDATE, **info}})
+
+
+@pytest.fixture
+def made() -> Callable[..., CoreDouble]:
+    class Patched(CoreDouble):
+        collective_rpc = CoreDouble.collective_rpc
+
+    load_at_rest(Patched)
+    load_at_rest(Patched)
+    return Patched
+
+
+@pytest.fixture
+def core(made: Callable[..., CoreDouble]) -> CoreDouble:
+    return made()
+
+
+def test_should_load_while_no_request_runs_and_go_on_afterwards(core: CoreDouble) -> None:
+    core.collective_rpc("start_weight_update")
+    core.update()
+    assert core.modes == [("keep", True)]
+    assert core.worker.updates == [({"update_id": UPDATE, "at_rest": True, "refusal": ""}, State.PAUSED_ALL)]
+    assert core.scheduler.pause_state == State.UNPAUSED
+    assert core.versions == [str(VERSION)]
+
+
+def test_should_name_the_weights_only_if_they_were_loaded(core: CoreDouble) -> None:
+    core.worker.refuses = True
+    core.update()
+    core.worker.loaded = (UPDATE - 1, VERSION)
+    core.update()
+    assert core.versions == []
+
+
+@pytest.mark.parametrize("rests_later", [False, True])
+def test_should_let_no_worker_raise_whatever_senders_call(made: Callable[..., CoreDouble], rests_later: bool) -> None:
+    for calls in itertools.product(("start", "update", "finish", "rest"), repeat=5):
+        core = made()
+        core.resting = Future() if rests_later else None
+        for call in calls:
+            called(core, call)
+        if core.resting is not None:
+            called(core, "rest")
+        core.resting = None
+        core.update()
+        assert core.worker.loaded == (UPDATE, VERSION), calls
+        assert core.scheduler.pause_state == State.UNPAUSED, calls
+
+
+def called(core: CoreDouble, call: str) -> None:
+    if call == "update":
+        core.update()
+    elif call != "rest":
+        core.collective_rpc(f"{call}_weight_update")
+    elif core.resting is not None and core.modes:
+        core.rest()
+        core.resting = Future()
+        core.modes.clear()
+
+
+@pytest.mark.parametrize(("under_way", "mode"), [(CONTINUE, "keep"), (FINISH, "wait")])
+def test_should_answer_when_the_engine_has_come_to_rest(
+    core: CoreDouble, monkeypatch: pytest.MonkeyPatch, under_way: str, mode: str
+) -> None:
+    types = SimpleNamespace(EngineCoreRequestType=SimpleNamespace(WAKEUP="wake"))
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine", types)
+    core.input_queue = queue.Queue()  # type: ignore[attr-defined]
+    core.resting = Future()
+    answer = core.update(under_way=under_way)
+    assert core.modes == [(mode, True)]
+    assert not answer.done()
+    assert core.worker.updates == []
+    core.rest()
+    assert answer.result() == [None]
+    assert core.worker.loaded == (UPDATE, VERSION)
+    assert core.scheduler.pause_state == State.UNPAUSED
+    assert core.input_queue.get_nowait() == ("wake", None)  # type: ignore[attr-defined]
+
+
+def test_should_refuse_a_second_update_while_one_waits(core: CoreDouble) -> None:
+    core.resting = Future()
+    answer = core.update()
+    core.collective_rpc("finish_weight_update")
+    core.collective_rpc("start_weight_update")
+    core.update(update_id=UPDATE + 1)
+    ((second, _),) = core.worker.updates
+    assert second["update_id"] == UPDATE + 1
+    assert second["refusal"].startswith("another update waits")
+    core.rest()
+    assert answer.result() == [None]
+    assert core.worker.loaded == (UPDATE, VERSION)
+    core.resting = None
+    core.update(update_id=UPDATE + 2)
+    assert core.worker.loaded == (UPDATE + 2, VERSION)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_should_change_nothing_where_old_kv_is_held(core: CoreDouble, at_once: bool) -> None:
+    core.fault = RuntimeError("Failed to reset the KV connector cache.")
+    core.resting = None if at_once else Future()
+    core.update()
+    if not at_once:
+        core.rest()
+    ((info, _),) = core.worker.updates
+    assert info["refusal"].startswith("KV of the weights before is held")
+    assert core.scheduler.pause_state == State.UNPAUSED
+    assert core.worker.loaded == (0, 0)
+
+
+@pytest.mark.parametrize(("before", "mode"), [(State.PAUSED_ALL, "keep"), (State.PAUSED_NEW, "wait")])
+def test_should_leave_an_engine_paused_that_its_user_has_paused(core: CoreDouble, before: State, mode: str) -> None:
+    core.scheduler.set_pause_state(before)
+    core.update(under_way=FINISH)
+    assert core.modes == [(mode, True)]
+    assert core.worker.loaded == (UPDATE, VERSION)
+    assert core.scheduler.pause_state == before
+
+
+def test_should_refuse_what_is_no_way_to_treat_requests(core: CoreDouble) -> None:
+    core.update(under_way="abandon")
+    ((info, _),) = core.worker.updates
+    assert "none of continue, finish" in info["refusal"]
+    assert core.modes == []
+
+
+def test_should_open_an_update_again_after_a_worker_has_raised(core: CoreDouble) -> None:
+    def raises(update_info: dict[str, Any]) -> None:  # noqa: ARG001
+        core.worker._active = False
+        raise RuntimeError("as vLLM's worker does")
+
+    good, core.worker.update_weights = core.worker.update_weights, raises  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        core.update()
+    assert core.scheduler.pause_state == State.UNPAUSED
+    core.worker.update_weights = good  # type: ignore[method-assign]
+    core.update()
+    assert core.worker.loaded == (UPDATE, VERSION)
+
+
+def test_should_leave_other_backends_and_several_engines_alone(made: Callable[..., CoreDouble]) -> None:
+    for core in (made(backend="nccl"), made(engines=2)):
+        core.collective_rpc("start_weight_update")
+        with pytest.raises(AssertionError, match="already active"):
+            core.collective_rpc("start_weight_update")
+        assert core.modes == []
+
+
+def test_should_ask_the_first_rank_for_the_status(core: CoreDouble) -> None:
+    core.worker.status = lambda: {"landing": "none"}  # type: ignore[attr-defined]
+    assert core.collective_rpc("kv_messenger_weights") == [{"landing": "none"}]
+
+
+def test_should_refuse_an_engine_core_of_another_form() -> None:
+    class Other:
+        def collective_rpc(self) -> None: ...
+
+    with pytest.raises(AttributeError):
+        load_at_rest(Other)
+
+
+@pytest.mark.parametrize("release", vllm_sources.RELEASES)
+def test_should_find_what_it_uses_in_each_release(release: str) -> None:
+    try:
+        folder = vllm_sources.sources(release) / "vllm" / "v1"
+    except vllm_sources.SourcesUnavailableError as missing:
+        pytest.skip(str(missing))
+    core = declared(folder / "engine" / "core.py")
+    assert core["EngineCore.pause_scheduler"] == ["self", "mode", "clear_cache"]
+    assert core["EngineCoreProc.pause_scheduler"] == ["self", "mode", "clear_cache"]
+    assert core["EngineCore.collective_rpc"] == ["self", "method", "timeout", "args", "kwargs"]
+    assert core["EngineCore.set_weight_version"] == ["self", "weight_version"]
+    scheduler = declared(folder / "core" / "sched" / "scheduler.py")
+    assert scheduler["Scheduler.set_pause_state"] == ["self", "pause_state"]
+    assert scheduler["Scheduler.pause_state"] == ["self"]
+    assert "PAUSED_ALL" in (folder / "core" / "sched" / "interface.py").read_text(encoding="utf-8")
+    assert "WAKEUP" in (folder / "engine" / "__init__.py").read_text(encoding="utf-8")
+
+
+def declared(file: Any) -> dict[str, list[str]]:
+    """The methods of a file's classes, with the names of what they take."""
+    classes = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
+    return {
+        f"{each.name}.{method.name}": [argument.arg for argument in method.args.args]
+        for each in classes
+        for method in each.body
+        if isinstance(method, ast.FunctionDef)
+    }
