@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from kv_connector import LayerCounter
 from kv_connector.naming.pair_rules import Check
+from kv_connector.sglang.device_reads import DeviceReads
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import LayerwiseSteps
@@ -110,7 +111,7 @@ class SimulatedEndpoint(TransferEndpoint):
             self.pair_check = PairCheck(pairs, self.exchange, None, window_tokens=plan.window_tokens, logger=LOGGER)
         self.next_prompt_digest, self.next_prompt_tokens = "", 0
         self.next_pull = self.prefix_pulls = None
-        self.steps = None
+        self.steps, self.reads = None, DeviceReads(on_device=False)
         self._latent = False
         self.kv_args = SimpleNamespace(
             page_size=plan.page_tokens, engine_rank=tp_rank, kv_item_lens=[], num_draft_entries=0
