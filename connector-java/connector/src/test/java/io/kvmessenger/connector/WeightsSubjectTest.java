@@ -119,7 +119,9 @@ class WeightsSubjectTest {
                 assertThat(first.next()).isEqualTo("landed one 1");
                 assertThat(target.next()).isEqualTo("landed 1 5");
                 second.send(2, 6, "two");
-                assertThat(second.next()).startsWith("refused two 2 version 5 of ").contains("is on its way");
+                assertThat(second.next())
+                        .startsWith("refused two 2 version 5 of ")
+                        .contains("is on its way");
                 first.send(3, 6, "one");
                 assertThat(first.next()).isEqualTo("landed one 3");
                 assertThat(target.next()).isEqualTo("landed 3 6");
