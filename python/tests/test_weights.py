@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from kv_connector.cli.main import parser
-from kv_connector.cli.weights import lines_of, listening, run
+from kv_connector.cli.weights import lines_of, run
 from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.exceptions import OptionError
 from kv_connector.weights.checkpoint import Checkpoint, CheckpointError
 from kv_connector.weights.host import WeightsHost
 from kv_connector.weights.landing import SharedMemory, map_of_process
 from kv_connector.weights.manifest import ALIGNMENT_BYTES, Manifest, ManifestError
+from kv_connector.weights.sender_options import listening
 
 SECRET = "a secret of weights"
 KV_SECRET = "another one, of KV caches"
@@ -203,12 +204,12 @@ def test_a_status_is_lines() -> None:
 
 
 def test_where_a_sender_listens_is_read() -> None:
-    assert listening("") == ("", 0)
-    assert listening("10.0.0.7") == ("10.0.0.7", 0)
-    assert listening("10.0.0.7:14600") == ("10.0.0.7", 14600)
-    assert listening("[::1]:14600") == ("::1", 14600)
-    with pytest.raises(OptionError, match="expected HOST or HOST:PORT"):
-        listening("10.0.0.7:x")
+    assert listening("", "--listen") == ("", 0)
+    assert listening("10.0.0.7", "--listen") == ("10.0.0.7", 0)
+    assert listening("10.0.0.7:14600", "--listen") == ("10.0.0.7", 14600)
+    assert listening("[::1]:14600", "--listen") == ("::1", 14600)
+    with pytest.raises(OptionError, match=r"--listen is '10\.0\.0\.7:x', expected HOST or HOST:PORT"):
+        listening("10.0.0.7:x", "--listen")
 
 
 def test_errors_of_the_command_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

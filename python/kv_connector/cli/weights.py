@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kv_connector.configuration.host_addresses import port_of
 from kv_connector.configuration.option_values import shown
-from kv_connector.configuration.weights_options import LOOPBACK, SECRET, parse_weights_options
 from kv_connector.exceptions import KvConnectorError, OptionError
 from kv_connector.weights.checkpoint import Checkpoint
-from kv_connector.weights.sender import WeightSender
+from kv_connector.weights.sender import VERSION_MAX, WeightSender, version_of_now
+from kv_connector.weights.sender_options import sender_options
 from kv_connector.weights.servers import CONTINUE, FINISH, Server
 
 Say = Callable[[str], object]
 STATUS_SECONDS = 10.0
-VERSION_MAX = (1 << 53) - 1
 
 
 def run(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
@@ -64,20 +61,14 @@ _WORDS = {"landing": "landing", "loaded": "last load", "refused": "last refusal"
 
 def send(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
     """Sends a folder; 1 if a server does not serve it afterwards. Raises KvConnectorError or OSError."""
-    host, port = listening(parsed.listen)
-    given = {"listen_host": host} if host else {}
-    options = parse_weights_options(given, sends=True, engine_id=f"weights-{os.getpid()}", listen_port=port)
-    if host not in ("", LOOPBACK) and not options.shared_secret:
-        raise OptionError(
-            f"--listen is {shown(parsed.listen)}, which needs a {SECRET}: set KV_MESSENGER_WEIGHTS_SECRET_FILE"
-        )
+    options = sender_options(parsed.listen, {}, "--listen")
     checkpoint = Checkpoint(parsed.folder)
     say(f"{len(checkpoint.manifest.places)} tensors, {checkpoint.manifest.length_bytes} bytes\n")
     sender = WeightSender(options, checkpoint.manifest, parsed.to)
     try:
         checkpoint.read_into(sender.staging)
         failed = sender.connect()
-        version = parsed.version or time.time_ns() // 1_000_000
+        version = parsed.version or version_of_now()
         if any(url not in failed for url in parsed.to):
             began = time.monotonic()
             failed |= sender.send(
@@ -94,17 +85,6 @@ def send(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
         else:
             say(f"{url}: version {version}\n")
     return 1 if failed else 0
-
-
-def listening(text: str) -> tuple[str, int]:
-    """The host and port of ``HOST`` or ``HOST:PORT``; "" and 0 where they are left open. Raises OptionError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        return text, 0
-    number = port_of(port)
-    if not number:
-        raise OptionError(f"--listen is {shown(text)}, expected HOST or HOST:PORT: correct it")
-    return host.removeprefix("[").removesuffix("]"), number
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -26,12 +26,15 @@ from kv_connector.vllm.weights_api import (
     initialize_layerwise_reload,
 )
 from kv_connector.weights.checkpoint import Checkpoint
+from kv_connector.weights.experts import named_as_in
 from kv_connector.weights.host import WeightsHost
 from kv_connector.weights.landing import map_of_process
 from kv_connector.weights.manifest import Manifest
 
 logger = logging.getLogger("vllm.kv_messenger")
 _Body = TypeVar("_Body", "InitInfo", "UpdateInfo")
+TIED = frozenset({"lm_head.weight"})
+"""Not loaded where the embedding is the head too: some checkpoints have it all the same, and trainers do not."""
 TORN_EXIT = 70
 """The exit code of a worker whose weights are of neither version."""
 
@@ -85,6 +88,8 @@ class KvMessengerWeightEngine(WeightTransferEngine):
             _given(vllm_config), sends=False, engine_id=f"vllm-weights-{os.getpid()}", environment=os.environ
         )
         self._host = WeightsHost(options, logger)
+        self._served: Manifest | None = None
+        """The tensors of the checkpoint that the engine was started from; None where it has not been read."""
         self._mapped: tuple[tuple[int, int, int], memoryview] | None = None
         """Another process's landing, by process, descriptor and length."""
         self.loaded = (0, 0)
@@ -174,7 +179,9 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         except (WeightsError, OSError, ImportError, ValueError) as unread:
             logger.info("the tensors of weights are not compared with those of this server's checkpoint: %s", unread)
             return ""
-        return manifest.difference_from(served.manifest)
+        self._served = served.manifest
+        tied = TIED if getattr(config.hf_text_config, "tie_word_embeddings", False) else frozenset[str]()
+        return named_as_in(served.manifest, manifest).difference_from(served.manifest, tied)
 
     def _decided(self, info: UpdateInfo) -> Decision:
         """Asks the messenger, whose landing is the engine's from then on, until it is told what came of it."""
@@ -186,7 +193,10 @@ class KvMessengerWeightEngine(WeightTransferEngine):
             )
         if reason or landing is None:
             return Decision(reason or "this server has no landing")
-        return Decision("", self._host.version_of(info.update_id), os.getpid(), landing.memfd, self._host.manifest)
+        manifest = self._host.manifest
+        if manifest is not None and self._served is not None:
+            manifest = named_as_in(self._served, manifest)
+        return Decision("", self._host.version_of(info.update_id), os.getpid(), landing.memfd, manifest)
 
     def _map(self, decision: Decision) -> str:
         """Maps the landing of the first rank; returns why it cannot."""

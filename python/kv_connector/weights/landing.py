@@ -6,19 +6,22 @@ import ctypes
 import mmap
 import os
 
-from kv_connector.memory.memfd import map_memfd
+from kv_connector.memory.memfd import new_memfd, seal_and_map
 
 
 class SharedMemory:
     """A memfd that is mapped here. Its pages exist: the first update is not slowed down by the kernel making them."""
 
-    def __init__(self, length_bytes: int) -> None:
-        """Raises OSError if the machine has not as much memory."""
-        self.memfd, self._mapping = map_memfd(length_bytes)
+    def __init__(self, length_bytes: int, memfd: int | None = None) -> None:
+        """Raises OSError if the machine has not as much memory.
+
+        ``memfd`` is memory that has been written to, whose descriptor belongs to this object from now on.
+        """
+        self.memfd = new_memfd() if memfd is None else memfd
         try:
             os.posix_fallocate(self.memfd, 0, length_bytes)
+            self._mapping = seal_and_map(self.memfd, length_bytes)
         except OSError:
-            self._mapping.close()
             os.close(self.memfd)
             raise
         self._bytes = (ctypes.c_char * length_bytes).from_buffer(self._mapping)

@@ -62,7 +62,7 @@ class Manifest:
             place = Place(name, dtype, tuple(shape), at)
             places.append(place)
             digest.update(f"\n{name} {dtype} {list(shape)} {at}".encode())
-            at += -(-place.length_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            at += aligned(place.length_bytes)
         if not at:
             raise ManifestError("the manifest has no bytes, expected the tensors of a model: name them")
         return cls(tuple(places), at, digest.hexdigest())
@@ -75,20 +75,25 @@ class Manifest:
             "shapes": [list(place.shape) for place in self.places],
         }
 
-    def difference_from(self, served: Manifest) -> str:
+    def difference_from(self, served: Manifest, not_loaded: frozenset[str] = frozenset()) -> str:
         """What of this manifest the engine's own checkpoint has not, or has otherwise, in one sentence; "" = nothing.
 
-        Types may differ: an engine converts what it loads.
+        Types may differ: an engine converts what it loads. Tensors that are ``not_loaded`` may be there or not.
         """
         sent = {place.name: place.shape for place in self.places}
         known = {place.name: place.shape for place in served.places}
-        for name in sorted(sent.keys() | known.keys()):
+        for name in sorted((sent.keys() | known.keys()) - not_loaded):
             if sent.get(name) != known.get(name):
                 return (
                     f"tensor {name} is {_shown(sent.get(name))}, and {_shown(known.get(name))} in the checkpoint that"
                     " this server was started from: send weights of the same model"
                 )
         return ""
+
+
+def aligned(length_bytes: int) -> int:
+    """The bytes from a tensor of this length to the next one."""
+    return -(-length_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _check(name: str, dtype: str, shape: Sequence[int], names: set[str]) -> None:

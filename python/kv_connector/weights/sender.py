@@ -24,8 +24,14 @@ CALL_SECONDS = 600.0
 """The limit of one call of a server, in which its engine may load all weights."""
 REPORT_SECONDS = 30.0
 """Of what a server's messenger says of a load, after the call that loaded has ended."""
+VERSION_MAX = (1 << 53) - 1
 _UPDATE_ID_BITS = 52
 """So that JSON of any reader keeps it."""
+
+
+def version_of_now() -> int:
+    """A version for weights that have none of their own: the time in milliseconds."""
+    return time.time_ns() // 1_000_000
 
 
 class WeightSender:
@@ -34,15 +40,18 @@ class WeightSender:
     A server that is lost or refuses leaves the update, and the others go on.
     """
 
-    def __init__(self, options: Options, manifest: Manifest, urls: Sequence[str]) -> None:
+    def __init__(
+        self, options: Options, manifest: Manifest, urls: Sequence[str], memory: SharedMemory | None = None
+    ) -> None:
         """Opens a messenger, which listens. Raises KvConnectorError, or OSError if the model does not fit into memory.
 
-        ``options`` are those of ``parse_weights_options``; ``urls`` those of the servers.
+        ``options`` are those of ``parse_weights_options``; ``urls`` those of the servers; ``memory`` is what holds the
+        tensors already, if something does.
         """
         self._options = options
         self._manifest = manifest
         self._servers = {secrets.token_hex(16): Server(url, CALL_SECONDS) for url in urls}
-        self._memory = SharedMemory(manifest.length_bytes)
+        self._memory = memory or SharedMemory(manifest.length_bytes)
         self.staging = self._memory.view
         """Where the tensors' bytes belong, each at its place in the manifest; unchanged while :meth:`send` runs."""
         subject = {"kind": "weights", "side": "sender", "manifestDigest": manifest.digest, **self._memory.described()}
