@@ -7,10 +7,8 @@ address, because Mooncake's tcp transport knows no other.
 
 from __future__ import annotations
 
-import functools
 import json
 import socket
-import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import fabric
+from beneath import site_packages
 from server_process import LOOPBACK, Server, free_port, start_all
 
-ENVIRONMENT = Path(__file__).resolve().parents[1] / "examples" / "setup" / "environment"
 CAPACITY_BYTES = 512 << 20
 CLIENT_BYTES = 64 << 20
 """Of each engine's client, through which it copies."""
@@ -28,19 +26,9 @@ NOTICED_SECONDS = 2
 """How long an engine's client waits for a store that does not answer."""
 
 
-@functools.cache
-def site_packages() -> Path | None:
-    """Where Mooncake is installed; None where its wheel cannot be had: standard error says why."""
-    made = subprocess.run([ENVIRONMENT, "make", "stores"], stdout=subprocess.PIPE, text=True, check=False)
-    if made.returncode != 0:
-        return None
-    (found,) = Path(made.stdout.strip()).parents[1].glob("lib/python*/site-packages")
-    return found
-
-
 def why_there_is_none() -> str | None:
     """None where the store can be started."""
-    if site_packages() is None:
+    if site_packages("stores") is None:
         return "Mooncake's wheel cannot be installed, standard error says why"
     if fabric.folder() is None:
         return "Mooncake needs libibverbs, which comes with libfabric, and that cannot be had: standard error says why"
@@ -68,7 +56,7 @@ class Store:
         """What an engine needs beside its own."""
         milliseconds = str(1000 * NOTICED_SECONDS)
         return {
-            "PYTHONPATH": str(site_packages()),
+            "PYTHONPATH": str(site_packages("stores")),
             "MOONCAKE_CONFIG_PATH": str(self.config),
             "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
             "MC_RPC_TIMEOUT_MS": milliseconds,

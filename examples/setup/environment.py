@@ -7,7 +7,7 @@ it: each wheel gets a small venv on top, so that two checkouts do not affect eac
     environment make NAME                     prints the interpreter's path
     environment run  NAME [--release R] [--wheel W] -- ARGS…   runs the interpreter with ARGS
 
-NAME is tools, engine, sglang, simulation, stores or race. R is another release of SGLang than the pinned one, or
+NAME is tools, engine, sglang, simulation, stores, trl or race. R is another release of SGLang than the pinned one, or
 "newest": it is installed above the same pinned packages.
 """
 
@@ -50,6 +50,7 @@ ENVIRONMENTS = {
     "simulation": None,
     "race": None,
     "stores": None,
+    "trl": None,
 }
 OF_OTHER_RELEASES = {"sglang": "sglang"}
 """Environment → the distribution of which another release may be installed above it."""

@@ -22,7 +22,8 @@ logger = logging.getLogger("kv_connector")
 LANDING_LIMIT_SECONDS = 600.0
 READY_LIMIT_SECONDS = 240.0
 """TRL's own ``vllm_server_timeout``."""
-ANSWER_LIMIT_SECONDS = 10.0
+ANSWER_LIMIT_SECONDS = 60.0
+"""Of one page: vLLM collects what it says of its environment with the first question."""
 
 
 class KvMessengerWeightTransfer:

@@ -1,0 +1,218 @@
+"""TRL's own trainer writes into a real vLLM server, which then serves what a plain server of the checkpoint serves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import pytest
+from beneath import site_packages
+from faults import STEP_LIMIT_SECONDS, Gate
+from make_model import Shape, TinyLatentModel, TinyModel, TinyQwen3Moe, cached_model
+from prompts import cache_home, random_prompt
+from server_process import MODEL_NAME, Server, complete, free_port, metric_sum, start_all, wait_until, words_of
+from servers import ENGINE_ENVIRONMENT, EngineOptions, engine
+from train import Asked
+from warm_starts import WarmServer
+from workload import ANSWER_TOKENS
+
+BACKEND: Final = ("--weight-transfer-config", json.dumps({"backend": "kv_messenger"}))
+PROMPTS: Final = tuple(random_prompt(length, seed) for seed, length in enumerate((3, 130, 300), start=4200))
+TRAIN_LIMIT_SECONDS: Final = 900
+WRITE_BYTES: Final = 4 << 20
+THIRD: Final = 3
+"""Writes of the held update that leave."""
+
+
+@dataclass(frozen=True)
+class TiedLlama(TinyModel):
+    """The embedding is the head, so it is in no file twice."""
+
+    family: ClassVar[str] = "llama-tied"
+
+    def config(self) -> Any:
+        config = super().config()
+        config.tie_word_embeddings = True
+        return config
+
+
+@dataclass(frozen=True)
+class LatentExperts(TinyLatentModel):
+    """A DeepSeek-V2 with experts in all layers but the first, which transformers fuses."""
+
+    family: ClassVar[str] = "deepseek-experts"
+
+    def config(self) -> Any:
+        config = super().config()
+        config.first_k_dense_replace = 1
+        config.n_routed_experts = 4
+        config.n_shared_experts = 1
+        config.num_experts_per_tok = 2
+        config.moe_intermediate_size = self.hidden_size
+        config.n_group = config.topk_group = 1
+        return config
+
+
+@dataclass(frozen=True)
+class Case:
+    shape: Shape
+    tp_size: int = 1
+    lora: bool = False
+
+
+CASES: Final = {
+    "llama-tied": Case(TiedLlama()),
+    "llama-tied-tp2": Case(TiedLlama(), tp_size=2),
+    "llama-tp2": Case(TinyModel(), tp_size=2),
+    "llama-lora": Case(TinyModel(), lora=True),
+    "qwen3-moe": Case(TinyQwen3Moe()),
+    "deepseek-v2": Case(LatentExperts()),
+}
+
+
+def checksums(server: Server) -> dict[str, str]:
+    """Of all parameters that the server's ranks hold, by name and rank."""
+    return dict(server.post("/weight_checker", {"action": "checksum"})["checksums"])
+
+
+def answers(server: Server) -> list[list[str]]:
+    return [words_of(complete(server, prompt, ANSWER_TOKENS)) for prompt in PROMPTS]
+
+
+def options(model: Path, tp_size: int, **more: str) -> EngineOptions:
+    """TRL asks for the model by its path."""
+    names = ("--served-model-name", MODEL_NAME, str(model))
+    return EngineOptions(
+        model,
+        tp_size=tp_size,
+        prefix_caching=True,
+        environment={"VLLM_SERVER_DEV_MODE": "1", **more},
+        arguments=(*BACKEND, *names),
+    )
+
+
+@contextmanager
+def started(name: str, options: EngineOptions, folder: Path) -> Iterator[Server]:
+    server = engine(name, options, folder, kind=WarmServer)
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        start_all([server], print)
+        yield server
+
+
+@contextmanager
+def plain(name: str, model: Path, tp_size: int, folder: Path) -> Iterator[Server]:
+    """A server of a checkpoint, which takes no weights from anywhere."""
+    with started(name, dataclasses.replace(options(model, tp_size), arguments=()), folder) as server:
+        yield server
+
+
+def training(asked: Asked, log: Path, **environment: str) -> subprocess.Popen[bytes]:
+    packages = site_packages("trl")
+    assert packages is not None
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("train.py")), json.dumps(dataclasses.asdict(asked))],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={
+                **os.environ,
+                **ENGINE_ENVIRONMENT,
+                "PYTHONPATH": str(packages),
+                "OMP_NUM_THREADS": "1",
+                **environment,
+            },
+        )
+
+
+def trained(asked: Asked, log: Path) -> Path:
+    process = training(asked, log)
+    try:
+        assert process.wait(TRAIN_LIMIT_SECONDS) == 0, log.read_text(encoding="utf-8", errors="replace")[-4000:]
+    finally:
+        process.kill()
+        process.wait()
+    return Path(asked.out)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_three_steps_serve_what_a_plain_server_of_the_checkpoint_serves(
+    name: str, run_folder: Path, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    model = cached_model(cache_home(), case.shape)
+    with started(f"trl-{name}", options(model, case.tp_size), run_folder) as server:
+        before, sums_before = answers(server), checksums(server)
+        asked = Asked(str(model), (server.url,), str(tmp_path / "trained"), lora=case.lora)
+        checkpoint = trained(asked, run_folder / f"trl-{name}-trainer.log")
+        after, sums_after = answers(server), checksums(server)
+    assert before != after
+    with plain(f"trl-{name}-plain", checkpoint, case.tp_size, run_folder) as server:
+        assert sums_before.keys() == sums_after.keys()
+        expected = checksums(server)
+        changed = sum(sums_before[key] != sums_after[key] for key in sums_after)
+        print(f"{name}: {changed} of {len(expected)} tensors changed by training")
+        assert changed > 0
+        assert [key for key in expected if sums_after[key] != expected[key]] == []
+        assert after == answers(server)
+
+
+def test_a_trainer_that_is_killed_in_mid_update_leaves_the_last_whole_version(run_folder: Path, tmp_path: Path) -> None:
+    model = cached_model(cache_home(), TiedLlama())
+    port = free_port()
+    with started("trl-killed", options(model, 1, KV_MESSENGER_WEIGHTS_METRICS_PORT=str(port)), run_folder) as server:
+        page = Page(port)
+        before, sums_before = answers(server), checksums(server)
+        asked = Asked(str(model), (server.url,), str(tmp_path / "trained"))
+        gate = Gate(tmp_path / "gate")
+        with gate.closed(after=writes_of(model) + THIRD):
+            killed = training(
+                asked, run_folder / "trl-killed-trainer.log", KV_MESSENGER_JVM_OPTIONS=",".join(gate.jvm_options)
+            )
+            try:
+                wait_until(lambda: page.metric("kv_messenger_weights_version") > 0, STEP_LIMIT_SECONDS, "an update")
+                wait_until(lambda: page.metric("kv_messenger_windows_open") == 1, STEP_LIMIT_SECONDS, "a held update")
+                assert answers(server) == before
+            finally:
+                os.killpg(killed.pid, 9)
+                killed.wait()
+        wait_until(lambda: page.metric("kv_messenger_windows_open") == 0, STEP_LIMIT_SECONDS, "the loss of the trainer")
+        assert answers(server) == before
+        assert checksums(server) == sums_before
+        assert not json.loads(server.get("/is_paused"))["is_paused"]
+        checkpoint = trained(asked, run_folder / "trl-after-killed-trainer.log")
+        after, sums_after = answers(server), checksums(server)
+    with plain("trl-after-killed-plain", checkpoint, 1, run_folder) as server:
+        assert (after, sums_after) == (answers(server), checksums(server))
+
+
+@dataclass(frozen=True)
+class Page:
+    """The metrics of a server's messenger of weights."""
+
+    port: int
+
+    def metric(self, name: str) -> float:
+        """0 before the first sender, when there is no messenger."""
+        server = Server("page", [], self.port, Path())
+        try:
+            return metric_sum(server.get("/metrics"), name, {})
+        except OSError:
+            return 0.0
+
+
+def writes_of(model: Path) -> int:
+    """How many writes an update of this model is."""
+    from kv_connector.weights.checkpoint import Checkpoint
+
+    length_bytes = int(Checkpoint(model).manifest.length_bytes)
+    return -(-length_bytes // WRITE_BYTES)
