@@ -16,6 +16,9 @@ from typing import Any, ClassVar, Final
 import pytest
 from beneath import site_packages
 from faults import STEP_LIMIT_SECONDS, Gate
+from kv_connector.exceptions import WeightsError
+from kv_connector.weights.checkpoint import Checkpoint
+from kv_connector.weights.trl import KvMessengerWeightTransfer
 from make_model import Shape, TinyLatentModel, TinyModel, TinyQwen3Moe, cached_model
 from prompts import cache_home, random_prompt
 from server_process import MODEL_NAME, Server, complete, free_port, metric_sum, start_all, wait_until, words_of
@@ -191,8 +194,38 @@ def test_a_trainer_that_is_killed_in_mid_update_leaves_the_last_whole_version(ru
         assert not json.loads(server.get("/is_paused"))["is_paused"]
         checkpoint = trained(asked, run_folder / "trl-after-killed-trainer.log")
         after, sums_after = answers(server), checksums(server)
+        assert_what_does_not_fit_is_refused(server.url, checkpoint)
+        assert (answers(server), checksums(server)) == (after, sums_after)
     with plain("trl-after-killed-plain", checkpoint, 1, run_folder) as server:
         assert (after, sums_after) == (answers(server), checksums(server))
+        with pytest.raises(WeightsError, match="weight transfer backend None, expected 'kv_messenger': start it with"):
+            KvMessengerWeightTransfer([server.url]).init_weight_transfer()
+
+
+def assert_what_does_not_fit_is_refused(url: str, checkpoint: Path) -> None:
+    """Each by one sentence, and nothing is loaded."""
+    trained = list(tensors_of(checkpoint))
+    for given, words, more in (
+        (trained[1:], f"tensor {trained[0][0]} is missing, and of shape", {}),
+        (
+            [(name, each.bfloat16()) for name, each in trained],
+            "the tensors' types or order are not those of earlier",
+            {},
+        ),
+        (trained, "version is 1, expected one above", {"first_version": 1}),
+    ):
+        transfer = KvMessengerWeightTransfer([url], **more)
+        transfer.init_weight_transfer()
+        with pytest.raises(WeightsError, match=words):
+            transfer.send_weights(iter(given))
+
+
+def tensors_of(checkpoint: Path) -> Iterator[tuple[str, Any]]:
+    """As TRL's trainer has them: in the model's order, and a tied head not twice."""
+    from transformers import AutoModelForCausalLM
+
+    for name, parameter in AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").named_parameters():
+        yield name, parameter.detach()
 
 
 @dataclass(frozen=True)
@@ -212,7 +245,5 @@ class Page:
 
 def writes_of(model: Path) -> int:
     """How many writes an update of this model is."""
-    from kv_connector.weights.checkpoint import Checkpoint
-
     length_bytes = int(Checkpoint(model).manifest.length_bytes)
     return -(-length_bytes // WRITE_BYTES)
