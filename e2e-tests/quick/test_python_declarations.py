@@ -17,6 +17,8 @@ USED_ELSEWHERE: Final = {
     "KvMessengerConnector.[a-z]*": "vLLM calls them; python/tests/vllm/test_release.py compares them with its own list",
     "KvMessengerConnector._cache_hit_source": "vLLM reads it",
     "KvMessengerWeightEngine.[a-z]*": "vLLM calls or reads them",
+    "KvMessengerWeightTransfer.[a-z]*": "TRL calls them",
+    "trl.KvMessengerWeightTransfer": "users give it to TRL",
     "MessengerStats.aggregate": "vLLM adds up the figures of ranks",
     "WorkerNews.aggregate": "vLLM adds up the metadata of ranks",
     "Receiver.[a-z]*": "SGLang calls them",
