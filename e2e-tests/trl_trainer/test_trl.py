@@ -125,7 +125,7 @@ class Served:
     def is_like(self, other: Served, trained: float) -> bool:
         """Whether both serve the same weights, where training has moved some log-probability by ``trained``.
 
-        Two servers of the same weights differ in the last digits: what one packs, it also aligns.
+        Two servers of the same weights may differ in the last digits only.
         """
         distance = self.distance(other)
         print(f"log-probabilities differ by {distance:.2g}, by training {trained:.2g}")
