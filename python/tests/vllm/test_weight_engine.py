@@ -101,6 +101,7 @@ class World:
     def _engine(self, rank: int) -> Any:
         engine = object.__new__(self._module.KvMessengerWeightEngine)
         engine._host = self.host if rank == 0 else Host()
+        engine._served = None
         engine._mapped = None
         engine.loaded = (0, 0)
         engine._load = lambda manifest: self._loaded(rank, manifest)
