@@ -17,7 +17,9 @@ from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.exceptions import WeightsError
 from kv_connector.naming.weights_digest import folder_of
 from kv_connector.vllm import CONNECTOR_NAME
+from kv_connector.vllm.tied_layers import prepare_tied_layers
 from kv_connector.vllm.weights_api import (
+    UnquantizedEmbeddingMethod,
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
@@ -219,6 +221,7 @@ class KvMessengerWeightEngine(WeightTransferEngine):
                 initialize_layerwise_reload(self.model)
                 self.model.load_weights(self._tensors(manifest))
                 finalize_layerwise_reload(self.model, self.model_config)
+                prepare_tied_layers(self.model, UnquantizedEmbeddingMethod)
                 self._part_from_landing()
             if self.device.type != "cpu":
                 torch.accelerator.synchronize()

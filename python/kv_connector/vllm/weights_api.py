@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
         def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None: ...
 
+    class UnquantizedEmbeddingMethod:
+        """How vLLM prepares an embedding, or a head, that is not quantized."""
+
     initialize_layerwise_reload: Callable[[Any], None]
     finalize_layerwise_reload: Callable[[Any, Any], None]
     get_world_group: Callable[[], Any]
@@ -42,11 +45,13 @@ else:
             WeightTransferInitInfo,
             WeightTransferUpdateInfo,
         )
+        from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
     except ImportError as missing:
         raise ImportError(unfit_release(missing)) from missing
 
 __all__ = [
+    "UnquantizedEmbeddingMethod",
     "WeightTransferEngine",
     "WeightTransferInitInfo",
     "WeightTransferUpdateInfo",

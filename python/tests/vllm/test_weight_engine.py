@@ -143,7 +143,8 @@ def ranks() -> Ranks:
 def module(monkeypatch: pytest.MonkeyPatch, ranks: Ranks) -> Iterator[Any]:
     """The worker half, above classes that stand for vLLM's."""
     api = ModuleType("kv_connector.vllm.weights_api")
-    for name in ("WeightTransferEngine", "WeightTransferInitInfo", "WeightTransferUpdateInfo"):
+    transfer = ("WeightTransferEngine", "WeightTransferInitInfo", "WeightTransferUpdateInfo")
+    for name in (*transfer, "UnquantizedEmbeddingMethod"):
         setattr(api, name, type(name, (), {}))
     api.initialize_layerwise_reload = api.finalize_layerwise_reload = None  # type: ignore[attr-defined]
     api.get_world_group = ranks.group  # type: ignore[attr-defined]
