@@ -87,6 +87,8 @@ class WeightsSubjectTest {
             target.applied(2, "a rank has no memory");
             assertThat(List.of(sender.next(), sender.next()))
                     .containsExactly("landed one 2", "refused one 2 a rank has no memory");
+            target.apply(2);
+            assertThat(target.next()).isEqualTo("decided 2 it has not landed");
         }
     }
 

@@ -15,14 +15,15 @@ import java.util.zip.CRC32C;
  */
 final class ContentDigest {
     static final int LENGTH_BYTES = 32;
-    private static final long PIECE_BYTES = 1 << 20;
 
     private final MemorySegment bytes;
+    private final long pieceBytes;
     private final MessageDigest pieces;
     private long atBytes;
 
-    ContentDigest(MemorySegment bytes) {
+    ContentDigest(MemorySegment bytes, long pieceBytes) {
         this.bytes = bytes;
+        this.pieceBytes = pieceBytes;
         try {
             pieces = MessageDigest.getInstance("SHA-256");
         } catch (NoSuchAlgorithmException e) {
@@ -35,7 +36,7 @@ final class ContentDigest {
     int advance(int pieceCountMax) {
         int done = 0;
         while (done < pieceCountMax && !finished()) {
-            long lengthBytes = Math.min(PIECE_BYTES, bytes.byteSize() - atBytes);
+            long lengthBytes = Math.min(pieceBytes, bytes.byteSize() - atBytes);
             CRC32C sum = new CRC32C();
             sum.update(bytes.asSlice(atBytes, lengthBytes).asByteBuffer());
             pieces.update(number(sum.getValue()));

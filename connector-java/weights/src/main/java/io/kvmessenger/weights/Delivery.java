@@ -7,7 +7,7 @@ import io.kvmessenger.transfer.RemoteWindow;
 final class Delivery {
     final long updateId;
     private DeliveryState state = DeliveryState.ANNOUNCED;
-    /** Where the host lets it land; null before it does. */
+    /** Where the host lets it land; null before it does, and when nothing is written any more. */
     RemoteWindow window;
 
     private long postedCount;
@@ -30,6 +30,11 @@ final class Delivery {
     /** As {@link #become}; what the engine hears of it waits for the writes in flight. */
     void become(DeliveryState next, Runnable reported) {
         become(next);
+        report(reported);
+    }
+
+    /** Has the engine hear this, in place of what still waits for the writes in flight. */
+    void report(Runnable reported) {
         report = reported;
         reportIfQuiet();
     }

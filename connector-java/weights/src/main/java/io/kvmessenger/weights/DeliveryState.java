@@ -27,6 +27,11 @@ public enum DeliveryState implements ProtocolState<DeliveryState> {
         };
     }
 
+    /** Whether bytes leave, or will. */
+    boolean writes() {
+        return this == ANNOUNCED || this == WRITING;
+    }
+
     /** Whether nothing follows. */
     boolean last() {
         return next().isEmpty();

@@ -18,6 +18,7 @@ final class Landing {
     private static final long UNKNOWN = -1;
 
     private final Region region;
+    private final LandingParts parts;
     private final TransferEngine transfer;
     private LandingState state = LandingState.EMPTY;
     /** Whose bytes these are, or will be; null while it is empty. */
@@ -31,8 +32,9 @@ final class Landing {
     /** Number of windows opened, by which their completions are told apart. */
     private long windowCount;
 
-    Landing(Region region, TransferEngine transfer) {
+    Landing(Region region, LandingParts parts, TransferEngine transfer) {
         this.region = region;
+        this.parts = parts;
         this.transfer = transfer;
     }
 
@@ -50,13 +52,13 @@ final class Landing {
     }
 
     long writeCount() {
-        return LandingWrites.count(region.descriptor().lengthBytes());
+        return parts.writeCount(region.descriptor().lengthBytes());
     }
 
     /** Gives it to an update. Returns the imm of its window, or null if the engine has none left. */
     Integer ground(Update next) {
         ImmWindow opened = transfer.openWindow(
-                next.sender().admission, LandingWrites.area(region.descriptor()), writeCount(), windowCount + 1);
+                next.sender().admission, LandingParts.area(region.descriptor()), writeCount(), windowCount + 1);
         if (opened == null) {
             return null;
         }
@@ -91,7 +93,7 @@ final class Landing {
     void onFilled() {
         become(LandingState.COMPARING);
         closeWindow();
-        digest = new ContentDigest(region.hostBytes());
+        digest = new ContentDigest(region.hostBytes(), parts.pieceBytes());
     }
 
     /** Goes on comparing. Returns the amount of work done. */
@@ -122,9 +124,10 @@ final class Landing {
         become(LandingState.HELD);
     }
 
-    /** The engine has not begun to load. */
+    /** The engine has not begun to load, and will not: the update has ended. */
     void onNotApplied() {
-        become(LandingState.LANDED);
+        become(LandingState.EMPTY);
+        update = null;
     }
 
     /** The sender is gone: what it posted may land until its admission is closed. */

@@ -28,7 +28,7 @@ public enum LandingState implements ProtocolState<LandingState> {
             case GROUND -> EnumSet.of(COMPARING, QUARANTINED);
             case COMPARING -> EnumSet.of(LANDED, EMPTY);
             case LANDED -> EnumSet.of(APPLYING, GROUND);
-            case APPLYING -> EnumSet.of(HELD, LANDED);
+            case APPLYING -> EnumSet.of(HELD, EMPTY);
             case HELD -> EnumSet.of(GROUND);
             case QUARANTINED -> EnumSet.of(EMPTY);
         };

@@ -19,7 +19,8 @@ final class ReceiverEngine implements EngineSubject {
 
     ReceiverEngine(ByteString manifestDigest, Region region, SubjectPorts ports) {
         this.ports = ports;
-        this.receiver = new WeightReceiver(manifestDigest, region, ports, new Reported(ports.events()));
+        this.receiver = new WeightReceiver(
+                manifestDigest, region, LandingParts.PRODUCTION, ports, new Reported(ports.events()));
     }
 
     /** Events as JSON. */

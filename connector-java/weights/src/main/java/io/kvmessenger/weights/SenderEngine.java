@@ -19,7 +19,8 @@ final class SenderEngine implements EngineSubject {
 
     SenderEngine(ByteString manifestDigest, Region region, SubjectPorts ports) {
         this.ports = ports;
-        this.sender = new WeightSender(manifestDigest, region, ports, new Reported(ports.events()));
+        this.sender =
+                new WeightSender(manifestDigest, region, LandingParts.PRODUCTION, ports, new Reported(ports.events()));
     }
 
     /** Events as JSON. */

@@ -33,6 +33,8 @@ public final class WeightReceiver extends WeightsSubject {
     private static final long RETRY_NS = 1_000_000;
     private static final long REST_NS = 1_000_000_000;
 
+    private static final String PATHS_ENDED = "the data paths to this server have ended: let it dial again";
+
     private final SubjectPorts ports;
     private final ReceiverEvents events;
     private final Landing landing;
@@ -47,11 +49,12 @@ public final class WeightReceiver extends WeightsSubject {
 
     private record Waiting(Update update, long deadlineNs) {}
 
-    WeightReceiver(ByteString manifestDigest, Region region, SubjectPorts ports, ReceiverEvents events) {
+    public WeightReceiver(
+            ByteString manifestDigest, Region region, LandingParts parts, SubjectPorts ports, ReceiverEvents events) {
         super(manifestDigest);
         this.ports = ports;
         this.events = events;
-        this.landing = new Landing(region, ports.transfer());
+        this.landing = new Landing(region, parts, ports.transfer());
     }
 
     // ---- what the engine asks for
@@ -137,12 +140,12 @@ public final class WeightReceiver extends WeightsSubject {
 
     private void onAnnounce(HostSession session, Announce announce) {
         Update update = new Update(announce.getUpdateId(), announce.getVersion(), announce.getContentDigest(), session);
-        String unfit = unfit(announce);
+        String unfit = unfit(session, announce);
         if (!unfit.isEmpty()) {
             refuse(session, update.id(), unfit);
             return;
         }
-        if (landing.state() == LandingState.QUARANTINED) {
+        if (landing.state() == LandingState.QUARANTINED || !waiting.isEmpty()) {
             waiting.put(
                     session,
                     new Waiting(update, ports.clock().nowNs() + ports.limits().connectLimitNs()));
@@ -177,7 +180,10 @@ public final class WeightReceiver extends WeightsSubject {
     }
 
     /** Why an update cannot be taken, whatever the landing's state; "" if it can. */
-    private String unfit(Announce announce) {
+    private String unfit(HostSession session, Announce announce) {
+        if (!byAdmission.containsKey(session.admission.id())) {
+            return PATHS_ENDED;
+        }
         if (announce.getVersion() <= servedVersion) {
             return "version is " + announce.getVersion() + ", expected one above " + servedVersion
                     + ", which this server serves: send a newer one";
@@ -189,10 +195,14 @@ public final class WeightReceiver extends WeightsSubject {
     }
 
     private void ground(Update update) {
+        boolean unloaded = landing.state() == LandingState.LANDED; // its sender sends another, or is gone
         Integer imm = landing.ground(update);
         if (imm == null) {
             refuse(update.sender(), update.id(), "this server has no window left: send again");
             return;
+        }
+        if (unloaded) {
+            ports.tally().add(MessengerMetric.WEIGHT_UPDATES_ENDED, UpdateEnd.ABANDONED);
         }
         send(
                 update.sender(),
@@ -277,6 +287,10 @@ public final class WeightReceiver extends WeightsSubject {
         if (session == null) {
             return;
         }
+        Waiting unheeded = waiting.remove(session);
+        if (unheeded != null) {
+            refuse(session, unheeded.update().id(), PATHS_ENDED);
+        }
         if (owns(session) && landing.hasAll()) {
             onWindowFilled(landing.windowCookie());
         } else if (owns(session)) {
@@ -284,7 +298,7 @@ public final class WeightReceiver extends WeightsSubject {
             ports.tally().add(MessengerMetric.WEIGHT_UPDATES_ENDED, UpdateEnd.SENDER_LOST);
         }
         if (landing.state() == LandingState.QUARANTINED && landing.update().sender() == session) {
-            release();
+            landing.release();
         }
         if (session.state() != Session.State.ENDED) {
             ports.sessions().endUnlessExplained(session, detail, ports.clock().nowNs());
@@ -318,19 +332,31 @@ public final class WeightReceiver extends WeightsSubject {
         if (!landing.provenByCount()) {
             return 0;
         }
-        release();
+        landing.release();
         return 1;
     }
 
-    /** The landing is free: the update that has waited longest gets it, and the others would find it taken. */
-    private void release() {
-        landing.release();
-        List<Waiting> due = List.copyOf(waiting.values());
-        waiting.clear();
-        due.forEach(each -> groundUnlessTaken(each.update()));
+    /** The landing is free: the update that has waited longest gets it, and the others find it taken. */
+    private int takeWaiting() {
+        int answered = 0;
+        while (!waiting.isEmpty() && landing.state() != LandingState.QUARANTINED) {
+            HostSession first = waiting.keySet().iterator().next();
+            Update update = waiting.remove(first).update();
+            try {
+                groundUnlessTaken(update);
+            } catch (RuntimeException | Error bug) {
+                end(first, "a bug in the messenger was met by an update of " + first.peerName() + ": " + bug);
+                throw bug; // the others are answered in the next cycle
+            }
+            answered++;
+        }
+        return answered;
     }
 
     private int refuseLate(long nowNs) {
+        if (landing.state() != LandingState.QUARANTINED) {
+            return 0; // they are about to be answered
+        }
         int late = 0;
         for (Map.Entry<HostSession, Waiting> each : new ArrayList<>(waiting.entrySet())) {
             if (nowNs - each.getValue().deadlineNs() >= 0) {
@@ -349,7 +375,7 @@ public final class WeightReceiver extends WeightsSubject {
 
     @Override
     public List<Duty> duties() {
-        return List.of(this::compare, nowNs -> releaseProven(), this::refuseLate);
+        return List.of(this::compare, nowNs -> releaseProven(), nowNs -> takeWaiting(), this::refuseLate);
     }
 
     @Override
@@ -389,11 +415,11 @@ public final class WeightReceiver extends WeightsSubject {
     }
 
     @Override
-    Map<String, Integer> held() {
+    public Map<String, Integer> held() {
         return Map.of("updatesLanding", landing.windowsOpen(), "updatesWaiting", waiting.size());
     }
 
-    LandingState state() {
+    public LandingState state() {
         return landing.state();
     }
 }

@@ -18,6 +18,7 @@ import io.kvmessenger.weights.wire.Announce;
 import io.kvmessenger.weights.wire.Ground;
 import io.kvmessenger.weights.wire.LandingTarget;
 import io.kvmessenger.weights.wire.WeightsFrame;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -40,6 +41,7 @@ public final class WeightSender extends WeightsSubject {
     private static final long NO_UPDATE = 0;
 
     private final Region region;
+    private final LandingParts parts;
     private final SubjectPorts ports;
     private final SenderEvents events;
     private final Map<Peer, SenderSession> byPeer = new LinkedHashMap<>();
@@ -58,21 +60,25 @@ public final class WeightSender extends WeightsSubject {
 
     private record Outgoing(long updateId, long version, List<String> tickets, ContentDigest digest) {}
 
-    WeightSender(ByteString manifestDigest, Region region, SubjectPorts ports, SenderEvents events) {
+    public WeightSender(
+            ByteString manifestDigest, Region region, LandingParts parts, SubjectPorts ports, SenderEvents events) {
         super(manifestDigest);
         this.region = region;
+        this.parts = parts;
         this.ports = ports;
         this.events = events;
     }
 
     /** Writes the memory, as it is now, to these hosts; one event for each follows. */
     public void send(long updateId, long version, List<String> tickets) {
-        String refusal = outgoing != null || heldDeliveries() > 0 ? "another update is under way" : closedReason;
+        boolean underWay = outgoing != null || heldDeliveries() > 0 || !posted.isEmpty();
+        String refusal = underWay ? "another update is under way" : closedReason;
         if (!refusal.isEmpty()) {
             tickets.forEach(ticket -> events.refused(ticket, updateId, refusal));
             return;
         }
-        outgoing = new Outgoing(updateId, version, tickets, new ContentDigest(region.hostBytes()));
+        ContentDigest digest = new ContentDigest(region.hostBytes(), parts.pieceBytes());
+        outgoing = new Outgoing(updateId, version, new ArrayList<>(tickets), digest);
     }
 
     // ---- sessions
@@ -122,12 +128,12 @@ public final class WeightSender extends WeightsSubject {
             }
             case LANDED -> {
                 if (isFor(delivery, weights.getLanded().getUpdateId(), DeliveryState.WRITING)) {
-                    delivery.become(DeliveryState.LANDED, () -> events.landed(session.ticket, delivery.updateId));
+                    become(session, DeliveryState.LANDED, () -> events.landed(session.ticket, delivery.updateId));
                 }
             }
             case APPLIED -> {
                 if (isFor(delivery, weights.getApplied().getUpdateId(), DeliveryState.LANDED)) {
-                    delivery.become(DeliveryState.APPLIED, () -> events.applied(session.ticket, delivery.updateId));
+                    become(session, DeliveryState.APPLIED, () -> events.applied(session.ticket, delivery.updateId));
                 }
             }
             case REFUSED ->
@@ -145,9 +151,22 @@ public final class WeightSender extends WeightsSubject {
         return delivery != null && delivery.updateId == updateId && delivery.state() == state;
     }
 
+    /** Nothing is written to the host from now on; what the engine hears of it waits for the writes in flight. */
+    private void become(SenderSession session, DeliveryState next, Runnable reported) {
+        Delivery delivery = session.delivery;
+        if (delivery.window != null && session.peer != null) {
+            ports.transfer().disallow(session.peer, delivery.window);
+        }
+        delivery.window = null;
+        delivery.become(next, reported);
+    }
+
     private void onGround(SenderSession session, Ground ground) {
+        if (session.peer == null) {
+            return; // its data paths have ended, and its session waits for the reason
+        }
         session.delivery.window =
-                ports.transfer().allow(session.peer, ground.getImm(), LandingWrites.area(session.landing));
+                ports.transfer().allow(session.peer, ground.getImm(), LandingParts.area(session.landing));
         session.delivery.become(DeliveryState.WRITING);
         write(session);
     }
@@ -157,13 +176,18 @@ public final class WeightSender extends WeightsSubject {
         if (delivery != null
                 && delivery.updateId == updateId
                 && !delivery.state().last()) {
-            delivery.become(
-                    DeliveryState.ENDED, () -> events.refused(session.ticket, updateId, PeerText.oneLine(sentence)));
+            become(
+                    session,
+                    DeliveryState.ENDED,
+                    () -> events.refused(session.ticket, updateId, PeerText.oneLine(sentence)));
         }
     }
 
     void onEnded(SenderSession session, String reason) {
         byTicket.remove(session.ticket, session);
+        if (outgoing != null) {
+            outgoing.tickets().remove(session.ticket); // its loss, which is reported, is this update's end there
+        }
         Peer peer = session.peer;
         if (peer != null) {
             byPeer.remove(peer);
@@ -171,10 +195,13 @@ public final class WeightSender extends WeightsSubject {
             ports.transfer().disconnect(peer);
         }
         Delivery delivery = session.delivery;
-        if (delivery == null || delivery.state().last()) {
-            events.lost(session.ticket, reason);
+        Runnable lost = () -> events.lost(session.ticket, reason);
+        if (delivery == null) {
+            lost.run();
+        } else if (delivery.state().last()) {
+            delivery.report(lost);
         } else {
-            delivery.become(DeliveryState.ENDED, () -> events.lost(session.ticket, reason));
+            become(session, DeliveryState.ENDED, lost);
         }
     }
 
@@ -215,7 +242,7 @@ public final class WeightSender extends WeightsSubject {
     }
 
     private long writeCount() {
-        return LandingWrites.count(region.descriptor().lengthBytes());
+        return parts.writeCount(region.descriptor().lengthBytes());
     }
 
     private int writeAll() {
@@ -244,11 +271,17 @@ public final class WeightSender extends WeightsSubject {
     /** Returns whether the write was accepted. */
     private boolean post(SenderSession session, Delivery delivery) {
         long write = delivery.postedCount();
-        long offsetBytes = LandingWrites.offsetBytes(write);
-        long lengthBytes = LandingWrites.lengthBytes(write, region.descriptor().lengthBytes());
+        long offsetBytes = parts.offsetBytes(write);
+        long lengthBytes = parts.lengthBytes(write, region.descriptor().lengthBytes());
         SingleWrite request =
                 new SingleWrite(region, offsetBytes, session.landing, offsetBytes, lengthBytes, delivery.window, 1);
-        int result = ports.transfer().submit(session.peer, request, lastCookie + 1);
+        int result;
+        try {
+            result = ports.transfer().submit(session.peer, request, lastCookie + 1);
+        } catch (RuntimeException | Error bug) {
+            end(session, "a bug in the messenger was met by a write to " + session.peerName() + ": " + bug);
+            throw bug; // the other hosts are written to in the next cycle
+        }
         if (result == TransferEngine.ACCEPTED) {
             posted.put(++lastCookie, new Posted(session.peer, delivery));
             delivery.onPosted();
@@ -324,16 +357,19 @@ public final class WeightSender extends WeightsSubject {
         return nowNs + (writing ? RETRY_NS : REST_NS);
     }
 
-    /** Posts no more. Hosts that have part of it get its count when the last of it has completed: then their landing is free. */
+    /**
+     * Posts no more; a host that has all may still load it. Hosts that have part of it get its count when the last of it
+     * has completed: then their landing is free.
+     */
     @Override
     public void shutDown(String reason) {
         closedReason = reason;
         outgoing = null;
         for (SenderSession session : List.copyOf(byPeer.values())) {
             Delivery delivery = session.delivery;
-            if (delivery != null && !delivery.state().last()) {
+            if (delivery != null && delivery.state().writes()) {
                 boolean writing = delivery.state() == DeliveryState.WRITING;
-                delivery.become(DeliveryState.ENDED, () -> {
+                become(session, DeliveryState.ENDED, () -> {
                     if (writing) {
                         abandon(session, delivery);
                     }
@@ -371,14 +407,12 @@ public final class WeightSender extends WeightsSubject {
     private int heldDeliveries() {
         return (int) byPeer.values().stream()
                 .filter(session -> session.delivery != null
-                        && (session.delivery.state() == DeliveryState.ANNOUNCED
-                                || session.delivery.state() == DeliveryState.WRITING
-                                || session.delivery.inFlightCount() > 0))
+                        && (session.delivery.state().writes() || session.delivery.inFlightCount() > 0))
                 .count();
     }
 
     @Override
-    Map<String, Integer> held() {
+    public Map<String, Integer> held() {
         return Map.of("updatesLeaving", heldDeliveries() + (outgoing == null ? 0 : 1), "writesInFlight", posted.size());
     }
 }

@@ -26,7 +26,7 @@ abstract class WeightsSubject implements ServedSubject {
     }
 
     /** What is held for updates that have not ended, by name. */
-    abstract Map<String, Integer> held();
+    public abstract Map<String, Integer> held();
 
     @Override
     public final String kind() {

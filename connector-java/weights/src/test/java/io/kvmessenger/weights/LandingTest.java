@@ -18,11 +18,11 @@ import org.junit.jupiter.api.Test;
 
 /** A landing is applied only when all of it is there and right, and is used again only after proof. */
 class LandingTest {
-    private static final long LENGTH_BYTES = 3 * LandingWrites.WRITE_BYTES - 5;
+    private static final long LENGTH_BYTES = 3 * LandingParts.PRODUCTION.writeBytes() - 5;
 
     private final MemorySegment bytes = Arena.ofAuto().allocate(LENGTH_BYTES);
     private final Window window = new Window();
-    private final Landing landing = new Landing(new Landed(bytes), engine());
+    private final Landing landing = new Landing(new Landed(bytes), LandingParts.PRODUCTION, engine());
 
     /** A window whose arrivals the test sets. */
     private static final class Window implements ImmWindow {
@@ -80,7 +80,7 @@ class LandingTest {
     }
 
     private ByteString digestOfNow() {
-        ContentDigest digest = new ContentDigest(bytes);
+        ContentDigest digest = new ContentDigest(bytes, LandingParts.PRODUCTION.pieceBytes());
         while (!digest.finished()) {
             digest.advance(1);
         }
@@ -113,6 +113,17 @@ class LandingTest {
         landing.ground(update(digestOfNow()));
         assertThatThrownBy(landing::onApplying).isInstanceOf(IllegalStateException.class);
         land();
+        assertThatThrownBy(landing::onApplying).isInstanceOf(IllegalStateException.class);
+    }
+
+    @Test
+    void shouldBeEmptyWhenTheEngineCouldNotLoad() {
+        landing.ground(update(digestOfNow()));
+        land();
+        assertThat(landing.judge()).isTrue();
+        landing.onApplying();
+        landing.onNotApplied();
+        assertThat(landing.state()).isEqualTo(LandingState.EMPTY);
         assertThatThrownBy(landing::onApplying).isInstanceOf(IllegalStateException.class);
     }
 
