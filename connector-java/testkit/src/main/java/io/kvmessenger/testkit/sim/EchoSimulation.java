@@ -48,7 +48,7 @@ public final class EchoSimulation extends World<EchoProcess> {
     @Override
     void live() {
         scheduleAsk();
-        scheduleFault();
+        new RandomFaults<>(this, ASK_PERIOD_NS, limits.silenceLimitNs(), this::leave).schedule();
         advanceTo(Scenario.SAFETY_NS);
         heal();
         awaitEnds();
@@ -121,82 +121,6 @@ public final class EchoSimulation extends World<EchoProcess> {
 
     private int drawLength() {
         return 1 + random.nextInt(EchoProcess.HALF_LENGTH_BYTES);
-    }
-
-    // ---- faults
-
-    private void scheduleFault() {
-        clock().after(random.nextLong(2 * ASK_PERIOD_NS), () -> {
-            if (!isHealed()) {
-                strike(scenario().swarm());
-                scheduleFault();
-            }
-        });
-    }
-
-    private void strike(Swarm swarm) {
-        if (happens(swarm.linkReset())) {
-            network().resetAnyLink();
-        }
-        if (happens(swarm.halfOpen())) {
-            network().silenceAnyLink();
-        }
-        if (happens(swarm.pathLoss())) {
-            fabric().breakAnyPath();
-        }
-        if (happens(swarm.partition())) {
-            partition();
-        }
-        if (happens(swarm.pauseShort())) {
-            pause(random.nextLong(10 * Scenario.MILLI));
-        }
-        if (happens(swarm.pauseLong())) {
-            pause(random.nextLong(3 * limits.silenceLimitNs()));
-        }
-        if (happens(swarm.crash())) {
-            end();
-        }
-    }
-
-    private boolean happens(double rate) {
-        return random.nextDouble() < rate / 4;
-    }
-
-    private void partition() {
-        List<String> names = names();
-        String one = names.get(random.nextInt(names.size()));
-        String other = names.get(random.nextInt(names.size()));
-        if (!one.equals(other)) {
-            int which = random.nextInt(3);
-            trace().add("world", "cut", one + " " + other + " " + which);
-            partitions().cut(one, other, which != 1, which != 0);
-            clock().after(
-                            random.nextLong(80 * Scenario.MILLI),
-                            () -> partitions().heal(one, other));
-        }
-    }
-
-    private void pause(long lengthNs) {
-        List<EchoProcess> alive = alive();
-        if (!alive.isEmpty()) {
-            SimulatedNode node = alive.get(random.nextInt(alive.size())).node;
-            trace().add(node.process(), "pause", lengthNs / 1000 + " us");
-            node.pause(clock().nowNs() + lengthNs);
-        }
-    }
-
-    private void end() {
-        List<EchoProcess> alive = alive();
-        if (alive.size() < 2) {
-            return;
-        }
-        EchoProcess process = alive.get(random.nextInt(alive.size()));
-        if (random.nextInt(3) == 0) {
-            leave(process);
-        } else {
-            kill(process, random.nextBoolean());
-        }
-        clock().after(LEAVE_LIMIT_NS + random.nextLong(60 * Scenario.MILLI), () -> restart(process.node.name()));
     }
 
     /** The process ends in good order: it takes no more asks, says goodbye, closes, dies. */

@@ -116,9 +116,22 @@ final class SimulatedNetwork {
         Link link = anyOpenLink();
         if (link != null) {
             trace.add(link.dialler.node.process(), "linkReset", "to " + link.listener.node.process());
-            links.remove(link);
-            reportClosed(link.dialler, "connection reset");
-            reportClosed(link.listener, "connection reset");
+            reset(link);
+        }
+    }
+
+    private void reset(Link link) {
+        links.remove(link);
+        reportClosed(link.dialler, "connection reset");
+        reportClosed(link.listener, "connection reset");
+    }
+
+    /** A fault: the links between two processes break, or all of the first one if the second is null. */
+    void resetLinks(SimulatedNode one, SimulatedNode other) {
+        for (Link link : openLinks()) {
+            if (link.joins(one) && (other == null || link.joins(other))) {
+                reset(link);
+            }
         }
     }
 
@@ -133,10 +146,14 @@ final class SimulatedNetwork {
         }
     }
 
-    private Link anyOpenLink() {
-        List<Link> open = links.stream()
+    private List<Link> openLinks() {
+        return links.stream()
                 .filter(link -> link.listener != null && !link.dialler.closed && !link.listener.closed)
                 .toList();
+    }
+
+    private Link anyOpenLink() {
+        List<Link> open = openLinks();
         return open.isEmpty() ? null : open.get(random.nextInt(open.size()));
     }
 

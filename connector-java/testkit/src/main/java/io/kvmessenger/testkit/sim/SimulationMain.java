@@ -15,7 +15,9 @@ import java.util.stream.LongStream;
  * {@code --mutation M} with a bug injected, {@code --fabric F} over this fabric instead of the one that the seed draws
  * (with the Java engine), {@code --sources device|host} with prefillers' pages there,
  * {@code --beside ports|clocks|pulls|pulls_and_ports|pulls_and_clocks} with {@link Hardships}, {@code --subject echo} with messengers that move no KV
- * ({@link EchoSimulation}), of which only seeds, weather and {@code --beside ports} can be asked for. Exit status 1 if a seed fails.
+ * ({@link EchoSimulation}), of which only seeds, weather and {@code --beside ports} can be asked for, {@code --subject
+ * weights} with trainers and servers ({@link WeightsSimulation}), of which {@code --beside clocks} can be asked for too.
+ * Exit status 1 if a seed fails.
  */
 public final class SimulationMain {
     /** Seeds 1 to this run by default, here and in the tests: about 10 s on two cores, with Python a minute on one. */
@@ -76,7 +78,7 @@ public final class SimulationMain {
                             + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
                             + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host,"
                             + " --beside ports|clocks|pulls|pulls_and_ports|pulls_and_clocks,"
-                            + " --subject kv_cache|echo");
+                            + " --subject kv_cache|echo|weights");
             };
         }
 
@@ -100,6 +102,11 @@ public final class SimulationMain {
         if (asked.subject.equals("echo")) {
             Hardships.Kind beside = Hardships.Kind.valueOf(asked.beside);
             return run(asked, true, seed -> EchoSimulation.run(seed, asked.weather, beside));
+        }
+        if (asked.subject.equals("weights")) {
+            Hardships.Kind beside = Hardships.Kind.valueOf(asked.beside);
+            EngineFault fault = EngineFault.valueOf(asked.mutation);
+            return run(asked, true, seed -> WeightsSimulation.run(seed, asked.weather, beside, fault));
         }
         Mutation mutation = Mutation.valueOf(asked.mutation);
         return run(
@@ -125,8 +132,8 @@ public final class SimulationMain {
     /** With the real connector in Python, in this thread; returns the exit status. */
     public static int run(String[] args, PythonEngines engines) {
         Asked asked = Asked.read(args);
-        if (asked.subject.equals("echo")) {
-            return 0; // an echo has no engine
+        if (!asked.subject.equals("kv_cache")) {
+            return 0; // the connector in Python is of a KV cache
         }
         PythonEngines mutated = engines.with(PythonMutation.valueOf(asked.mutation));
         return run(
