@@ -101,6 +101,7 @@ def vllm_config(plan: EnginePlan) -> SimpleNamespace:
         device_config=SimpleNamespace(device_type=plan.reported_device),
         cache_config=SimpleNamespace(cache_dtype="auto"),
         load_config=SimpleNamespace(load_format="dummy", download_dir=None),
+        aux_output_config=SimpleNamespace(enabled=False),
         speculative_config=None,
         model_config=SimpleNamespace(
             model="torch-engine",
