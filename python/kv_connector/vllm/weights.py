@@ -17,6 +17,7 @@ from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.exceptions import WeightsError
 from kv_connector.naming.weights_digest import folder_of
 from kv_connector.vllm import CONNECTOR_NAME
+from kv_connector.vllm.packed_layers import not_loadable_again
 from kv_connector.vllm.tied_layers import prepare_tied_layers
 from kv_connector.vllm.weights_api import (
     UnquantizedEmbeddingMethod,
@@ -175,6 +176,8 @@ class KvMessengerWeightEngine(WeightTransferEngine):
                 f"this server has {parallel.data_parallel_size} data-parallel engines on"
                 f" {getattr(parallel, 'nnodes', 1)} hosts, expected one engine on one host: name each server by its own"
             )
+        if self.device.type == "cpu" and (packed := not_loadable_again(self.model)):
+            return packed
         try:
             config = self.model_config
             served = Checkpoint(folder_of(config.model, config.revision, self.vllm_config.load_config.download_dir))
