@@ -26,7 +26,6 @@ from kv_connector.sglang import engine_facts, geometry, refusals, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import NO_SLOT, PromptParts
 from kv_connector.sglang.client_fields import topology_fault
-from kv_connector.sglang.device_reads import DeviceReads
 from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
@@ -115,7 +114,6 @@ class TransferEndpoint(CommonEndpoint):
             refusals.refuse_device(device, engine_facts.read_options(each, args).gpu)
             refusals.refuse_unsupported(args, each)
         self._device = engine_facts.device_of(args)
-        self.reads = DeviceReads(on_device=self._device is not None)
         if self._mode == "decode":
             args.prefill_start_layer = HOOKS.first_layer  # SGLang sets it on prefillers only
         super().__init__(args, mode, server_args, is_mla_backend)
@@ -178,7 +176,7 @@ class TransferEndpoint(CommonEndpoint):
         HOOKS.count_into(counter, layer_names)
         twins = Twins(self.kv_args.page_size, BATCHES_IN_FLIGHT_MAX * self.pp_size)
         first_pass = FirstPass(counter, counted(layer_names), "KV buffers", logger) if word is not None else None
-        self.steps = LayerwiseSteps(self.exchange, counter, twins, first_pass, self.reads)
+        self.steps = LayerwiseSteps(self.exchange, counter, twins, first_pass)
         if first_pass is None:
             logger.info("layers leave while the forward pass runs")
         else:

@@ -6,17 +6,15 @@ Imported once this backend is requested. Used by the scheduler's thread only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from kv_connector.sglang import weight_changes
 from kv_connector.sglang.client_fields import NO_HOST, NO_ROOM, room_fault
-from kv_connector.sglang.device_reads import NumberCopies
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import PlannedChunk
 from kv_connector.sglang.first_pass import run_checked
-from kv_connector.sglang.late_plan import Draft, LatePlan
 from kv_connector.sglang.loaded_adapters import ADAPTERS
 from kv_connector.sglang.pair_check import bind
 from kv_connector.sglang.prefix_pulls import PrefixPulls
@@ -61,34 +59,14 @@ def _run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: 
     return original(scheduler, batch, *more, **named)
 
 
-def _plan(scheduler: Any, batch: Any, twins: Twins) -> Sequence[PlannedChunk] | LatePlan:
-    """Plans a chunk for each request of the batch that is being sent.
-
-    Where passes overlap on a device, reading a page number there would wait for the pass in flight: the plan is late.
-    """
+def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:
+    """Plans a chunk for each request of the batch that is being sent."""
     if not batch.forward_mode.is_extend():
         return []
     if scheduler.tree_cache.supports_prefix_sharing():
         twins.leave_to_send([_computed(request) for request in batch.reqs])
-    if scheduler.enable_overlap and scheduler.device != "cpu":
-        return _late_plan(scheduler, batch)
     planned = (_chunk(scheduler, request) for request in batch.reqs)
     return [chunk for chunk in planned if chunk is not None]
-
-
-def _late_plan(scheduler: Any, batch: Any) -> Sequence[PlannedChunk] | LatePlan:
-    copies = NumberCopies(scheduler.device_module)
-    drafts: list[Draft] = []
-    for request in batch.reqs:
-        sender, end_token, prompt_tokens = _sender_of(request), request.extend_end, len(request.origin_input_ids)
-        positions = range(0) if sender is None else sender.unplanned(end_token, prompt_tokens)
-        if sender is not None and positions:
-            numbers = copies.add(_pages_of(scheduler, request, positions.start, positions.stop))
-            drafts.append(Draft(sender, end_token, prompt_tokens, positions.start, numbers))
-    if not drafts:
-        return ()
-    copies.end()
-    return LatePlan(drafts, copies)
 
 
 class _Unsent:
@@ -111,29 +89,19 @@ def _computed(request: Any) -> Computed:
 
 
 def _chunk(scheduler: Any, request: Any) -> PlannedChunk | None:
-    sender = _sender_of(request)
-    if sender is None:
+    sender = request.disagg_kv_sender
+    if not isinstance(sender, Sender) or request.pending_bootstrap:
         return None
+    page_tokens = sender.kv_mgr.kv_args.page_size
 
     def pages_of(first_page: int, end_page: int) -> list[int]:
-        return list(_pages_of(scheduler, request, first_page, end_page).tolist())
+        row = scheduler.req_to_token_pool.req_to_token[request.kv.req_pool_idx]
+        last_token = min(end_page * page_tokens, request.extend_end)
+        tokens = row[first_page * page_tokens : last_token : page_tokens]
+        pages = scheduler.token_to_kv_pool_allocator.translate_kv_indices_for_transfer(tokens) // page_tokens
+        return list(pages.tolist())
 
     return sender.plan(request.extend_end, len(request.origin_input_ids), pages_of)
-
-
-def _sender_of(request: Any) -> Sender | None:
-    """The sender of a request that this backend sends already."""
-    sender = request.disagg_kv_sender
-    return sender if isinstance(sender, Sender) and not request.pending_bootstrap else None
-
-
-def _pages_of(scheduler: Any, request: Any, first_page: int, end_page: int) -> Any:
-    """The pages between two positions of the prompt, in a tensor on the device of SGLang's table."""
-    page_tokens = request.disagg_kv_sender.kv_mgr.kv_args.page_size
-    row = scheduler.req_to_token_pool.req_to_token[request.kv.req_pool_idx]
-    last_token = min(end_page * page_tokens, request.extend_end)
-    tokens = row[first_page * page_tokens : last_token : page_tokens]
-    return scheduler.token_to_kv_pool_allocator.translate_kv_indices_for_transfer(tokens) // page_tokens
 
 
 def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -273,26 +241,11 @@ def poll_queued(queue: Any) -> None:
     store. SGLang never polls what is queued on these: its own backends receive grants on their own threads.
     """
     poll_pulls(queue)
-    _take_reads(queue)
     if queue.pp_rank == 0:
         return
     for request in queue.queue:
         if isinstance(request.disagg_kv_sender, Sender):
             request.disagg_kv_sender.poll()
-
-
-def poll_inflight(scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Runs before ``process_disagg_prefill_inflight_queue``: the pass before is over, and the next one runs.
-
-    So the page numbers of the next one are on the host by now, and its layers can leave while it runs.
-    """
-    _take_reads(scheduler.disagg_prefill_bootstrap_queue)
-
-
-def _take_reads(queue: Any) -> None:
-    endpoint = getattr(queue, "kv_manager", None)
-    if isinstance(endpoint, TransferEndpoint):
-        endpoint.reads.poll()
 
 
 def abort_queued(queue: Any) -> None:

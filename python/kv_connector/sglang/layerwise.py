@@ -6,9 +6,8 @@ sends afterwards are then known already. If the hooks cannot be used, chunks are
 warning is logged.
 
 Used by the scheduler's thread only. On a CPU that thread runs the forward pass itself. On a GPU it queues the pass, on
-a separate stream if SGLang overlaps passes; the begin and end of a step are then queued on that stream too, a layer is
-counted at the end of its decoder layer, and the step is reported once its page numbers are on the host, while the pass
-runs.
+a separate stream if SGLang overlaps passes; the begin and end of a step are then queued on that stream too, and a layer
+is counted at the end of its decoder layer.
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.memory.cuda_driver import CudaError
 from kv_connector.memory.first_pass import FirstPass
 from kv_connector.memory.layer_counter import GraphLayers, LayerCounter
-from kv_connector.sglang.device_reads import DeviceReads
 from kv_connector.sglang.exchange import Exchange, PlannedChunk
 from kv_connector.sglang.geometry import is_counted
-from kv_connector.sglang.late_plan import LatePlan
 from kv_connector.sglang.twins import Twins
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
@@ -141,29 +137,13 @@ HOOKS = AttentionHooks()
 """The one of this process: the model is loaded before the endpoint exists."""
 
 
-@dataclass(frozen=True, slots=True)
-class _QueuedPass:
-    """A forward pass that is queued to its end and not reported."""
-
-    plan: LatePlan
-    counter_start: int
-    counter_end: int
-
-
 class LayerwiseSteps:
     """Reports the forward passes of one prefiller to the messenger. Used by the scheduler's thread only."""
 
     def __init__(
-        self,
-        exchange: Exchange,
-        counter: LayerCounter,
-        twins: Twins,
-        first_pass: FirstPass | None = None,
-        reads: DeviceReads | None = None,
+        self, exchange: Exchange, counter: LayerCounter, twins: Twins, first_pass: FirstPass | None = None
     ) -> None:
-        """``reads`` has the passes whose plans are late wait."""
         self.twins = twins
-        self._reads = reads or DeviceReads(on_device=False)
         self.first_pass = first_pass
         """The check that must succeed before a pass is reported early; None if this thread counts, not a GPU."""
         self._exchange = exchange
@@ -173,29 +153,32 @@ class LayerwiseSteps:
 
     def run(
         self,
-        plan: Callable[[], Sequence[PlannedChunk] | LatePlan],
+        plan: Callable[[], Sequence[PlannedChunk]],
         forward: Callable[[], Any],
         on_stream: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> Any:
         """Runs a forward pass, during which its planned chunks are sent; returns the result of ``forward``.
 
-        A pass whose plan is late is reported later, as long as it could be queued.
         ``on_stream`` is a context in which work is queued on the stream of the pass.
         """
         try:
-            planned = plan()
+            chunks = plan()
         except Exception:
             logger.exception("a forward pass could not be planned; its chunks leave afterwards")
-            planned = ()
-        if not planned:
+            chunks = ()
+        if not chunks:
             return forward()
+        self._step += 1
         try:
             with on_stream():
                 counter_start = self._counter.begin_step()
         except CudaError:
             logger.exception("a forward pass cannot be counted on the GPU; its chunks leave afterwards")
             return forward()
-        begun = not isinstance(planned, LatePlan) and self._report(planned, counter_start)
+        begun = self._exchange.step(self._step, counter_start, [planned.chunk for planned in chunks])
+        if begun:
+            for planned in chunks:
+                planned.on_taken()
         try:
             result = forward()
         except BaseException:
@@ -211,32 +194,7 @@ class LayerwiseSteps:
         self._say_if_out_of_order()
         if begun:
             self._exchange.step_ended(self._step, counter_end)
-        elif isinstance(planned, LatePlan):
-            queued = _QueuedPass(planned, counter_start, counter_end)
-            self._reads.add(lambda: self._take(queued))
         return result
-
-    def _report(self, chunks: Sequence[PlannedChunk], counter_start: int) -> bool:
-        """Reports the begin of a pass; False if the messenger does not take it."""
-        self._step += 1
-        begun = self._exchange.step(self._step, counter_start, [planned.chunk for planned in chunks])
-        if begun:
-            for planned in chunks:
-                planned.on_taken()
-        return begun
-
-    def _take(self, queued: _QueuedPass) -> bool:
-        """Reports a pass whose page numbers are on the host; what it has counted meanwhile is readable at once."""
-        if not queued.plan.is_read():
-            return False
-        try:
-            chunks = queued.plan.chunks()
-        except Exception:
-            logger.exception("a forward pass could not be planned; its chunks leave afterwards")
-            return True
-        if chunks and self._report(chunks, queued.counter_start):
-            self._exchange.step_ended(self._step, queued.counter_end)
-        return True
 
     def _fail_step(self, begun: bool, on_stream: Callable[[], AbstractContextManager[Any]]) -> None:
         try:

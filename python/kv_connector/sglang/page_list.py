@@ -68,10 +68,6 @@ class PageList:
             raise AssertionError(f"position {end_page} of {self._known} known")
         return Pages(self.reported_end, self._from(self.reported_end, end_page))
 
-    def unknown(self, end_page: int) -> range:
-        """The positions before ``end_page`` whose pages are not known here."""
-        return range(self._known, end_page)
-
     def plan(self, end_page: int, pages_of: Callable[[int, int], list[int]]) -> Pages | None:
         """The pages before ``end_page`` that the messenger does not know yet; None if it knows all.
 

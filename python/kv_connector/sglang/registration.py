@@ -30,9 +30,6 @@ _ALLOCATE_METADATA = "sglang.srt.disaggregation.utils.MetadataBuffers.__init__"
 _DESCRIBE_STATE = "sglang.srt.mem_cache.memory_pool.MambaPool.get_contiguous_buf_infos"
 _TRANSFER_QUEUE = "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__"
 _PREFILL_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
-_INFLIGHT = (
-    "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin.process_disagg_prefill_inflight_queue"
-)
 _RECEIVED = "sglang.srt.disaggregation.decode.SchedulerDisaggregationDecodeMixin._verify_kv_checksums"
 _ROUTED_BY_ROOM = "sglang.srt.managers.data_parallel_controller.DataParallelController.follow_bootstrap_room_scheduler"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -75,7 +72,6 @@ def hook_scheduler() -> None:
     by_target = {
         f"{_SCHEDULER}.run_batch": (hooks.run_batch, HookType.AROUND),
         f"{_PREFILL_QUEUE}.pop_bootstrapped": (hooks.poll_queued, HookType.BEFORE),
-        _INFLIGHT: (hooks.poll_inflight, HookType.BEFORE),
         f"{_DECODE_QUEUE}.pop_preallocated": (hooks.poll_pulls, HookType.BEFORE),
         f"{_SCHEDULER}.is_fully_idle": (hooks.is_fully_idle, HookType.AROUND),
         f"{_PREFILL_QUEUE}.create_sender": (hooks.name_sender, HookType.BEFORE),

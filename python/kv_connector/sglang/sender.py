@@ -117,14 +117,6 @@ class Sender(BaseKVSender):
         """True also for a last chunk without pages: the decoder waits for its metadata."""
         return num_pages > 0 or last_chunk
 
-    @property
-    def supports_host_tensor_indices(self) -> bool:
-        """Whether SGLang gives pages as tensors that are still being copied from the device, with an event behind them.
-
-        Only where there is a device: SGLang then asks for page-locked memory and an event of CUDA.
-        """
-        return self.kv_mgr.reads.on_device
-
     def send(
         self,
         kv_indices: Any,
@@ -132,24 +124,10 @@ class Sender(BaseKVSender):
         num_kv_tokens: int | None = None,  # noqa: ARG002 - whole pages are sent
         indices_event: Any = None,
     ) -> None:
-        """Gives the next pages of the request, which hold their KV once the wait event has completed.
-
-        ``indices_event`` is that of the copy of ``kv_indices`` from the device; None if they can be read.
-        """
+        """Gives the next pages of the request, which hold their KV once the wait event has completed."""
         wait_event, self._early_send_wait_event = self._early_send_wait_event, None
-        if indices_event is None:
-            self._give(kv_indices, state_indices, wait_event)
-            return
-
-        def take() -> bool:
-            read = _is_over(indices_event)
-            if read:
-                self._give(kv_indices, state_indices, wait_event)
-            return read
-
-        self.kv_mgr.reads.add(take)
-
-    def _give(self, kv_indices: Any, state_indices: Sequence[Any] | None, wait_event: Any) -> None:
+        if indices_event is not None:
+            raise AssertionError("page indices on the device were not asked for")
         if self.conclude_state is not None:
             return
         try:
@@ -194,15 +172,6 @@ class Sender(BaseKVSender):
         """
         self._kept = True
 
-    def unplanned(self, end_token: int, prompt_tokens: int) -> range:
-        """The positions of the pages that the next pass completes and that a plan would have to name; maybe none."""
-        out = self._outgoing
-        if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
-            return range(0)
-        if not self._parts.leaves_early:
-            return range(0)  # SGLang gives the pages of another pool after the pass
-        return self._pages.unknown(self._end_page(end_token, prompt_tokens))
-
     def plan(
         self, end_token: int, prompt_tokens: int, pages_of: Callable[[int, int], list[int]]
     ) -> PlannedChunk | None:
@@ -211,9 +180,13 @@ class Sender(BaseKVSender):
         No state changes before the messenger has accepted the chunk, so an unused plan is simply sent afterwards.
         ``pages_of`` gives the pages between two positions of the prompt.
         """
-        if not self.unplanned(end_token, prompt_tokens):
+        out = self._outgoing
+        if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
             return None
-        out, end_page = self._outgoing, self._end_page(end_token, prompt_tokens)
+        if not self._parts.leaves_early:
+            return None  # SGLang gives the pages of another pool after the pass
+        page_tokens = self.kv_mgr.kv_args.page_size
+        end_page = self._pages.total if end_token >= prompt_tokens else end_token // page_tokens
         planned = self._pages.plan(end_page, pages_of)
         if planned is None:
             return None
@@ -228,10 +201,6 @@ class Sender(BaseKVSender):
             groups=self._parts.groups(planned),
         )
         return PlannedChunk(chunk, lambda: self._pages.on_reported(planned))
-
-    def _end_page(self, end_token: int, prompt_tokens: int) -> int:
-        """The position after the last page that is complete with this token."""
-        return self._pages.total if end_token >= prompt_tokens else end_token // int(self.kv_mgr.kv_args.page_size)
 
     def _tokens(self, page_count: int) -> int:
         return page_count * int(self.kv_mgr.kv_args.page_size)
@@ -259,7 +228,6 @@ class Sender(BaseKVSender):
         if self.conclude_state is not None:
             return self.conclude_state
         self.kv_mgr.exchange.drain()
-        self.kv_mgr.reads.poll()
         self._flush()
         if self.stands_by:
             under_way = KVPoll.Transferring if self._sent else KVPoll.WaitingForInput

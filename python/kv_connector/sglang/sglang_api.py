@@ -120,10 +120,6 @@ _SIGNATURES = (
     (f"{_DISAGGREGATION}.pp_consensus_store.PPConsensusStore.pop", "self, key, default"),
     (f"{_DISAGGREGATION}.pp_consensus_store.PPConsensusStore.collect", "self, key"),
     (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.pop_bootstrapped", "self"),
-    (
-        f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin.process_disagg_prefill_inflight_queue",
-        "self, rids_to_check",
-    ),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.is_abort_release_safe", "self, bootstrap_room, required_acks"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.clear_deferred_abort_state", "self, bootstrap_room"),
     (

@@ -26,7 +26,6 @@ from kv_connector.runtime.commands import (
     PrefillerAddress,
 )
 from kv_connector.sglang.beside_pages import PromptParts
-from kv_connector.sglang.device_reads import DeviceReads
 from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange
 from kv_connector.sglang.prefillers import Prefillers, RankPlace
 from kv_connector.sglang.receiver import Receiver
@@ -208,7 +207,6 @@ class PrefillerRank:
         self.endpoint: Any = SimpleNamespace(
             attn_cp_size=1,
             exchange=exchange(wire.source),
-            reads=DeviceReads(on_device=False),
             kv_args=SimpleNamespace(page_size=PAGE_TOKENS),
             bootstrap_timeout=float("inf"),
             take_prompt_tokens=lambda: 0,

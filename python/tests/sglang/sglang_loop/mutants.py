@@ -16,7 +16,6 @@ from kv_connector.sglang import sender as sender_module
 from kv_connector.sglang.beside_pages import RequestSlot
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.late_plan import LatePlan
 from kv_connector.sglang.page_list import PageList, Pages
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
@@ -155,7 +154,7 @@ MUTANTS = (
     StoryMutant("pages are freed on the failure of another rank before the fence", Exchange, "fence", _no_fence, 33),
     StoryMutant("an aborted fetch is not abandoned", Receiver, "ensure_abort_notified", _no_word, 18),
     StoryMutant("a decline is not sent", Receiver, "ensure_abort_notified", _no_decline, 33),
-    StoryMutant("pages of an aborted fetch are free at once", Exchange, "is_quiet", lambda *_: True, 33),
+    StoryMutant("pages of an aborted fetch are free at once", Exchange, "is_quiet", lambda *_: True, 18),
     StoryMutant("a fetch's name is given again", Exchange, "fetch", _names_again, 7),
     StoryMutant(
         "a prompt waits for its decoder without a limit", Sender, "_poll_grant", lambda _: KVPoll.Bootstrapping, 1
@@ -169,14 +168,13 @@ MUTANTS = (
         "pages that the cache replaces are sent during their pass", Sender, "leave_to_send", lambda _: None, 35
     ),
     StoryMutant("cached pages are sent before their pass is over", sender_module, "_is_over", lambda _: True, 6),
-    StoryMutant("a pass is planned before its page numbers are copied", LatePlan, "is_read", lambda _: True, 0),
     StoryMutant("a finished prompt's pages are freed before their release", Sender, "_own_state", _sent_is_success, 0),
     StoryMutant("the decoder's cached beginning is ignored", Sender, "pop_decode_prefix_len", lambda _: 0, -1),
     StoryMutant("a restarted prefiller is not looked up again", Receiver, "_poll_retry", _no_second_look, -1),
     StoryMutant("a prefiller's old addresses are kept", TransferEndpoint, "forget_prefiller", _forget_nothing, -1),
     StoryMutant("a stopped prompt goes on", Exchange, "_on", _deaf_to_stops, 33),
     StoryMutant("a step that was refused counts as taken", Exchange, "step", _taken_unasked, 89),
-    StoryMutant("the prompt is finished with its first chunk", Sender, "_report", _finish_early, 1),
+    StoryMutant("the prompt is finished with its first chunk", Sender, "_report", _finish_early, 0),
     StoryMutant("the end of a failed prompt is not reported", Sender, "_fail", _fail_in_silence, -1),
     StoryMutant("an abort of a prompt is not reported", Exchange, "abort", _abort_untold, 1),
     StoryMutant("a page that has moved is not noticed", PageList, "give", _give_unseen, -1),

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from sglang_loop.beside_pool import BesidePool
 from sglang_loop.network import Network
 from sglang_loop.pair_probe import other_computation
 from sglang_loop.pools import HEADS, LAYERS, Pool, PrefixCache, Table, page_keys
-from sglang_loop.ranks import LAYER_NAMES, AllRanks, EnginePlan, QueuedCopies, Slots, Stream, open_ranks
+from sglang_loop.ranks import LAYER_NAMES, AllRanks, EnginePlan, Slots, Stream, open_ranks
 
 if TYPE_CHECKING:
     from sglang_loop.story import Ask
@@ -286,20 +285,12 @@ class PrefillEngine:
         ]
         scheduler = SimpleNamespace(
             disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=self.ranks[at].endpoint),
-            enable_overlap=self.plan.overlap,
-            device="cuda" if self.plan.device else "cpu",
-            device_module=self.stream,
             tree_cache=SimpleNamespace(supports_prefix_sharing=lambda: self.plan.caches),
             req_to_token_pool=SimpleNamespace(req_to_token=rows),
             token_to_kv_pool_allocator=SimpleNamespace(translate_kv_indices_for_transfer=lambda row: row),
         )
         of_rank = SimpleNamespace(reqs=views, forward_mode=SimpleNamespace(is_extend=lambda: True))
-
-        def run(*_: Any) -> None:
-            with patch.object(hooks, "NumberCopies", QueuedCopies):
-                hooks.run_batch(original, scheduler, of_rank)
-
-        return run
+        return lambda *_: hooks.run_batch(original, scheduler, of_rank)
 
     def _view(self, request: PrefillRequest, at: int, place: int) -> Any:
         return SimpleNamespace(
@@ -378,18 +369,8 @@ class PrefillEngine:
         given = self.beside.given(request) if last else None
         for sender in request.senders.of_ranks:
             if sender.should_send_kv_chunk(len(pages), last):
-                self._give_pages(sender, pages, given, end - request.start_send)
+                sender.send(pages, given, num_kv_tokens=end - request.start_send)
         request.start_send = end
-
-    def _give_pages(self, sender: Any, pages: Any, given: Any, token_count: int) -> None:
-        if not sender.supports_host_tensor_indices:
-            sender.send(pages, given, num_kv_tokens=token_count)
-            return
-        copies = QueuedCopies(self.stream)
-        numbers = copies.add(pages)
-        copies.end()
-        event = SimpleNamespace(query=copies.are_over)
-        sender.send(numbers, given, num_kv_tokens=token_count, indices_event=event)
 
     def _process_result(self, batch: Batch) -> None:
         """``process_batch_result_disagg_prefill``, which waits for the pass."""
@@ -414,10 +395,6 @@ class PrefillEngine:
 
     def _process_inflight(self) -> None:
         """``process_disagg_prefill_inflight_queue``."""
-        for rank in self.ranks:
-            hooks.poll_inflight(
-                SimpleNamespace(disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=rank.endpoint))
-            )
         polls = [(each, each.senders.poll()) for each in self.inflight]
         self.inflight = [each for each, poll in polls if poll not in (KVPoll.Success, KVPoll.Failed)]
         for request, poll in polls:

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from kv_connector import LayerCounter
 from kv_connector.naming.pair_rules import Check
-from kv_connector.sglang.device_reads import DeviceReads
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import LayerwiseSteps
@@ -111,7 +110,7 @@ class SimulatedEndpoint(TransferEndpoint):
             self.pair_check = PairCheck(pairs, self.exchange, None, window_tokens=plan.window_tokens, logger=LOGGER)
         self.next_prompt_digest, self.next_prompt_tokens = "", 0
         self.next_pull = self.prefix_pulls = None
-        self.steps, self.reads = None, DeviceReads(on_device=plan.device)
+        self.steps = None
         self._latent = False
         self.kv_args = SimpleNamespace(
             page_size=plan.page_tokens, engine_rank=tp_rank, kv_item_lens=[], num_draft_entries=0
@@ -171,41 +170,6 @@ class Stream:
     def event(self) -> Any:
         until = self.queued_count
         return SimpleNamespace(query=lambda: self.done_count >= until)
-
-
-@dataclass(frozen=True)
-class CopiedNumbers:
-    """Numbers whose copy to the host is queued."""
-
-    numbers: Any
-    event: Callable[[], Any]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, positions: slice) -> Any:
-        assert self.event().query(), "page numbers are read before they are copied"
-        return self.numbers[positions]
-
-    def tolist(self) -> list[int]:
-        return [int(number) for number in self[:]]
-
-
-class QueuedCopies:
-    """``NumberCopies`` of a scheduler whose device module is a stream."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._event: Any = None
-
-    def add(self, numbers: Any) -> CopiedNumbers:
-        return CopiedNumbers(numbers, lambda: self._event)
-
-    def end(self) -> None:
-        self._event = self._stream.event()
-
-    def are_over(self) -> bool:
-        return bool(self._event.query())
 
 
 @dataclass(eq=False)
@@ -280,9 +244,7 @@ def open_ranks(
         if mode == "prefill" and plan.layerwise and not plan.beside:  # as ``_watch_layers`` has it
             word = Word(stream, messenger) if plan.device else None
             rank.counter = LayerCounter(messenger.opened.layer_counter_address, LAYER_NAMES, word)
-            endpoint.steps = LayerwiseSteps(
-                endpoint.exchange, rank.counter, Twins(plan.page_tokens, 2), reads=endpoint.reads
-            )
+            endpoint.steps = LayerwiseSteps(endpoint.exchange, rank.counter, Twins(plan.page_tokens, 2))
         ranks.append(rank)
     return ranks
 
