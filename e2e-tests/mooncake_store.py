@@ -80,7 +80,7 @@ CONNECTOR: Mapping[str, Any] = {"kv_connector": "MooncakeStoreConnector", "kv_ro
 def started(stack: ExitStack, name: str, folder: Path) -> Store:
     """A store that ends with `stack`."""
     rpc_port, metrics_port, node_port = free_port(), free_port(), free_port()
-    programs = site_packages()
+    programs = site_packages("stores")
     assert programs is not None, why_there_is_none()
     libraries = fabric.environment_of_fabric()
     master_address = f"{LOOPBACK}:{rpc_port}"
