@@ -16,9 +16,9 @@ EXPORTED void standInDropTails(long from_bytes) {
 }
 
 static size_t copied_bytes(size_t length_bytes) {
-    const char *said = getenv("STAND_IN_DROP_TAILS");
-    long told = __atomic_load_n(&tails_dropped_from, __ATOMIC_RELAXED);
-    long from = told >= 0 ? told : said == NULL ? 0 : atol(said);
+    const char *variable = getenv("STAND_IN_DROP_TAILS");
+    long chosen = __atomic_load_n(&tails_dropped_from, __ATOMIC_RELAXED);
+    long from = chosen >= 0 ? chosen : variable == NULL ? 0 : atol(variable);
     return from > 0 && length_bytes >= (size_t)from ? length_bytes - 1 : length_bytes;
 }
 

@@ -54,9 +54,9 @@ static struct Stream default_streams[DEVICES_MAX];
 static struct Stream *last_started;
 static uint64_t captures_begun;
 static CUresult sticky; /* As with a real context: after an illegal address no call goes well any more. */
-static long told_delay_ns = -1;
+static long chosen_delay_ns = -1;
 static int events_lie;
-static int told_to_wait = -1;
+static int chosen_to_wait = -1;
 static long operations_given;
 
 /* ---- what a stream does, on its thread */
@@ -76,13 +76,13 @@ static void append(Operations *to, Operation operation) {
 
 /* For tests that cannot set the environment of their own process: the delay from now on. */
 EXPORTED void standInDelay(long length_ns) {
-    __atomic_store_n(&told_delay_ns, length_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&chosen_delay_ns, length_ns, __ATOMIC_RELAXED);
 }
 
 static void delay(void) {
-    const char *said = getenv("STAND_IN_OP_DELAY_NS");
-    long told_ns = __atomic_load_n(&told_delay_ns, __ATOMIC_RELAXED);
-    long delay_ns = told_ns >= 0 ? told_ns : said == NULL ? 0 : atol(said);
+    const char *variable = getenv("STAND_IN_OP_DELAY_NS");
+    long chosen_ns = __atomic_load_n(&chosen_delay_ns, __ATOMIC_RELAXED);
+    long delay_ns = chosen_ns >= 0 ? chosen_ns : variable == NULL ? 0 : atol(variable);
     if (delay_ns > 0) {
         struct timespec length = {delay_ns / 1000000000, delay_ns % 1000000000};
         nanosleep(&length, NULL);
@@ -314,7 +314,7 @@ EXPORTED CUresult cuCtxSynchronize(void) {
 
 /* For tests that cannot set the environment of their own process: whether calls wait from now on. */
 EXPORTED void standInWaitingCalls(int wait) {
-    __atomic_store_n(&told_to_wait, wait, __ATOMIC_RELAXED);
+    __atomic_store_n(&chosen_to_wait, wait, __ATOMIC_RELAXED);
 }
 
 /* Whether a stream has not run what had that number or one before it. */
@@ -329,8 +329,8 @@ static int has_work(long until) {
 }
 
 void wait_for_work(void) {
-    int told = __atomic_load_n(&told_to_wait, __ATOMIC_RELAXED);
-    if (told == 0 || (told < 0 && getenv("STAND_IN_WAITING_CALLS") == NULL)) {
+    int chosen = __atomic_load_n(&chosen_to_wait, __ATOMIC_RELAXED);
+    if (chosen == 0 || (chosen < 0 && getenv("STAND_IN_WAITING_CALLS") == NULL)) {
         return;
     }
     pthread_mutex_lock(&lock);
