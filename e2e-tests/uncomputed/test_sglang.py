@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +46,8 @@ class Case:
 
 
 RDMA_DEVICES = ["uncomputed_0", "uncomputed_1"]
+BY_GPU = json.dumps(dict(enumerate(RDMA_DEVICES)))
+"""As SGLang's --disaggregation-ib-device has it for each GPU."""
 NO_GRAPHS = {"decode_graphs": "disabled"}
 PAIRS = {"graphs-cuda": Case()}
 MORE_PAIRS = {
@@ -55,6 +59,8 @@ MORE_PAIRS = {
     "ranks-2-2-cuda": Case(ranks=(2, 2)),
     "ranks-1-2-tcp": Case("tcp", ranks=(1, 2)),
     "ranks-2-2-verbs": Case("verbs", ranks=(2, 2), options={"verbs_devices": RDMA_DEVICES}),
+    "ib-device-names": Case("verbs", settings={"rdma_devices": ",".join(RDMA_DEVICES)}),
+    "ib-device-by-gpu": Case("verbs", ranks=(2, 2), settings={"rdma_devices": BY_GPU}),
 }
 
 
@@ -75,6 +81,8 @@ def brought(
         asked(pair)
         sent, received = pair.prefiller.rest(), pair.decoder.rest()
         sent["counted"] = FIRST_PASS in pair.prefiller.server.log()
+        for side in (pair.prefiller, pair.decoder):
+            named_by_sglang(case, side.plan.ranks, side.server.log())
     print(f"{name}: {sent}, {received}")
     return sent, received
 
@@ -114,6 +122,16 @@ def judged_directly(case: Case, ranks: list[list[int]]) -> None:
     for dma_bufs, read, written in ranks:
         assert bool(dma_bufs) == (case.transport == "verbs")
         assert bool(read) + bool(written) == bool(dma_bufs)
+
+
+def named_by_sglang(case: Case, ranks: int, log: str) -> None:
+    """Each rank's messenger has the devices of SGLang's argument, and each rank those of its own GPU."""
+    given = case.settings.get("rdma_devices")
+    if given is None:
+        return
+    of_ranks = [RDMA_DEVICES[rank] for rank in range(ranks)] if given == BY_GPU else [", ".join(RDMA_DEVICES)] * ranks
+    used = re.findall(r"RDMA devices (.*) are used, which --disaggregation-ib-device names", log)
+    assert sorted(used) == sorted(of_ranks)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ class SglangPlan:
     """Tensor-parallel ones."""
     gives_memory_back: bool = False
     """KV is in memory of torch_memory_saver's, which goes and comes back when SGLang is asked for that."""
+    rdma_devices: str = ""
+    """SGLang's --disaggregation-ib-device; "": not given."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """What the model's config has for SGLang that its file does not have."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +75,8 @@ class SglangPlan:
             named["json-model-override-args"] = json.dumps(dict(self.overrides))
         if self.role:
             named |= {"disaggregation-mode": self.role, "disaggregation-transfer-backend": "kv_messenger"}
+        if self.role and self.rdma_devices:
+            named |= {"disaggregation-ib-device": self.rdma_devices}
         if self.role == PREFILLER:
             named |= {"disaggregation-bootstrap-port": bootstrap_port}
         if self.role == DECODER and self.device == "cpu":
