@@ -206,6 +206,8 @@ class Kind:
     """Computes with others than its files have, see plugins/other_weights.py."""
     arguments: tuple[str, ...] = ()
     """Further arguments of the server."""
+    plugins: tuple[str, ...] = ()
+    """Further plug-ins of the folder `plugins`."""
     warm_up: bool = False
     switches: bool = False
     """Both sides may change their roles."""
@@ -268,6 +270,7 @@ class Ground:
             *(["recorder", "draft_rows"] if kind.recorded else []),
             *(["uncompared_settings"] if kind.uncompared else []),
             *(["other_weights"] if kind.other_weights else []),
+            *kind.plugins,
         ]
         if not chosen:
             return {}

@@ -1,8 +1,9 @@
 """A replacement for SGLang's kernel package on machines without a GPU; demos and tests add it to the servers' path.
 
 SGLang on CPU imports names of CPU kernels when its modules load, but no kernel package on PyPI has them. The tiny Llama
-needs one of them, which is implemented here with torch; for the others SGLang has fallbacks in torch. Any other name
-can be imported but raises when it is called, so no result is silently wrong. Not part of the product.
+needs one of them, which is implemented here with torch, and those of speculative decoding are in `chains.py`; for the
+others SGLang has fallbacks in torch. Any other name can be imported but raises when it is called, so no result is
+silently wrong. Not part of the product.
 """
 
 from __future__ import annotations
@@ -13,6 +14,25 @@ from typing import Any, NoReturn
 
 import torch
 
+from sgl_kernel.chains import (
+    assign_draft_cache_locs_contiguous_cpu,
+    assign_extend_cache_locs_cpu,
+    build_tree_kernel_efficient_cpu,
+    copy_all_layer_kv_cache_cpu,
+    fill_accept_out_cache_loc_cpu,
+    fill_bonus_tokens_cpu,
+    verify_tree_greedy_cpu,
+)
+
+__all__ = [
+    "assign_draft_cache_locs_contiguous_cpu",
+    "assign_extend_cache_locs_cpu",
+    "build_tree_kernel_efficient_cpu",
+    "copy_all_layer_kv_cache_cpu",
+    "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
+    "verify_tree_greedy_cpu",
+]
 SUBMODULES = (
     "elementwise",
     "flash_attn",
