@@ -1,7 +1,8 @@
 """SGLang's own draft workers on two real servers: what a draft has of a prompt goes with the model's KV.
 
 Tokens are right whatever a draft guesses. How many guesses are right depends on all of its KV: they are as many as on a
-single SGLang with the same draft. What the draft has on both sides is compared besides, byte for byte.
+single SGLang with the same draft. What the draft has on both sides is compared besides, byte for byte, and SGLang
+compares its own checksums of all pages, those of the draft among them.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from faults import dropped_payload
 from prompts import cache_home, random_prompt
-from server_process import LOOPBACK, Server
-from sglang_bed import PLUGINS, Ground, Kind, Pair, start
+from server_process import LOOPBACK, Server, free_port
+from sglang_bed import PLUGINS, Ground, Kind, Pair, give_up, start
 from sglang_drafts import EAGLE, EAGLE3, MTP, Guessing
 from sglang_drafts import PLUGINS as DRAFTS
 from sglang_servers import EngineOptions, engine
@@ -32,6 +34,7 @@ BEGINNING: Final = 300
 ENDINGS: Final = (1, 90)
 KINDS: Final = {"eagle": EAGLE, "eagle3": EAGLE3, "mtp": MTP}
 IN_EVERY_RUN: Final = ("eagle",)
+UNDRAFTED: Final = "the prefiller's draft is none, the decoder's is EAGLE"
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,12 @@ class Drafted:
         )
 
 
+def checksums(drafted: Drafted) -> list[list[str]]:
+    """Of each process that has computed any, in any order."""
+    files = drafted.ground.recording.glob("*.checksums")
+    return [sorted(file.read_text(encoding="utf-8").split()) for file in files]
+
+
 def body(prompt: str) -> dict[str, Any]:
     sampling = {"temperature": 0, "max_new_tokens": ANSWER_TOKENS, "ignore_eos": True}
     return {"text": prompt, "sampling_params": sampling}
@@ -97,9 +106,11 @@ def drafted(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[Drafte
     guessing: Guessing = request.param
     folder = run_folder / f"drafts-{guessing.algorithm}"
     ground = Ground(guessing.model(cache_home()), folder)
-    kind = Kind(arguments=guessing.arguments(cache_home()), plugins=(*DRAFTS, "draft_states"))
+    guesses = guessing.arguments(cache_home())
+    plugins = (*DRAFTS, "draft_states", "checksums_on_cpu")
+    kind = Kind(arguments=(*guesses, "--disaggregation-enable-kv-checksum"), plugins=plugins)
     plugged = {"PYTHONPATH": str(PLUGINS), "SGLANG_PLUGINS": ",".join(DRAFTS)}
-    alone = EngineOptions(ground.model, environment=plugged, arguments=kind.arguments)
+    alone = EngineOptions(ground.model, environment=plugged, arguments=guesses)
     with ExitStack() as stack:
         pair = ground.started_pair(stack, kind, f"drafted-{guessing.algorithm}")
         single = engine("drafted-single", alone, folder, kind=WarmSglang)
@@ -116,6 +127,9 @@ def assert_arrived(drafted: Drafted, rooms: dict[int, str]) -> None:
         assert all(rank["rows"] == left["rows"] for rank in arrived), f"a draft's rows differ in room {room}"
         seen.append(json.dumps(left["heads"]))
     assert len(set(seen)) == len(set(rooms.values())), "the draft has something else of each prompt"
+    one, other = checksums(drafted)
+    assert one == other, "SGLang's checksums of what was sent and of what has arrived"
+    assert len(one) >= len(rooms)
 
 
 def test_drafts_guess_as_on_a_single_sglang(drafted: Drafted) -> None:
@@ -135,3 +149,32 @@ def test_prompts_at_once_have_their_own_drafts(drafted: Drafted) -> None:
         assert given.tokens == drafted.by_single(prompt).tokens
     assert_arrived(drafted, rooms)
     drafted.pair.wait_at_rest()
+
+
+def test_a_prefiller_without_the_draft_is_refused_by_a_sentence(drafted: Drafted, stack: ExitStack) -> None:
+    plain, port = Kind(), free_port()
+    prefiller = drafted.ground.side("prefill", plain, port, name="undrafted-prefill")
+    start(stack, [prefiller.server])
+    unequal = replace(drafted.pair, prefiller=prefiller, bootstrap_port=port)
+    for tokens, request in ((17, "undrafted-1"), (65, "undrafted-2")):
+        outcome = unequal.attempt_at_decoder(random_prompt(tokens, 813), ANSWER_TOKENS, request)
+        assert outcome.failed
+        assert UNDRAFTED in outcome.detail
+        give_up(request, [prefiller])
+    assert UNDRAFTED in prefiller.server.log()
+    unequal.wait_at_rest()
+
+
+@pytest.mark.at_length
+def test_kv_that_did_not_come_is_found(drafted: Drafted, stack: ExitStack) -> None:
+    """The comparisons can fail: everything but the payload crosses, and SGLang's checksum finds it."""
+    port = free_port()
+    faulty = replace(drafted.kind, options={"jvm_options": dropped_payload()})
+    prefiller = drafted.ground.side("prefill", faulty, port, name="dropping-drafted-prefill")
+    start(stack, [prefiller.server])
+    dropping = replace(drafted.pair, prefiller=prefiller, bootstrap_port=port)
+    room, prompt = 201, random_prompt(17, 814)
+    outcome = dropping.attempt_both_sides(prompt, ANSWER_TOKENS, "dropped-draft", room)
+    assert "KV checksum mismatch" in outcome.detail
+    (left,), arrived = drafted.states(room, "prefill"), drafted.states(room, "decode")
+    assert kv_by_head(arrived) != left["heads"]

@@ -1,4 +1,4 @@
-"""A plug-in of SGLang with which its checksums of KV, which it has computed by a kernel on a GPU, are computed on a CPU.
+"""A plug-in of SGLang with which its checksums of KV are computed on a CPU, where it has no kernel for them.
 
 What goes into them is SGLang's: all bytes of a prompt's pages, and of what is beside them. A line a checksum is written
 down, in a file for each process in the folder that `KV_MESSENGER_RECORDING` names.

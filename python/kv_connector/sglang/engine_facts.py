@@ -54,6 +54,10 @@ class Draft:
     kv_head_count: int
     """Over all ranks; 1 if it is latent."""
 
+    def text(self, algorithm: str) -> str:
+        """The draft as peers compare it."""
+        return f"{algorithm} with {'latent KV' if self.latent else f'{self.kv_head_count} KV heads'}"
+
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
@@ -82,7 +86,7 @@ class EngineFacts:
 def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
     """Reads the options and the model's configuration; raises OptionError."""
     from sglang.srt.configs.model_config import ModelConfig
-    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.runtime_context import get_parallel, get_spec
 
     parallel = get_parallel()
     stage = (kv_args.system_dp_rank or 0) * parallel.pp_size + kv_args.pp_rank
@@ -93,19 +97,21 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
     loaded_digest = _weights_digest(server_args)
     dtype = str(kv_args.kv_cache_dtype_str)
     dtype = str(model.dtype).removeprefix("torch.") if dtype == "auto" else dtype
+    draft = draft_of(server_args)
+    named = "" if draft is None else draft.text(str(get_spec().speculative_algorithm))
     return EngineFacts(
         options=options,
         model=options.model_id or fingerprint(server_args.model_path, model.hf_text_config, ""),
         weights_digest="" if options.model_id else loaded_digest,
         loaded_digest=loaded_digest,
-        settings=kv_settings.compared(server_args, model, model_id=options.model_id, logger=logger),
+        settings=kv_settings.compared(server_args, model, model_id=options.model_id, logger=logger, draft=named),
         dtype=dtype,
         element_bytes=_element_bytes(dtype),
         kv_head_count=model.get_total_num_kv_heads(),
         windowed_kv_head_count=model.get_swa_num_kv_heads(1),
         full_layers=_of_stage(model.full_attention_layer_ids, model.num_hidden_layers),
         windowed_layers=_of_stage(model.swa_attention_layer_ids, model.num_hidden_layers),
-        draft=draft_of(server_args),
+        draft=draft,
     )
 
 

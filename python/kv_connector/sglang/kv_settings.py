@@ -18,6 +18,7 @@ from kv_connector.sglang.argument_lists import HARMLESS
 from kv_connector.sglang.variable_list import of_variables
 
 _ROPES = "sglang.srt.layers.rotary_embedding.factory"
+_DRAFT = "draft"
 _OTHER_WEIGHTS = ("dummy", "expert_pack")
 """Formats whose weights are not those of the model's files: they are invented, or quantised in a pack elsewhere."""
 _OWN_MODELS = ("auto", "sglang")
@@ -28,10 +29,16 @@ _FOLDERS = ("kt_weight_path", "modelopt_checkpoint_restore_path")
 """Arguments that name a folder of weights: its name is compared."""
 
 
-def compared(server_args: Any, model: Any, *, model_id: str, logger: logging.Logger) -> Settings:
-    """The settings by name, most informative first; ``model`` is SGLang's ``ModelConfig`` after all overrides."""
+def compared(server_args: Any, model: Any, *, model_id: str, logger: logging.Logger, draft: str = "") -> Settings:
+    """The settings by name, most informative first; ``model`` is SGLang's ``ModelConfig`` after all overrides.
+
+    ``draft`` names a draft that has KV of its own; "" = there is none.
+    """
     text, whole = model.hf_text_config, model.hf_config
-    settings = {"model": text_of(model_name(server_args.model_path, model_id)), **of_configuration(text)}
+    settings = {"model": text_of(model_name(server_args.model_path, model_id))}
+    if draft:
+        settings[_DRAFT] = draft
+    settings.update(of_configuration(text))
     if whole is not text:
         beside = of_configuration(whole, without=("text_config", "llm_config", "language_config", *settings))
         settings.update({name: value for name, value in beside.items() if name not in settings})

@@ -64,6 +64,14 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
             True,
             "pages of an aborted request must not be reused while a prefiller may write to them",
         )
+        if parallel.pp_size > 1:
+            _require(
+                "--disaggregation-enable-kv-checksum",
+                bool(get_disagg().disaggregation_enable_kv_checksum),
+                False,
+                "with --pp-size above 1, each of a prefiller's stages sends a checksum of its own layers; the option"
+                " page_checksum has each page checked",
+            )
     _refuse_beside(pool_kinds.kinds_beside(kv_args), kv_args, mode)
 
 

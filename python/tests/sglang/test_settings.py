@@ -19,12 +19,13 @@ from kv_connector.configuration import releases  # noqa: E402
 from kv_connector.naming.model_settings import names_in  # noqa: E402
 from kv_connector.sglang import kv_settings  # noqa: E402
 from kv_connector.sglang.argument_lists import COMPARED, HARMLESS  # noqa: E402
+from kv_connector.sglang.engine_facts import Draft  # noqa: E402
 from kv_connector.sglang.variable_list import COMPARED_VARIABLES  # noqa: E402
 
 ARGUMENTS: tuple[str, ...] = server_args.ServerArgs.__struct_fields__
 
 
-def compared(argument: str = "", value: object = None, **fields: Any) -> dict[str, str]:
+def compared(argument: str = "", value: object = None, *, draft: str = "", **fields: Any) -> dict[str, str]:
     """The settings of an engine with this argument, the others being none, and of a model with these fields."""
     arguments = SimpleNamespace(**dict.fromkeys(ARGUMENTS))
     arguments.model_path = "/models/tiny"
@@ -32,7 +33,7 @@ def compared(argument: str = "", value: object = None, **fields: Any) -> dict[st
         setattr(arguments, argument, value)
     config = transformers.LlamaConfig(**fields)
     model = SimpleNamespace(hf_text_config=config, hf_config=config, dtype=torch.float32, quantization=None)
-    return kv_settings.compared(arguments, model, model_id="", logger=logging.getLogger("test"))
+    return kv_settings.compared(arguments, model, model_id="", logger=logging.getLogger("test"), draft=draft)
 
 
 def test_should_have_each_argument_of_sglang_in_one_of_the_two_lists() -> None:
@@ -49,6 +50,14 @@ def test_should_have_each_argument_of_sglang_in_one_of_the_two_lists() -> None:
 def test_should_see_a_change_of_each_argument_that_is_not_harmless(argument: str) -> None:
     one, other = (compared(argument, value) for value in ("dummy", "other"))
     assert (one == other) == (argument in names_in(HARMLESS))
+
+
+def test_should_name_a_draft_that_has_kv_and_only_such_a_one() -> None:
+    with_kv = Draft(latent=False, kv_head_count=4).text("EAGLE")
+    assert compared(draft=with_kv)["draft"] == "EAGLE with 4 KV heads"
+    assert Draft(latent=True, kv_head_count=1).text("EAGLE3") == "EAGLE3 with latent KV"
+    assert "draft" not in compared()
+    assert compared("speculative_algorithm", "NGRAM") == compared(), "it has no draft, and no KV of its own"
 
 
 def test_should_take_a_models_name_its_type_of_numbers_and_each_field() -> None:

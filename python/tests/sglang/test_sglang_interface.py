@@ -206,6 +206,23 @@ def test_should_refuse_pages_that_come_after_the_prefill(pair: Pair, mode: str) 
         refuse_unsupported(args, mode)
 
 
+def test_should_refuse_checksums_on_a_decoder_with_stages(pair: Pair) -> None:
+    from one_process import RankInEngine, kv_args
+    from sglang.srt.runtime_context import get_disagg, get_parallel
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.refusals import refuse_unsupported
+
+    args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
+    with get_disagg().override(disaggregation_enable_kv_checksum=True):
+        refuse_unsupported(args, "decode")
+        with (
+            get_parallel().override(pp_size=2),
+            pytest.raises(OptionError, match=r"^--disaggregation-enable-kv-checksum is True, expected False: with"),
+        ):
+            refuse_unsupported(args, "decode")
+
+
 @pytest.mark.parametrize(
     ("divided", "named"),
     [
