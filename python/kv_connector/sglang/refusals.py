@@ -8,6 +8,9 @@ from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE
 from kv_connector.exceptions import OptionError
 from kv_connector.sglang import compressed_pools, pool_kinds
 
+_WITHOUT_FIRST_GUESSES = ("NGRAM", "STANDALONE")
+"""SGLang's algorithms whose first guesses its decoders neither receive nor can do without."""
+
 
 def refuse_device(device: str, gpu: str) -> None:
     """Raises OptionError if the device is not supported; ``gpu`` is the value of the option of that name."""
@@ -58,21 +61,35 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
         "the messenger needs no staging",
     )
     if mode == "decode":
-        _require(
-            "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE",
-            bool(envs.SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE.get()),
-            True,
-            "pages of an aborted request must not be reused while a prefiller may write to them",
-        )
-        if parallel.pp_size > 1:
-            _require(
-                "--disaggregation-enable-kv-checksum",
-                bool(get_disagg().disaggregation_enable_kv_checksum),
-                False,
-                "with --pp-size above 1, each of a prefiller's stages sends a checksum of its own layers; the option"
-                " page_checksum has each page checked",
-            )
+        _refuse_on_decoder()
     _refuse_beside(pool_kinds.kinds_beside(kv_args), kv_args, mode)
+
+
+def _refuse_on_decoder() -> None:
+    """Raises OptionError for what a decoder's requests would fail with, or SGLang itself."""
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_disagg, get_parallel, get_spec
+
+    _require(
+        "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE",
+        bool(envs.SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE.get()),
+        True,
+        "pages of an aborted request must not be reused while a prefiller may write to them",
+    )
+    if get_parallel().pp_size > 1:
+        _require(
+            "--disaggregation-enable-kv-checksum",
+            bool(get_disagg().disaggregation_enable_kv_checksum),
+            False,
+            "with --pp-size above 1, each of a prefiller's stages sends a checksum of its own layers; the option"
+            " page_checksum has each page checked",
+        )
+    algorithm = get_spec().speculative_algorithm
+    if algorithm in _WITHOUT_FIRST_GUESSES:
+        raise OptionError(
+            f"--speculative-algorithm is {algorithm!r}, expected EAGLE, EAGLE3 or NEXTN on a decoder: a prefiller hands"
+            " over no first guesses of others, and SGLang's decoder ends with its first request"
+        )
 
 
 def _refuse_divided_context(kv_args: Any) -> None:

@@ -223,6 +223,21 @@ def test_should_refuse_checksums_on_a_decoder_with_stages(pair: Pair) -> None:
             refuse_unsupported(args, "decode")
 
 
+@pytest.mark.parametrize("algorithm", ["NGRAM", "STANDALONE"])
+def test_should_refuse_guesses_that_a_decoder_cannot_begin_with(pair: Pair, algorithm: str) -> None:
+    from one_process import RankInEngine, kv_args
+    from sglang.srt.runtime_context import get_spec
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.refusals import refuse_unsupported
+
+    args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
+    with get_spec().override(speculative_algorithm=algorithm):
+        refuse_unsupported(args, "prefill")
+        with pytest.raises(OptionError, match=f"^--speculative-algorithm is '{algorithm}', expected EAGLE, EAGLE3 or"):
+            refuse_unsupported(args, "decode")
+
+
 @pytest.mark.parametrize(
     ("divided", "named"),
     [
