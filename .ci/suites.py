@@ -283,6 +283,7 @@ def with_servers() -> list[Suite]:
             "sglang",
             f"{pair}/test_recorded_calls.py",
             "sglang-recorded",
+            f"{pair}/test_drafts.py",
             f"{pair}/test_role_switches.py",
             f"{pair}/test_sglang_pulls.py",
             beside=True,

@@ -166,6 +166,22 @@ def test_a_prefiller_without_the_draft_is_refused_by_a_sentence(drafted: Drafted
 
 
 @pytest.mark.at_length
+def test_each_rank_of_a_decoder_gets_its_heads_of_the_draft(drafted: Drafted, stack: ExitStack) -> None:
+    """SGLang skips its checksums there: a rank's pages are others than the prefiller's."""
+    decoder = drafted.ground.side("decode", replace(drafted.kind, tp_size=2), name="drafted-decode-tp2")
+    start(stack, [decoder.server])
+    sharded = replace(drafted.pair, decoder=decoder)
+    rooms = dict(enumerate((random_prompt(tokens, 815) for tokens in (17, 300)), start=301))
+    for room, prompt in rooms.items():
+        assert drafted.by_pair(prompt, room, sharded).tokens == drafted.by_single(prompt).tokens
+        (left,), ranks = drafted.states(room, "prefill"), drafted.states(room, "decode")
+        assert len(ranks) == 2
+        assert kv_by_head(ranks) == left["heads"]
+        assert [rank["rows"] for rank in ranks] == 2 * [left["rows"]]
+    sharded.wait_at_rest()
+
+
+@pytest.mark.at_length
 def test_kv_that_did_not_come_is_found(drafted: Drafted, stack: ExitStack) -> None:
     """The comparisons can fail: everything but the payload crosses, and SGLang's checksum finds it."""
     port = free_port()
