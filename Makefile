@@ -63,7 +63,8 @@ sglang-release: wheel ## SGLang's tests and a pair of its servers, with another 
 	@in_release() { $(ENVIRONMENT) --release $(or $(RELEASE),newest) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest \
 	    -q -p no:cacheprovider "$$@"; }; failed=0; \
 	    in_release python/tests/sglang -o "pythonpath=. tests $(CURDIR)/examples/sglang-1p1d/cpu_kernels" || failed=1; \
-	    in_release e2e-tests/sglang_pair/test_sglang.py -k "single_sglang or 8_at_a_time or aborted" || failed=1; exit $$failed
+	    in_release e2e-tests/sglang_pair/test_sglang.py -k "single_sglang or 8_at_a_time or aborted" || failed=1; \
+	    in_release e2e-tests/sglang_pair/test_drafts.py || failed=1; exit $$failed
 
 sglang-shapes: wheel ## prompts between SGLang engines of all shapes, over every family of pools, all bytes compared: make sglang-shapes [SHAPES=all]
 	@KV_MESSENGER_SHAPES=$(or $(SHAPES),all) $(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest \

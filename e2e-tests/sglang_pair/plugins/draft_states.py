@@ -43,7 +43,7 @@ def write(scheduler: Any, side: str, request: Any, buffers: Any, row: int) -> No
     pool = scheduler.draft_worker.draft_worker.draft_runner.token_to_kv_pool
     slots = scheduler.req_to_token_pool.req_to_token[request.kv.req_pool_idx, : len(request.origin_input_ids)].long()
     of_guesses = (buffers.output_hidden_states, buffers.output_topk_p, buffers.output_topk_index)
-    said = {
+    found = {
         "room": int(request.bootstrap_room),
         "side": side,
         "rank": get_parallel().tp_rank,
@@ -56,7 +56,7 @@ def write(scheduler: Any, side: str, request: Any, buffers: Any, row: int) -> No
     }
     path = Path(os.environ["KV_MESSENGER_RECORDING"]) / f"{os.getpid()}{SUFFIX}"
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(said) + "\n")
+        file.write(json.dumps(found) + "\n")
 
 
 def digest(values: Any) -> str:
