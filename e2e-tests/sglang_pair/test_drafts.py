@@ -125,6 +125,7 @@ def assert_arrived(drafted: Drafted, rooms: dict[int, str]) -> None:
         (left,), arrived = drafted.states(room, "prefill"), drafted.states(room, "decode")
         assert kv_by_head(arrived) == left["heads"], f"a draft's KV differs in room {room}"
         assert all(rank["rows"] == left["rows"] for rank in arrived), f"a draft's rows differ in room {room}"
+        assert left["hidden"], "hidden states that are all zero would be equal without having been sent"
         seen.append(json.dumps(left["heads"]))
     assert len(set(seen)) == len(set(rooms.values())), "the draft has something else of each prompt"
     one, other = checksums(drafted)
