@@ -36,8 +36,9 @@ SEND_LIMIT_SECONDS: Final = 300
 class Stream:
     """A client that always reads an answer's tokens as they come; when one ends, it asks again."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, token_count: int = STREAM_TOKENS) -> None:
         self._server = server
+        self._token_count = token_count
         self.answers: list[list[str]] = []
         self.fault: Exception | None = None
         self._ends = False
@@ -54,7 +55,7 @@ class Stream:
     def _read_one(self) -> None:
         words: list[str] = []
         self.answers.append(words)
-        body = greedy_completion(STREAMED, STREAM_TOKENS) | {"stream": True}
+        body = greedy_completion(STREAMED, self._token_count) | {"stream": True}
         request = urllib.request.Request(
             f"{self._server.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )

@@ -29,7 +29,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "weights": BOTTOM | {"configuration", "memory", "naming", "runtime"},
     "kv_connector_door": frozenset(),
     "vllm": ENGINE_FREE | {"pulls", "weights"},
-    "sglang": ENGINE_FREE | {"pulls", "kv_connector_door"},
+    "sglang": ENGINE_FREE | {"pulls", "weights", "kv_connector_door"},
     "cli": ENGINE_FREE | {"weights", "vllm", "sglang"},
     "prepare": ENGINE_FREE,
     "__main__": frozenset({"cli"}),

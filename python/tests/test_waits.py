@@ -217,6 +217,7 @@ NO_WAITS = {
     "sglang/metrics_page.py: self._ended.wait": "a thread of its own, once a second",
     "sglang/own_pass.py: stream.synchronize": "a pass of this engine's device",
     "vllm/weights.py: torch.accelerator.synchronize": "a load of this engine's device",
+    "sglang/weights.py: torch.get_device_module(device).synchronize": "a load of this engine's device",
     "sglang/sender.py: self.poll": "SGLang's poll of a state",
     "sglang/sender.py: self.kv_mgr.exchange.fence": "the fence of exchange.py",
 }

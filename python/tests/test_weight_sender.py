@@ -16,8 +16,8 @@ from kv_connector.runtime.facade import SubjectMessenger
 from kv_connector.weights import sender as sender_module
 from kv_connector.weights.commands import Send
 from kv_connector.weights.manifest import Manifest
+from kv_connector.weights.routes import FINISH
 from kv_connector.weights.sender import WeightSender
-from kv_connector.weights.servers import FINISH
 
 LIMIT_SECONDS = 30.0
 VERSION = 5
@@ -65,6 +65,7 @@ class ServerDouble:
         self.ticket = ""
         self.under_way = ""
         self.loads: list[int] = []
+        self.versions: list[int] = []
         self._messenger = messenger
         self.announcing: Callable[[], None] = lambda: self.report("attached", host=url)
         self.loading: Callable[[int], None] = self.applied
@@ -79,7 +80,8 @@ class ServerDouble:
         self.ticket = str(init_info["ticket"])
         self.announcing()
 
-    def load(self, update_id: int, under_way: str) -> None:
+    def load(self, update_id: int, version: int, under_way: str) -> None:
+        self.versions.append(version)
         self.loads.append(update_id)
         self.under_way = under_way
         self.loading(update_id)

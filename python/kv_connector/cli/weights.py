@@ -11,9 +11,10 @@ from typing import Any
 from kv_connector.configuration.option_values import shown
 from kv_connector.exceptions import KvConnectorError, OptionError
 from kv_connector.weights.checkpoint import Checkpoint
+from kv_connector.weights.routes import CONTINUE, FINISH, SGLANG_LOADER
 from kv_connector.weights.sender import VERSION_MAX, WeightSender, version_of_now
 from kv_connector.weights.sender_options import sender_options
-from kv_connector.weights.servers import CONTINUE, FINISH, Server
+from kv_connector.weights.servers import Server
 
 Say = Callable[[str], object]
 STATUS_SECONDS = 10.0
@@ -94,9 +95,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sends = parts.add_parser(
         "send",
         help="write a checkpoint's folder into running servers, which go on answering",
-        description="Servers need VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config"
-        ' \'{"backend":"kv_messenger"}\'. The status is 0 if all serve the new weights, 1 if one does not. Options are'
-        " read from the environment (docs/weights.md).",
+        description="Servers of vLLM need VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config"
+        f' \'{{"backend":"kv_messenger"}}\', and those of SGLang --custom-weight-loader {SGLANG_LOADER}. The status is'
+        " 0 if all serve the new weights, 1 if one does not. Options are read from the environment (docs/weights.md).",
     )
     sends.add_argument("folder", metavar="FOLDER", type=Path, help="a folder with a model's .safetensors files")
     sends.add_argument(
@@ -115,9 +116,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sends.add_argument(
         "--under-way",
         choices=(CONTINUE, FINISH),
-        default=CONTINUE,
+        default="",
         help="answers under way go on by the new weights, or are finished by the old ones while new requests wait"
-        f" ({CONTINUE})",
+        f" (vLLM: {CONTINUE}; SGLang: {FINISH}, and nothing else)",
     )
     sends.add_argument("--limit-seconds", type=float, default=600.0, help="time for the bytes to land (600)")
     shows = parts.add_parser("status", help="print which weights each server serves, and how its updates ended")

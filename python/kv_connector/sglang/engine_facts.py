@@ -155,8 +155,8 @@ def _digest_at_start(model: str, revision: str | None, cache_folder: str | None,
     )
 
 
-def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.environ) -> Options:
-    """Parses the user's options; raises OptionError."""
+def options_given(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The object of options in the environment; raises OptionError if it is none."""
     text = environment.get(OPTIONS_VARIABLE, "")
     try:
         given = json.loads(text) if text else {}
@@ -166,6 +166,12 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
         ) from fault
     if not isinstance(given, dict):
         raise OptionError(f"{OPTIONS_VARIABLE} is {shown(given)}, expected a JSON object of options")
+    return given
+
+
+def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.environ) -> Options:
+    """Parses the user's options; raises OptionError."""
+    given = options_given(environment)
     for name, (only, why) in _LEFT_TO_SGLANG.items():
         variable = variable_of(name)
         expected = "nothing" if only is None else f"{only!r} or nothing"

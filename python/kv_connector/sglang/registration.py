@@ -1,6 +1,6 @@
 """Registers the backend with SGLang, through its public list of choices and its plugin hooks.
 
-Ten hooks must be installed before it is known which backend a process uses, and each checks that itself; the others
+Twelve hooks must be installed before it is known which backend a process uses, and each checks that itself; the others
 are installed when this backend is requested. Nothing is started here: the JVM starts with the endpoint, in the
 scheduler's process. SGLang only logs an exception of a plugin, so compatibility is checked when the backend is
 requested, where an exception ends the start.
@@ -20,6 +20,7 @@ from kv_connector.sglang import (
     pair_check,
     state_tensors,
     weight_changes,
+    weight_hooks,
 )
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
@@ -59,6 +60,8 @@ def register_backend() -> None:
     HookRegistry.register(_DESCRIBE_STATE, state_tensors.note_tensors, HookType.AFTER)
     HookRegistry.register(_ROUTED_BY_ROOM, route_without_room, HookType.AROUND)
     HookRegistry.register(_FLUSH, flush_cache, HookType.AROUND)
+    HookRegistry.register(weight_hooks.ANNOUNCES, weight_hooks.WEIGHTS.answer, HookType.AROUND)
+    HookRegistry.register(weight_hooks.LOADS, weight_hooks.WEIGHTS.load, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_FILES, loaded_adapters.ADAPTERS.note_files, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_TENSORS, loaded_adapters.ADAPTERS.note_tensors, HookType.AROUND)
 

@@ -6,10 +6,9 @@ this module: what came of an update, the messenger tells the sender.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -31,6 +30,7 @@ from kv_connector.vllm.weights_api import (
 from kv_connector.weights.checkpoint import Checkpoint
 from kv_connector.weights.experts import named_as_in
 from kv_connector.weights.host import WeightsHost
+from kv_connector.weights.landed_tensors import part_from_landing, tensors_of
 from kv_connector.weights.landing import map_of_process
 from kv_connector.weights.manifest import Manifest
 
@@ -220,40 +220,20 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         import torch
 
         try:
+            assert manifest is not None
+            assert self._mapped is not None
             with torch.no_grad(), torch.device(self.device):
                 initialize_layerwise_reload(self.model)
-                self.model.load_weights(self._tensors(manifest))
+                self.model.load_weights(tensors_of(manifest, self._mapped[1]))
                 finalize_layerwise_reload(self.model, self.model_config)
                 prepare_tied_layers(self.model, UnquantizedEmbeddingMethod)
-                self._part_from_landing()
+                part_from_landing(self.model, self._mapped[1])
             if self.device.type != "cpu":
                 torch.accelerator.synchronize()
         except Exception as fault:
             logger.exception("the weights that have landed could not be loaded")
             return f"{type(fault).__name__}: {fault}"
         return ""
-
-    def _part_from_landing(self) -> None:
-        """Copies what a loader took as it was: it would change with the next version that lands."""
-        import torch
-
-        assert self._mapped is not None
-        landing = torch.frombuffer(self._mapped[1], dtype=torch.uint8)
-        begin, end = landing.data_ptr(), landing.data_ptr() + landing.numel()
-        for tensor in itertools.chain(self.model.parameters(), self.model.buffers()):
-            if tensor.layout is torch.strided and begin <= tensor.data_ptr() < end:
-                tensor.data = tensor.data.clone()
-
-    def _tensors(self, manifest: Manifest | None) -> Iterator[tuple[str, Any]]:
-        import torch
-
-        assert manifest is not None
-        assert self._mapped is not None
-        for place in manifest.places:
-            part = self._mapped[1][place.offset_bytes : place.offset_bytes + place.length_bytes]
-            dtype = getattr(torch, place.dtype)
-            flat = torch.frombuffer(part, dtype=dtype) if part else torch.empty(0, dtype=dtype)
-            yield place.name, flat.reshape(place.shape)
 
     def _end_torn(self, update_id: int, reason: str) -> NoReturn:
         sentence = f"ends because weights may be loaded in part ({reason}) and its answers be of neither version"

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from kv_connector.vllm import WEIGHTS_BACKEND
-from kv_connector.weights.servers import CONTINUE, FINISH, STATUS_METHOD
+from kv_connector.weights.routes import CONTINUE, FINISH, STATUS_METHOD
 
 _PATCHED = "_kv_messenger_loads_weights_at_rest"
 _SESSION = "_kv_messenger_weights_session"

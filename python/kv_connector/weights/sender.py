@@ -15,7 +15,7 @@ from kv_connector.weights.calls import ServerCalls
 from kv_connector.weights.commands import Send
 from kv_connector.weights.landing import SharedMemory
 from kv_connector.weights.manifest import Manifest
-from kv_connector.weights.servers import CONTINUE, Server
+from kv_connector.weights.servers import Server
 
 logger = logging.getLogger("kv_connector")
 
@@ -78,12 +78,13 @@ class WeightSender:
         limit_seconds: float,
         landed: Callable[[], object] = lambda: None,
         *,
-        under_way: str = CONTINUE,
+        under_way: str = "",
     ) -> dict[str, str]:
         """Writes what is staged into all servers and lets them load it. Returns reasons by URL, of those that fail.
 
         ``limit_seconds`` is for the bytes; ``landed`` is called when they are there, before any server loads them.
-        Requests that a server answers when it loads CONTINUE by the new weights, or FINISH by the old ones first.
+        Requests that a server answers when it loads CONTINUE by the new weights, or FINISH by the old ones first; by
+        default vLLM's continue, and SGLang's finish.
         """
         update_id = 1 + secrets.randbits(_UPDATE_ID_BITS)
         tickets = sorted(self._attached)
@@ -91,7 +92,7 @@ class WeightSender:
         failed = self._await(_Awaited("landed", set(tickets), update_id), limit_seconds)
         landed()
         calls = {
-            ticket: functools.partial(self._servers[ticket].load, update_id, under_way)
+            ticket: functools.partial(self._servers[ticket].load, update_id, version, under_way)
             for ticket in tickets
             if ticket not in failed and ticket in self._attached
         }

@@ -16,7 +16,7 @@ import pytest
 import vllm_sources
 
 from kv_connector.vllm.weights_at_rest import load_at_rest
-from kv_connector.weights.servers import CONTINUE, FINISH
+from kv_connector.weights.routes import CONTINUE, FINISH
 
 UPDATE = 7
 VERSION = 70
