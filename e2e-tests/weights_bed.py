@@ -42,12 +42,14 @@ class Stream:
         self.answers: list[list[str]] = []
         self.fault: Exception | None = None
         self._ends = False
+        self._asks_again = True
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
         try:
-            while not self._ends:
+            self._read_one()
+            while self._asks_again and not self._ends:
                 self._read_one()
         except Exception as fault:
             self.fault = fault
@@ -71,6 +73,13 @@ class Stream:
 
     def end(self) -> None:
         self._ends = True
+        self._thread.join(SEND_LIMIT_SECONDS)
+        assert self.fault is None
+
+    def end_with_answer(self) -> None:
+        """Ends when the answer under way, or the first one, is over."""
+        wait_until(lambda: bool(self.count()), SEND_LIMIT_SECONDS, "the first token")
+        self._asks_again = False
         self._thread.join(SEND_LIMIT_SECONDS)
         assert self.fault is None
 
@@ -153,7 +162,7 @@ def held_sender(served: Served, gate: Gate, *more: str, **environment: str) -> I
 
 
 DIES: Final = """
-import os, signal, sys
+import os, signal, sys, threading
 from kv_connector.cli import main
 from kv_connector.weights import servers
 
@@ -164,6 +173,8 @@ asked = servers.Server._ask
 def ask(server, method, path, body):
     if path == sys.argv[1]:
         die()
+    if path + " sent" == sys.argv[1]:
+        threading.Timer(1.0, die).start()
     answer = asked(server, method, path, body)
     if path + " answered" == sys.argv[1]:
         die()
@@ -172,7 +183,7 @@ def ask(server, method, path, body):
 servers.Server._ask = ask
 sys.exit(main.main(sys.argv[2:]))
 """
-"""A sender that is killed before a route is asked, or when it has answered."""
+"""A sender that is killed before a route is asked, a second after it was sent, or when it has answered."""
 
 
 def killed_at(served: Served, place: str, folder: Path, *more: str) -> None:
