@@ -169,7 +169,7 @@ NO_WAITS = {
     "vllm/request_numbers.py::RequestNumbers._new": STEP,
     "vllm/request_numbers.py::RequestNames._names": ENGINE,
     "vllm/scheduler_half.py::SchedulerHalf._prefills": ENGINE,
-    "vllm/fetch_names.py::FetchNames._digests": ENGINE,
+    "vllm/fetch_names.py::FetchNames._waiting": ENGINE,
     "vllm/shadow_fetches.py::ShadowFetches._computing": ENGINE,
     "vllm/shadow_fetches.py::ShadowFetches._to_abandon": STEP,
     "vllm/weight_changes.py::WeightChanges._noted": FACT,

@@ -155,6 +155,25 @@ def test_should_load_on_all_servers_at_a_time(bed: Bed, sender: WeightSender) ->
     assert bed.two.under_way == FINISH
 
 
+def test_should_load_on_one_server_after_the_other(bed: Bed, sender: WeightSender) -> None:
+    order: list[str] = []
+
+    def load(server: ServerDouble) -> Callable[[int], None]:
+        def noted(update_id: int) -> None:
+            order.append(f"{server.url} begins")
+            time.sleep(0.05)
+            order.append(f"{server.url} ends")
+            server.applied(update_id)
+
+        return noted
+
+    for server in bed.servers.values():
+        server.loading = load(server)
+    assert sender.connect() == {}
+    assert sender.send(VERSION, LIMIT_SECONDS, one_by_one=True) == {}
+    assert order == [f"{url} {what}" for url in URLS for what in ("begins", "ends")]
+
+
 def test_should_connect_to_the_others_while_one_does_not_answer(
     bed: Bed, sender: WeightSender, hanging: Callable[..., None]
 ) -> None:

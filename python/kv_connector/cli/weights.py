@@ -77,6 +77,7 @@ def send(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
                 parsed.limit_seconds,
                 lambda: say(f"landed after {time.monotonic() - began:.2f} s\n"),
                 under_way=parsed.under_way,
+                one_by_one=parsed.one_by_one,
             )
     finally:
         sender.close()
@@ -119,6 +120,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         default="",
         help="answers under way go on by the new weights, or are finished by the old ones while new requests wait"
         f" (vLLM: {CONTINUE}; SGLang: {FINISH}, and nothing else)",
+    )
+    sends.add_argument(
+        "--one-by-one",
+        action="store_true",
+        help="servers load one after the other, in the order given: what a prefiller and its decoder need",
     )
     sends.add_argument("--limit-seconds", type=float, default=600.0, help="time for the bytes to land (600)")
     shows = parts.add_parser("status", help="print which weights each server serves, and how its updates ended")

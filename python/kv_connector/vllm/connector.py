@@ -60,7 +60,7 @@ from kv_connector.vllm.vllm_api import (
     reports_sleep,
     withdraw_offers,
 )
-from kv_connector.vllm.weight_changes import WeightChanges, may_change_weights
+from kv_connector.vllm.weight_changes import LOADED_AT_REST, WeightChanges, may_change_weights
 from kv_connector.vllm.worker_half import WorkerHalf
 
 logger = init_logger("vllm.kv_messenger")
@@ -393,6 +393,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     ) -> None:
         """The workers were called with a method that may change the engine's weights."""
         self._weights.on_called(method, args, kwargs, fault)
+        if method == LOADED_AT_REST:
+            self._half.weights_loaded()
         self._half.cached.changed()
         self._half.withdraw_offers()
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from logging import Logger
 from typing import Any
 
-from kv_connector.runtime.commands import PrefillOutcome
+from kv_connector.runtime.commands import Announce, PrefillOutcome
 from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup
 from kv_connector.vllm.metadata import Chunk
 from kv_connector.vllm.request_name import or_of_prompt
-from kv_connector.vllm.request_numbers import RequestNumbers
+from kv_connector.vllm.request_numbers import RequestNumbers, shown
 from kv_connector.vllm.scheduled import placed
 from kv_connector.vllm.transfer_params import Send
 from kv_connector.vllm.window_blocks import WindowBlocks
@@ -36,6 +37,8 @@ class Prefill:
     """Whether the workers know it, from an announcement or a chunk."""
     given_up: bool = False
     """Whether it continues in the engine but is not sent any further."""
+    is_outdated: bool = False
+    """Whether it is named by weights that the engine has no longer."""
     tables: list[list[int]] = field(default_factory=list)
     """Its blocks in each KV cache group, as allocated; the engine may have freed those before a window."""
     sent_tokens: int = 0
@@ -47,6 +50,17 @@ class Prefill:
             self.tables = [[] for _ in group_blocks]
         for table, blocks in zip(self.tables, group_blocks, strict=False):  # empty if no block was allocated
             table.extend(blocks)
+
+    def names_other_weights(self, request_id: str, logger: Logger, *, whole_table: bool) -> bool:
+        """Whether something of it is still to be computed, or with ``whole_table`` again, by weights not its name's."""
+        if not self.is_outdated or not (whole_table or self.sent_tokens < self.prompt_tokens):
+            return False
+        logger.warning(
+            "request %s is not sent: it waited while other weights were loaded, and was announced with KV of those"
+            " before; its decoder fails it or computes it (kv_load_failure_policy)",
+            shown(request_id),
+        )
+        return True
 
     def forget_progress(self) -> None:
         """Resets it after it has lost its blocks."""
@@ -64,6 +78,21 @@ def begin_prefill(request: Any, ask: Send, digest: str) -> Prefill:
     """The state of a request that was just queued."""
     transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
     return Prefill(request, transfer, base, request.num_prompt_tokens, request.num_prompt_tokens, digest)
+
+
+def note_outdated(open_ones: Iterable[Prefill], digest_of: Callable[[Any], str]) -> None:
+    """Marks those whose prompts have another digest since weights were loaded."""
+    for prefill in open_ones:
+        prefill.is_outdated = prefill.is_outdated or digest_of(prefill.request) != prefill.digest
+
+
+def announced_again(open_ones: Mapping[str, Prefill], numbers: RequestNumbers) -> list[Announce]:
+    """For messengers that know nothing of prefills that are queued."""
+    return [
+        Announce(numbers.of(request_id), prefill.transfer, prefill.digest)
+        for request_id, prefill in open_ones.items()
+        if not prefill.given_up
+    ]
 
 
 class PrefillChunks:

@@ -28,6 +28,13 @@ def of_refused(ask: Refused) -> list[Reject]:
     return [Reject(named.transfer, prefillers(named.messengers))]
 
 
+def of_queued(request: Any, ask: object, logger: logging.Logger, *, rejected: bool) -> Sequence[Reject]:
+    """For a request that is queued and will not be served, because it was ``rejected`` or is refused; logged."""
+    if isinstance(ask, Refused):
+        return logged([] if rejected else of_refused(ask), logger)
+    return logged(of_unadmitted(request, ask), logger)
+
+
 def logged(found: Sequence[Reject], logger: logging.Logger) -> Sequence[Reject]:
     """The same, after one line in the log."""
     if found:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded
-from kv_connector.vllm import rejections
+from kv_connector.vllm import prefill_chunks, rejections
 from kv_connector.vllm.beginnings import fitting, loaded, part_of
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.fetch_names import FetchNames
 from kv_connector.vllm.kv_groups import KvGroup, last_token_rule, transferred_blocks, transferred_tokens
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.messenger_votes import MessengerVotes
-from kv_connector.vllm.metadata import Refusal, StepMetadata, Transfer, WorkerNews
+from kv_connector.vllm.metadata import Refusal, StepMetadata, WorkerNews
 from kv_connector.vllm.misfits import misfit, stands_for_rejected
 from kv_connector.vllm.offers import Offers
 from kv_connector.vllm.open_messengers import OpenMessengers
@@ -103,11 +103,7 @@ class SchedulerHalf:
         self._proofs = self._make_proofs()
         self._shadows = ShadowFetches(self._groups, self._proofs, self._logger)
         self._bind_proofs()
-        self._pending.announces = [
-            Announce(self._numbers.of(request_id), prefill.transfer, prefill.digest)
-            for request_id, prefill in self._prefills.items()
-            if not prefill.given_up
-        ]
+        self._pending.announces = prefill_chunks.announced_again(self._prefills, self._numbers)
 
     def bind(self, block_pool: Any) -> None:
         """Sets the engine's block pool; called before any request."""
@@ -141,25 +137,33 @@ class SchedulerHalf:
                 prefill.prompt_tokens = leave_out_last_token(request, rule)
             number = self._numbers.of(request_id)
             self._pending.announces.append(Announce(number, prefill.transfer, prefill.digest))
-        elif stands_for_rejected(request):
-            self._pending.rejections += rejections.logged(rejections.of_unadmitted(request, ask), self._logger)
-        elif isinstance(ask, Refused):
-            self._pending.rejections += rejections.logged(rejections.of_refused(ask), self._logger)
+        elif (rejected := stands_for_rejected(request)) or isinstance(ask, Refused):
+            self._pending.rejections += rejections.of_queued(request, ask, self._logger, rejected=rejected)
         elif isinstance(ask, Receive):
-            transfer = None if ask.decoder_first else self._expect(request, ask)
-            tokens = self._transferred(part_of(request, ask))
-            self._gate.queued(request_id, transfer, transferred_blocks(self._groups, 0, tokens))
+            self._expect(request, ask)
             if request_id == read_name(request_id).first_choice:
                 self._loading_first.add(request_id)
 
-    def _expect(self, request: Any, ask: Receive) -> Transfer:
-        transfer = self._names.queued(request, ask)
-        self._pending.expects[request.request_id] = Expect(*transfer, prefillers(ask.messengers))
-        return transfer
+    def _expect(self, request: Any, ask: Receive) -> None:
+        transfer = None
+        if not ask.decoder_first:
+            transfer = self._names.queued(request, ask)
+            self._pending.expects[request.request_id] = Expect(*transfer, prefillers(ask.messengers))
+        tokens = self._transferred(part_of(request, ask))
+        self._gate.queued(request.request_id, transfer, transferred_blocks(self._groups, 0, tokens))
 
     def _read(self, request: Any) -> Ask:
         """What the request asks for."""
         return fitting(read(request.kv_transfer_params, request.request_id, self._side), request)
+
+    def weights_loaded(self) -> None:
+        """Prompts that wait will be computed with other weights than those that name them."""
+        prefill_chunks.note_outdated(self._prefills.values(), self._digest_of)
+        for request, ask, before in self._names.renamed():
+            if self._pending.expects.pop(request.request_id, None) is None:
+                self._pending.declines.append(Decline(*before, prefillers(ask.messengers)))
+            self._gate.gone(request.request_id)
+            self._expect(request, ask)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """(tokens beyond the computed ones that will be loaded, whether asynchronously); changes no state.
@@ -335,6 +339,9 @@ class SchedulerHalf:
             prefill = self._prefills.get(request_id)
             if prefill is None or prefill.given_up:
                 continue
+            if prefill.names_other_weights(request_id, self._logger, whole_table=whole_table):
+                self._give_up(request_id, prefill, meta)
+                continue
             try:
                 chunk = self._chunks.plan(
                     *(request_id, prefill, group_blocks, whole_table), first_token, first_token + count
@@ -421,8 +428,7 @@ class SchedulerHalf:
 
     def _is_known(self, request_id: str, prefill: Prefill) -> bool:
         """Whether the workers know it, or will with the next step."""
-        number = self._numbers.of(request_id)
-        return prefill.reported or any(each.request == number for each in self._pending.announces)
+        return prefill.reported or self._numbers.of(request_id) in [each.request for each in self._pending.announces]
 
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
         """A step is over: takes the requests that all workers have reported; the engine frees their blocks after it."""
@@ -430,7 +436,13 @@ class SchedulerHalf:
             for step in news.steps_over:
                 self._offers.step_over(step)
                 self._pulls.rate.step_over(step)
-            self._keep_out_of_use(news)
+            for number in news.let_go:
+                if not self._shadows.let_go(number):
+                    self._quarantine.let_go(number)
+            for number in news.taken_in:
+                if not self._shadows.may_be_written(number):
+                    name = self._numbers.name(number)
+                    self._quarantine.take_in(number, name, self._awaited[name])
             for number in self._shadows.reported(news.arrived, news.shadows_failed, news.shadows_proved):
                 self._gate.gone(held_as(number))
             self._gate.computed(news.computed)
@@ -470,15 +482,6 @@ class SchedulerHalf:
         """What is offered is not to be fetched any more; returns whether blocks are still held for it."""
         self._offers.withdraw(self._pending)
         return self._offers.has_work()
-
-    def _keep_out_of_use(self, news: WorkerNews) -> None:
-        for number in news.let_go:
-            if not self._shadows.let_go(number):
-                self._quarantine.let_go(number)
-        for number in news.taken_in:
-            if not self._shadows.may_be_written(number):
-                name = self._numbers.name(number)
-                self._quarantine.take_in(number, name, self._awaited[name])
 
     def has_work(self) -> bool:
         """Whether the engine must go on stepping even if it has no request left."""

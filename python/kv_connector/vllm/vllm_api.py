@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kv_connector._version import __version__
 from kv_connector.configuration import releases
+from kv_connector.vllm.own_connectors import WEIGHTS_SESSION, own_connectors
 
 KNOWN_RELEASES = releases.VLLM
 
@@ -213,8 +214,8 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
             fault = raised
             raise
         finally:
-            if may_change(method):
-                for connector in _own_connectors(core):
+            if may_change(method) and not _loads_at_rest(core, method):
+                for connector in own_connectors(core):
                     connector.on_weights_called(method, args or (), kwargs or {}, fault)
         return answers
 
@@ -228,16 +229,22 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
         core_class.sleep = _notifying_of_sleep(core_class.sleep)
 
 
+def _loads_at_rest(core: Any, method: object) -> bool:
+    """Whether the call is one of ``weights_at_rest``, which notifies connectors itself when weights are loaded."""
+    session = getattr(core, WEIGHTS_SESSION, None)
+    return session is not None and bool(session.answers(method))
+
+
 def _announcing_reset(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``EngineCore.reset_prefix_cache``: ``before_cache_reset`` is called first on each of its connectors, and
     ``on_cache_reset`` once the cache is empty."""
 
     @functools.wraps(original)
     def reset(core: Any, *args: Any, **kwargs: Any) -> Any:
-        for connector in _own_connectors(core):
+        for connector in own_connectors(core):
             connector.before_cache_reset(core.model_executor.collective_rpc)
         is_empty = original(core, *args, **kwargs)
-        for connector in _own_connectors(core) if is_empty else ():
+        for connector in own_connectors(core) if is_empty else ():
             connector.on_cache_reset()
         return is_empty
 
@@ -260,7 +267,7 @@ def _notifying_of_sleep(original: Callable[..., Any]) -> Callable[..., Any]:
     def sleep(core: Any, level: int = 1, *args: Any, **kwargs: Any) -> Any:
         def notify(ended: Any = None) -> None:
             if ended is None or ended.exception() is None:
-                for connector in _own_connectors(core):
+                for connector in own_connectors(core):
                     connector.on_slept(level)
 
         ending = original(core, level, *args, **kwargs)
@@ -279,18 +286,11 @@ def _notifying(original: Callable[..., Any], notified: str) -> Callable[..., Any
     @functools.wraps(original)
     def call(core: Any, argument: Any) -> Any:
         answer = original(core, argument)
-        for connector in _own_connectors(core):
+        for connector in own_connectors(core):
             getattr(connector, notified)(argument)
         return answer
 
     return call
-
-
-def _own_connectors(core: Any) -> list[Any]:
-    """This package's connectors in an engine core, alone or inside a MultiConnector."""
-    outer = getattr(getattr(core, "scheduler", None), "connector", None)
-    found = getattr(outer, "_connectors", None) or [outer]
-    return [connector for connector in found if hasattr(connector, "on_weights_called")]
 
 
 def reports_sleep() -> bool:

@@ -12,6 +12,9 @@ from kv_connector.naming.changed_weights import ChangedWeights
 _NO_VERSION = "default"
 """vLLM's version of weights to which none was given."""
 
+LOADED_AT_REST = "kv_messenger_weights_loaded"
+"""In place of a method: the engine, at rest and with an empty cache, has loaded weights of the version given."""
+
 CHANGING = frozenset(
     {
         *("reload_weights", "update_config", "reset_weights", "load_model", "apply_model"),
@@ -89,6 +92,8 @@ class WeightChanges:
             return
         if method in ("start_weight_update", "start_draft_weight_update"):
             self._on_started(str(method), failed=failed)
+        elif method == LOADED_AT_REST:
+            self._on_loaded(str(args[0]))
         elif method in ("update_weights", "finish_weight_update"):
             self._on_sent(str(method), failed=failed)
         elif method == "update_config":
@@ -121,6 +126,11 @@ class WeightChanges:
         """The name of the weights in prompt digests; "" for those of the start."""
         name = self._weights.name(self._version)
         return f"{name}, being sent to {self._own_word}" if self._session == "model" else name
+
+    def _on_loaded(self, version: str) -> None:
+        self.on_versioned(version)
+        self._session = ""
+        self._forget_adapters()
 
     def _on_started(self, method: str, *, failed: bool) -> None:
         """A failed start has changed nothing: vLLM refuses if updates are not configured or one is in progress."""

@@ -16,10 +16,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from kv_connector.vllm import WEIGHTS_BACKEND
+from kv_connector.vllm.own_connectors import WEIGHTS_SESSION, own_connectors
+from kv_connector.vllm.weight_changes import LOADED_AT_REST
 from kv_connector.weights.routes import CONTINUE, FINISH, STATUS_METHOD
 
 _PATCHED = "_kv_messenger_loads_weights_at_rest"
-_SESSION = "_kv_messenger_weights_session"
 _NEEDED = ("collective_rpc", "pause_scheduler", "set_weight_version")
 _MODES = {CONTINUE: "keep", FINISH: "wait"}
 """vLLM's modes of a pause: requests under way are frozen and computed again afterwards, or end first."""
@@ -37,7 +38,7 @@ def load_at_rest(core_class: Any) -> None:
 
     @functools.wraps(call)
     def collective_rpc(core: Any, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None) -> Any:
-        session = _session_of(core, call) if isinstance(method, str) and method in _ANSWERED else None
+        session = _session_of(core, call) if WeightsSession.answers(method) else None
         if session is None:
             return call(core, method, timeout, args, kwargs)
         return _ANSWERED[method](session, args or (), kwargs or {})
@@ -51,10 +52,10 @@ def _session_of(core: Any, call: Call) -> WeightsSession | None:
     config = getattr(core.vllm_config, "weight_transfer_config", None)
     if getattr(config, "backend", "") != WEIGHTS_BACKEND or core.vllm_config.parallel_config.data_parallel_size > 1:
         return None
-    session: WeightsSession | None = getattr(core, _SESSION, None)
+    session: WeightsSession | None = getattr(core, WEIGHTS_SESSION, None)
     if session is None:
         session = WeightsSession(core, functools.partial(call, core))
-        setattr(core, _SESSION, session)
+        setattr(core, WEIGHTS_SESSION, session)
     return session
 
 
@@ -68,6 +69,11 @@ class WeightsSession:
         self._is_open = False
         self._rests = False
         """Whether an update waits for the engine to rest."""
+
+    @staticmethod
+    def answers(method: object) -> bool:
+        """Whether a call of the workers' method is one of these."""
+        return isinstance(method, str) and method in _ANSWERED
 
     def start(self, _args: Sequence[Any] = (), _kwargs: Mapping[str, Any] | None = None) -> Any:
         """Opens an update. One that its sender has left open is gone on with: nothing of it was kept."""
@@ -140,11 +146,15 @@ class WeightsSession:
         handed_on = {**info, "at_rest": True, "refusal": refusal}
         try:
             answers = self._call("update_weights", kwargs={"update_info": handed_on})
-        except BaseException:
+        except BaseException as fault:
             self._is_open = False  # as the workers' is
+            for connector in own_connectors(self._core):
+                connector.on_weights_called("update_weights", (), {}, fault)
             raise
         update_id, version = self._core.model_executor.collective_rpc(loaded_update)[0]
         if version and update_id == info.get("update_id"):
+            for connector in own_connectors(self._core):
+                connector.on_weights_called(LOADED_AT_REST, (str(version),), {}, None)
             self._core.set_weight_version(str(version))
         return answers
 

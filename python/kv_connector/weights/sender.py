@@ -79,26 +79,29 @@ class WeightSender:
         landed: Callable[[], object] = lambda: None,
         *,
         under_way: str = "",
+        one_by_one: bool = False,
     ) -> dict[str, str]:
         """Writes what is staged into all servers and lets them load it. Returns reasons by URL, of those that fail.
 
         ``limit_seconds`` is for the bytes; ``landed`` is called when they are there, before any server loads them.
         Requests that a server answers when it loads CONTINUE by the new weights, or FINISH by the old ones first; by
-        default vLLM's continue, and SGLang's finish.
+        default vLLM's continue, and SGLang's finish. ``one_by_one``: in the order of ``urls``, each server loads when
+        the one before serves. A prefiller and its decoder need that: each would wait for the other to finish.
         """
         update_id = 1 + secrets.randbits(_UPDATE_ID_BITS)
-        tickets = sorted(self._attached)
+        tickets = [ticket for ticket in self._servers if ticket in self._attached]
         self._messenger.submit([Send(update_id, version, tickets)])
         failed = self._await(_Awaited("landed", set(tickets), update_id), limit_seconds)
         landed()
-        calls = {
-            ticket: functools.partial(self._servers[ticket].load, update_id, version, under_way)
-            for ticket in tickets
-            if ticket not in failed and ticket in self._attached
-        }
-        failed |= {ticket: _LOST for ticket in tickets if ticket not in failed and ticket not in calls}
-        loads = _Awaited("applied", set(calls), update_id, ServerCalls(calls), REPORT_SECONDS)
-        failed |= self._await(loads, CALL_SECONDS + REPORT_SECONDS)
+        for group in [[ticket] for ticket in tickets] if one_by_one else [tickets]:
+            calls = {
+                ticket: functools.partial(self._servers[ticket].load, update_id, version, under_way)
+                for ticket in group
+                if ticket not in failed and ticket in self._attached
+            }
+            failed |= {ticket: _LOST for ticket in group if ticket not in failed and ticket not in calls}
+            loads = _Awaited("applied", set(calls), update_id, ServerCalls(calls), REPORT_SECONDS)
+            failed |= self._await(loads, CALL_SECONDS + REPORT_SECONDS)
         return {self._servers[ticket].url: reason for ticket, reason in failed.items()}
 
     def close(self) -> None:

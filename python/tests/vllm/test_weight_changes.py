@@ -21,7 +21,14 @@ from test_weights_digest import trained, write
 
 from kv_connector.naming.weights_digest import digest_of_weights
 from kv_connector.vllm.loaded_adapters import LoadedAdapters
-from kv_connector.vllm.weight_changes import CHANGING, HARMLESS, NO_SUCH_METHOD, WeightChanges, may_change_weights
+from kv_connector.vllm.weight_changes import (
+    CHANGING,
+    HARMLESS,
+    LOADED_AT_REST,
+    NO_SUCH_METHOD,
+    WeightChanges,
+    may_change_weights,
+)
 
 CORE = "vllm.v1.engine.core"
 REQUEST = "cmpl-a-0-11111111"
@@ -147,6 +154,49 @@ def test_should_fit_no_other_engine_while_a_trainer_sends(digests: Callable[...,
             assert one != other, (calls, others)
     one, other = digests([STARTED, PART, PART, SENT], [STARTED, PART, SENT])
     assert one == other, "into how many parts they were cut says nothing"
+
+
+def test_should_not_send_a_prompt_under_the_name_of_weights_before(engine: EngineMaker) -> None:
+    """It waits in the queue while others are loaded, and is computed with those."""
+    source, untouched = engine("kv_producer"), engine("kv_producer")
+    for side in (source, untouched):
+        side.add(REQUEST, 20, remote_decode())
+    source.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
+    outcomes = []
+    for side in (source, untouched):
+        side.steps(3)
+        outcomes += [ended["outcome"] for ended in side.messenger.of_kind("prefillEnded")]
+    assert outcomes == ["failed", "finished"]
+
+
+def test_should_ask_anew_for_a_prompt_that_waited_while_weights_were_loaded(engine: EngineMaker) -> None:
+    digests = []
+    for comes_before in (False, True):
+        target = engine("kv_consumer")
+        if comes_before:
+            target.add(REQUEST, 20, remote_prefill())
+        target.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
+        if not comes_before:
+            target.add(REQUEST, 20, remote_prefill())
+        target.step()
+        digests += [fetch["promptDigest"] for fetch in target.messenger.of_kind("fetch")]
+    assert len(digests) == 2
+    assert digests[0] == digests[1]
+
+
+def test_should_not_count_what_an_engine_at_rest_answers_as_a_change(core_class: type, engine: EngineMaker) -> None:
+    """Its first update is open, or its status was asked for: it serves what it served."""
+    made = engine("kv_producer")
+    core = core_of(core_class, made)
+    weights = made.own_scheduler._weights
+    core._kv_messenger_weights_session = SimpleNamespace(answers=lambda method: method != "reset_weights")
+    for method in ("start_weight_update", "kv_messenger_weights", "finish_weight_update"):
+        core.collective_rpc(method)
+        assert weights.name() == "", method
+    made.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
+    assert weights.name() == "7"
+    core.collective_rpc("reset_weights")
+    assert weights.name() != "7"
 
 
 def test_should_not_take_the_word_for_no_version_for_one(digests: Callable[..., tuple[str, str]]) -> None:
