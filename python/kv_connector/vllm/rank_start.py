@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kv_connector.configuration.options import Options
-from kv_connector.memory.cuda_driver import CudaDriver
+from kv_connector.memory.cuda_driver import CudaDriver, CudaError
 from kv_connector.memory.device_allocation import DeviceAllocation, allocation_to_share
 from kv_connector.memory.device_counter import DeviceCounting
 from kv_connector.memory.device_memory import DeviceMemories
@@ -21,6 +21,7 @@ from kv_connector.memory.first_pass import FirstPass
 from kv_connector.memory.geometry import DeviceMemory, Geometry, Group, Memory
 from kv_connector.memory.handover import Follower, Lead, meeting_place
 from kv_connector.memory.layer_counter import LayerCounter
+from kv_connector.memory.waited_word import WaitedWord, wait_for_stream
 from kv_connector.naming.model_fingerprint import fingerprint
 from kv_connector.runtime.facade import LAG_LEAD_ONLY, LAG_NONE, MessengerPort, Opened
 from kv_connector.runtime.sleep import StandIn, reopened
@@ -59,6 +60,7 @@ class RankStart:
         self._open_messenger = open_messenger
         self.cuda_driver: Callable[[], CudaDriver] = CudaDriver
         self.device_counting: Callable[[], DeviceCounting] = DeviceCounting.checked
+        self.wait_for_device: Callable[[], None] = wait_for_stream
         self._logger = logger
         self.allocation: Any = None
         """The allocation of the KV cache, if other processes can map it."""
@@ -228,15 +230,27 @@ class RankStart:
             self._digest = digest_of_model(self._config, self._logger, self._config.model_config.model)
         return self._digest
 
+    def _is_on_cpu(self) -> bool:
+        return bool(self._config.device_config.device_type == "cpu")
+
     def _counting(self) -> DeviceCounting | None:
-        """How layers are counted on a GPU; None on a CPU, and on a decoder, which sends no layer."""
-        if self._config.device_config.device_type == "cpu":
+        """How layers are counted on a GPU; None on a CPU, on a decoder, which sends no layer, and if the GPU cannot."""
+        if self._is_on_cpu():
             return None
         self._logger.warning(
             "gpu is 'unproven': this engine computes on a GPU, where KV Messenger has run with vLLM on one H100 and not"
             " with several GPUs, RDMA, or attention other than Triton's (docs/hardware.md)"
         )
-        return self.device_counting() if self._facts.options.role != "decoder" else None
+        if self._facts.options.role == "decoder":
+            return None
+        try:
+            return self.device_counting()
+        except CudaError as fault:
+            self._say_that_layers_wait(fault)
+            return None
+
+    def _say_that_layers_wait(self, fault: CudaError) -> None:
+        self._logger.warning("layers leave when their forward pass is over, because this GPU cannot count: %s", fault)
 
     def _open(
         self, group: RankGroup, described: Geometry, pages: list[GroupPages], options: Options | None
@@ -272,11 +286,7 @@ class RankStart:
             "1 rank" if len(described["ranks"]) == 1 else f"{len(described['ranks'])} ranks",
             _reach(own["memories"]),
         )
-        word = self._aimed_word(counting, opened.layer_counter_address)
-        counter, first_pass = LayerCounter(opened.layer_counter_address, names, word), None
-        if word is not None:
-            self._logger.info("layers leave while forward passes run, once the first on this GPU was counted correctly")
-            first_pass = FirstPass(counter, self._counted_layers(names), "layers", self._logger)
+        counter, first_pass = self._counter(counting, opened.layer_counter_address, names)
         return WorkerHalf(
             messenger,
             lambda submit: SubmittedSteps(submit, counter, names, first_pass, self._logger),
@@ -286,14 +296,33 @@ class RankStart:
             is_first=group.index == 0,
         )
 
+    def _counter(
+        self, counting: DeviceCounting | None, address: int, names: Sequence[str]
+    ) -> tuple[LayerCounter, FirstPass | None]:
+        """The counter of these layers, and on a GPU that sends some the check of its first pass."""
+        word = self._aimed_word(counting, address)
+        if word is None and (self._is_on_cpu() or self._facts.options.role == "decoder"):
+            return LayerCounter(address, names), None
+        counter = LayerCounter(address, names, word or WaitedWord(address, self.wait_for_device))
+        first_pass = FirstPass(counter, self._counted_layers(names), "layers", self._logger)
+        if word is None:
+            first_pass.is_due = False
+        else:
+            self._logger.info("layers leave while forward passes run, once the first on this GPU was counted correctly")
+        return counter, first_pass
+
     def _aimed_word(self, counting: DeviceCounting | None, address: int) -> DeviceWord | None:
         """The word that counts on a GPU: always the same one, because captured graphs increment it."""
         if counting is None:
             return None
-        if self._word is None:
-            self._word = counting.word(address)
-        else:
-            self._word.aim(address)
+        try:
+            if self._word is None:
+                self._word = counting.word(address)
+            else:
+                self._word.aim(address)
+        except CudaError as fault:
+            self._say_that_layers_wait(fault)
+            return None
         return self._word
 
     def _counted_layers(self, names: Sequence[str]) -> int:

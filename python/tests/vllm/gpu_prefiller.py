@@ -45,6 +45,8 @@ class GpuPrefiller:
         self.connector.open_messenger = self._open
         self.connector._starting().device_counting = lambda: counting.on(device.driver, device.stream)
         self.connector._starting().cuda_driver = lambda: device.driver
+        self.connector._starting().wait_for_device = self._wait
+        self.reported_at_waits: list[int] = []
         self.allocation = self.connector.get_mem_pool_context()
         kv = tensors(8)
         if self.allocation is not None:  # as torch's pool asks it
@@ -59,6 +61,10 @@ class GpuPrefiller:
     def _open(self, options: Any, geometry: Any, *, layer_counter_lag: int) -> PatientMessenger:  # noqa: ARG002
         self.messenger = PatientMessenger(options, geometry)
         return self.messenger
+
+    def _wait(self) -> None:
+        self.device.finish()
+        self.reported_at_waits.append(len(self.step_commands()))
 
     def begin(self, *chunks: Any, **more: Any) -> None:
         """A step with these chunks, or with one of a request of its own."""
@@ -105,6 +111,8 @@ class GpuPrefiller:
 
     def close(self) -> None:
         self.device.finish()
-        self.connector._worker._steps._counter._queued_word.close()
+        word = self.connector._worker._steps._counter._queued_word
+        if hasattr(word, "close"):  # only a word on the device has memory there
+            word.close()
         if self.allocation is not None:
             self.allocation.memories.close()

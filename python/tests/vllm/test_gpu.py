@@ -9,8 +9,6 @@ from gpu_prefiller import OUT_OF_MEMORY, GpuPrefiller, the_device
 from release import Release
 from simulated_engine import LAYERS, caches, config
 
-from kv_connector.memory.cuda_driver import CudaError
-
 
 def counts_of(prefiller: GpuPrefiller) -> list[tuple[int, int]]:
     steps, ends = prefiller.messenger.of_kind("step"), prefiller.messenger.of_kind("stepEnded")
@@ -140,13 +138,60 @@ def test_should_put_no_bump_into_the_graphs_of_a_decoder(vllm_release: Release) 
     assert the_device().stand_in.standInHeld() == 0
 
 
-def test_should_not_start_on_a_device_that_does_not_count(
-    vllm_release: Release, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("call", "nth"),
+    [
+        ("cuModuleLoadData", 1),
+        ("cuModuleGetFunction", 2),
+        ("cuMemAlloc_v2", 1),
+        ("cuMemHostRegister_v2", 1),
+        ("cuLaunchKernel", 2),
+        ("cuMemHostRegister_v2", 2),
+        ("cuModuleLoadData", 2),
+    ],
+)
+def test_should_send_after_the_pass_on_a_device_that_does_not_count(
+    vllm_release: Release, caplog: pytest.LogCaptureFixture, call: str, nth: int
 ) -> None:
-    the_device().stand_in.standInFail(b"cuModuleLoadData", 1, OUT_OF_MEMORY)
-    with pytest.raises(CudaError, match="cuModuleLoadData failed"):
-        GpuPrefiller(vllm_release, the_device())
-    assert "KV Messenger cannot start: cuModuleLoadData failed" in caplog.text
+    """Nothing optional may end a start: the first refusals are of the check, the last two of the word itself."""
+    the_device().stand_in.standInFail(call.encode(), nth, OUT_OF_MEMORY)
+    prefiller = GpuPrefiller(vllm_release, the_device())
+    assert caplog.text.count("layers leave when their forward pass is over, because this GPU cannot count") == 1
+    assert call.removesuffix("_v2") in caplog.text
+    assert "cannot start" not in caplog.text
+    _sends_each_pass_when_it_is_over(prefiller)
+
+
+def test_should_send_after_the_pass_on_a_device_that_counts_wrong(
+    vllm_release: Release, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kv_connector.memory.device_word.DeviceWord.bump", lambda _: None)
+    prefiller = GpuPrefiller(vllm_release, the_device())
+    assert "this GPU cannot count: the device counted to 2, expected 3" in caplog.text
+    _sends_each_pass_when_it_is_over(prefiller)
+
+
+def _sends_each_pass_when_it_is_over(prefiller: GpuPrefiller) -> None:
+    """The device may still compute when the pass is queued: nothing is reported before it was waited for."""
+    launches = prefiller.device.stand_in.standInCallCount
+    before = launches(b"cuLaunchKernel")
+    prefiller.device.capture(prefiller.run_pass)
+    for step in range(1, 4):
+        start = prefiller.messenger.count
+        prefiller.begin()
+        prefiller.run_pass()
+        assert prefiller.step_commands() == ["step", "stepEnded"] * (step - 1)
+        assert prefiller.messenger.count == start
+        waits = len(prefiller.reported_at_waits)
+        prefiller.end()
+        assert prefiller.reported_at_waits[waits] == 2 * (step - 1)
+        assert prefiller.step_commands() == ["step", "stepEnded"] * step
+        assert prefiller.messenger.count == start + len(LAYERS) + 1
+    assert prefiller.counted_right == 0
+    assert launches(b"cuLaunchKernel") == before
+    assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == []
+    prefiller.close()
+    assert the_device().stand_in.standInHeld() == 0
 
 
 @pytest.mark.parametrize(
