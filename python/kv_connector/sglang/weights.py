@@ -17,7 +17,7 @@ from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.exceptions import WeightsError
 from kv_connector.naming.weights_digest import folder_of
 from kv_connector.sglang.engine_facts import options_given
-from kv_connector.weights.checkpoint import Checkpoint
+from kv_connector.weights.checkpoint import CheckpointError, served_manifest
 from kv_connector.weights.experts import named_as_in
 from kv_connector.weights.host import WeightsHost
 from kv_connector.weights.landed_tensors import part_from_landing, tensors_of
@@ -206,13 +206,12 @@ class LandedWeights:
         from sglang.srt.runtime_context import get_model
 
         try:
-            served = Checkpoint(folder_of(config.model_path, config.revision, get_model().download_dir))
-        except (WeightsError, OSError, ImportError, ValueError) as unread:
-            logger.info("the tensors of weights are not compared with those of this server's checkpoint: %s", unread)
-            return ""
-        self._served = served.manifest
+            served = served_manifest(lambda: folder_of(config.model_path, config.revision, get_model().download_dir))
+        except CheckpointError as unknown:
+            return str(unknown)
+        self._served = served
         tied = TIED if getattr(config.hf_text_config, "tie_word_embeddings", False) else frozenset[str]()
-        return named_as_in(served.manifest, manifest).difference_from(served.manifest, tied)
+        return named_as_in(served, manifest).difference_from(served, tied)
 
     def _of_first_rank(self, own: Decision | None) -> Decision:
         """What the first rank has decided."""

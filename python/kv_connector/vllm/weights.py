@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from kv_connector.configuration.weights_options import parse_weights_options
-from kv_connector.exceptions import WeightsError
 from kv_connector.naming.weights_digest import folder_of
 from kv_connector.vllm import CONNECTOR_NAME
 from kv_connector.vllm.packed_layers import not_loadable_again
@@ -27,7 +26,7 @@ from kv_connector.vllm.weights_api import (
     get_world_group,
     initialize_layerwise_reload,
 )
-from kv_connector.weights.checkpoint import Checkpoint
+from kv_connector.weights.checkpoint import CheckpointError, served_manifest
 from kv_connector.weights.experts import named_as_in
 from kv_connector.weights.host import WeightsHost
 from kv_connector.weights.landed_tensors import part_from_landing, tensors_of
@@ -179,14 +178,13 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         if self.device.type == "cpu" and (packed := not_loadable_again(self.model)):
             return packed
         try:
-            config = self.model_config
-            served = Checkpoint(folder_of(config.model, config.revision, self.vllm_config.load_config.download_dir))
-        except (WeightsError, OSError, ImportError, ValueError) as unread:
-            logger.info("the tensors of weights are not compared with those of this server's checkpoint: %s", unread)
-            return ""
-        self._served = served.manifest
+            config, downloads = self.model_config, self.vllm_config.load_config.download_dir
+            served = served_manifest(lambda: folder_of(config.model, config.revision, downloads))
+        except CheckpointError as unknown:
+            return str(unknown)
+        self._served = served
         tied = TIED if getattr(config.hf_text_config, "tie_word_embeddings", False) else frozenset[str]()
-        return named_as_in(served.manifest, manifest).difference_from(served.manifest, tied)
+        return named_as_in(served, manifest).difference_from(served, tied)
 
     def _decided(self, info: UpdateInfo) -> Decision:
         """Asks the messenger, whose landing is the engine's from then on, until it is told what came of it."""

@@ -85,7 +85,10 @@ class WeightsSession:
 
     def finish(self, _args: Sequence[Any] = (), _kwargs: Mapping[str, Any] | None = None) -> Any:
         """Ends the update; nothing if none is open, or one is still to be loaded."""
-        if not self._is_open or self._rests:
+        return [] if self._rests else self._finish()
+
+    def _finish(self) -> Any:
+        if not self._is_open:
             return []
         self._is_open = False
         return self._call("finish_weight_update")
@@ -156,6 +159,7 @@ class WeightsSession:
             for connector in own_connectors(self._core):
                 connector.on_weights_called(LOADED_AT_REST, (str(version),), {}, None)
             self._core.set_weight_version(str(version))
+            self._finish()  # vLLM's workers forget here what adapters keep of the weights before
         return answers
 
     def _wake(self) -> None:

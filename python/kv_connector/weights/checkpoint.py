@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,22 @@ class Checkpoint:
                     _fill(part, content)
             except OSError as unread:
                 raise CheckpointError(f"{stored.file} cannot be read: {unread}") from unread
+
+
+def served_manifest(find_folder: Callable[[], Path]) -> Manifest:
+    """The tensors of the checkpoint that a server was started from, which it must be sent all of.
+
+    Without them a sender that leaves out a layer would leave the server with weights of two versions, since engines
+    keep what they had. ``find_folder`` returns the checkpoint's folder. Raises CheckpointError, with a sentence for the
+    sender.
+    """
+    try:
+        return Checkpoint(find_folder()).manifest
+    except (WeightsError, OSError, ImportError, ValueError) as unread:
+        raise CheckpointError(
+            "the tensors of this server's checkpoint are not known, so that weights of a part of them could not be"
+            f" refused ({unread}): start the server from a folder with the model's .safetensors files"
+        ) from unread
 
 
 def _fill(part: memoryview, content: Any) -> None:

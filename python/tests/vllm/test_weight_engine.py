@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -255,3 +258,46 @@ def test_should_not_raise_at_the_first_body_of_another_form(module: Any, ranks: 
     for body in ({"other": 1}, {"names": ["a"], "dtype_names": [], "shapes": []}):
         engine.init_transfer_engine(engine.parse_init_info(body))
     assert dialled == []
+
+
+def stored(folder: Path, *names: str) -> None:
+    """A checkpoint of tensors of eight bytes each."""
+    header = {name: {"dtype": "I8", "shape": [8], "data_offsets": [8 * n, 8 * n + 8]} for n, name in enumerate(names)}
+    encoded = json.dumps(header).encode()
+    content = len(encoded).to_bytes(8, "little") + encoded + bytes(8 * len(names))
+    (folder / "model.safetensors").write_bytes(content)
+
+
+def refusal(module: Any, model: str, *names: str) -> str:
+    """What a server of this model says of weights with these names."""
+    engine = object.__new__(module.KvMessengerWeightEngine)
+    engine.device, engine.model, engine._served = SimpleNamespace(type="cuda"), None, None
+    engine.vllm_config = SimpleNamespace(
+        parallel_config=SimpleNamespace(data_parallel_size=1), load_config=SimpleNamespace(download_dir=None)
+    )
+    engine.model_config = SimpleNamespace(
+        model=model, revision=None, hf_text_config=SimpleNamespace(tie_word_embeddings=False)
+    )
+    return str(engine._unfit(Manifest.of([(name, "int8", [8]) for name in names])))
+
+
+ALL = ("embed", "layers.0", "layers.1", "norm")
+
+
+@pytest.mark.parametrize("left_out", [each for n in (1, 2, 3) for each in itertools.combinations(ALL, n)])
+def test_should_refuse_weights_of_a_part_of_the_model(module: Any, tmp_path: Path, left_out: tuple[str, ...]) -> None:
+    stored(tmp_path, *ALL)
+    sent = [name for name in ALL if name not in left_out]
+    assert f"tensor {min(left_out)} is missing" in refusal(module, str(tmp_path), *sent)
+    assert refusal(module, str(tmp_path), *ALL) == ""
+
+
+@pytest.mark.parametrize("file", [None, "pytorch_model.bin", "config.json", "model.safetensors", "model.gguf"])
+def test_should_refuse_weights_where_its_own_tensors_are_not_known(
+    module: Any, tmp_path: Path, file: str | None
+) -> None:
+    """vLLM keeps what is left out, so that the weights would be of two versions."""
+    if file is not None:
+        (tmp_path / file).write_bytes(b"not a header")
+    assert "the tensors of this server's checkpoint are not known" in refusal(module, str(tmp_path), *ALL)
+    assert "start the server from a folder with" in refusal(module, str(tmp_path / "gone"), *ALL)

@@ -40,6 +40,7 @@ class Worker:
         self.loaded = (0, 0)
         self.weight_transfer_engine = self
         self.updates: list[tuple[dict[str, Any], State]] = []
+        self.finished: list[State] = []
 
     def start_weight_update(self) -> None:
         assert not self._active, "start_weight_update called while a weight update is already active"
@@ -55,6 +56,7 @@ class Worker:
     def finish_weight_update(self) -> None:
         assert self._active, "finish_weight_update called without a matching start_weight_update"
         self._active = False
+        self.finished.append(self._core.scheduler.pause_state)
 
 
 class Scheduler:
@@ -127,6 +129,22 @@ def made() -> Callable[..., CoreDouble]:
 @pytest.fixture
 def core(made: Callable[..., CoreDouble]) -> CoreDouble:
     return made()
+
+
+@pytest.mark.parametrize("under_way", [CONTINUE, FINISH])
+@pytest.mark.parametrize("ends", [True, False])
+def test_should_finish_an_update_before_the_engine_goes_on(core: CoreDouble, under_way: str, ends: bool) -> None:
+    """vLLM's workers forget only then what adapters keep of the weights before, and its sender may have died."""
+    core.collective_rpc("start_weight_update")
+    core.update(under_way=under_way)
+    assert core.worker.finished == [core.worker.updates[0][1]]
+    if ends:
+        assert core.collective_rpc("finish_weight_update") == []
+    core.update()
+    assert len(core.worker.finished) == len(core.worker.updates) == 2
+    core.worker.refuses = True
+    core.collective_rpc("update_weights", None, (), {"update_info": {"update_id": UPDATE + 1}})
+    assert len(core.worker.finished) == 2, "a sender that was refused goes on with its update"
 
 
 def test_should_load_while_no_request_runs_and_go_on_afterwards(core: CoreDouble) -> None:
