@@ -121,6 +121,9 @@ MORE_PAIRS = {
     "windows-tcp": Case("tcp", flash(graphs=EAGER), model=make_model.TinyMistral(), reads_all=False),
     "ranks-2-2-tcp": Case("tcp", triton(), ranks=(2, 2)),
     "ranks-2-2-tcp-one-messenger": Case("tcp", triton(), ranks=(2, 2), options={"messenger_per": "node"}),
+    "ranks-2-2-tcp-one-messenger-apart": Case(
+        "tcp", flash(), ranks=(2, 2), options={"messenger_per": "node"}, driver={"STAND_IN_APART": "1"}
+    ),
     "ranks-1-2-cuda": Case(settings=triton(), ranks=(1, 2)),
     "heads-inside-ranks-1-2-tcp-by-kernel": BY_KERNEL,
     "calls-that-wait-tcp": Case("tcp", flash(), driver={"STAND_IN_WAITING_CALLS": "1"}),

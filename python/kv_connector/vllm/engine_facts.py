@@ -13,6 +13,7 @@ from kv_connector.configuration.option_values import shown
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 from kv_connector.exceptions import OptionError
 from kv_connector.memory.handover import why_memory_cannot_be_shared
+from kv_connector.memory.peer_access import lack_of_peer_access
 from kv_connector.naming.weights_digest import digest_of_weights
 from kv_connector.vllm.drafts import refuse_unserved_layers, refuse_unserved_method
 from kv_connector.vllm.kv_groups import KvGroup, read_groups
@@ -158,8 +159,8 @@ def _ranks_that_share(vllm_config: Any, options: Options) -> tuple[int, str]:
         return 1, ""
     if parallel.distributed_executor_backend not in ("mp", "uni"):
         return 1, f"with executor {parallel.distributed_executor_backend!r} ranks may be on any node"
-    # The GPU's driver is not called: the scheduler's process may fork the workers, in which CUDA would then not work.
-    if vllm_config.device_config.device_type == "cpu" and (reason := why_memory_cannot_be_shared()):
+    on_cpu = vllm_config.device_config.device_type == "cpu"
+    if reason := why_memory_cannot_be_shared() if on_cpu else lack_of_peer_access():
         return 1, reason
     # Ranks are numbered stage by stage and fill one node after the other.
     return math.gcd(parallel.tensor_parallel_size, parallel.local_world_size), ""

@@ -40,6 +40,7 @@ class Ranks:
         )
         settings.device_config.device_type = "cuda"
         settings.kv_transfer_config.engine_id = str(uuid.uuid4())
+        monkeypatch.setattr(release.engine_facts, "lack_of_peer_access", lambda: "")
         monkeypatch.setattr(release.rank_start, "own_ranks", lambda: (self._current.tp_rank, 0))
         cls, role = release.connector.KvMessengerConnector, release.base.KVConnectorRole
         self.scheduler = cls(settings, role.SCHEDULER, caches())

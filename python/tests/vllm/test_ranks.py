@@ -69,10 +69,25 @@ def test_should_share_memory_of_devices(
 ) -> None:
     """Whether memfds can be made says nothing of it."""
     monkeypatch.setattr(vllm_release.engine_facts, "why_memory_cannot_be_shared", lambda: "no memfd")
+    monkeypatch.setattr(vllm_release.engine_facts, "lack_of_peer_access", lambda: "")
     on_device = config("kv_producer", **TWO_RANKS, extra={"gpu": "unproven", "messenger_per": messenger_per})
     on_device.device_config.device_type = "cuda"
     facts = vllm_release.engine_facts.read_facts(on_device, caches())
     assert (facts.groups.messenger_count, facts.not_shared_because) == (messenger_count, "")
+
+
+@pytest.mark.parametrize("messenger_per", ["node", "rank"])
+def test_should_give_each_rank_a_messenger_where_devices_do_not_reach_each_other(
+    vllm_release: Release, monkeypatch: pytest.MonkeyPatch, messenger_per: str
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(vllm_release.engine_facts, "lack_of_peer_access", lambda: asked.append("") or "they are apart")
+    on_device = config("kv_producer", **TWO_RANKS, extra={"gpu": "unproven", "messenger_per": messenger_per})
+    on_device.device_config.device_type = "cuda"
+    facts = vllm_release.engine_facts.read_facts(on_device, caches())
+    assert (facts.groups.messenger_count, facts.groups.tp_ranks_per_messenger) == (2, 1)
+    assert facts.not_shared_because == ("they are apart" if messenger_per == "node" else "")
+    assert len(asked) == (messenger_per == "node"), "the driver is asked only where it matters"
 
 
 def test_should_fall_back_where_memory_cannot_be_shared(
