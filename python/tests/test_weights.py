@@ -225,3 +225,10 @@ def test_errors_of_the_command_are_sentences(tmp_path: Path, monkeypatch: pytest
     status = parser().parse_args(["weights", "status", "http://127.0.0.1:1"])
     assert run(status, print, complaints.append) == 1
     assert "did not answer" in complaints.pop()
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "-1", "1e9", "soon", ""])
+def test_a_limit_that_no_clock_reaches_is_refused(capsys: pytest.CaptureFixture[str], given: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args(["weights", "send", "x", "--to", "http://127.0.0.1:1", f"--limit-seconds={given}"])
+    assert "expected a number from 0 to 1000000" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import TypeAlias
 
 from kv_connector._version import __version__
 from kv_connector.cli import bench, compare, doctor, given_options, ping, streams, timeline, weights
+from kv_connector.cli.argument_types import NUMBER_MAX, number, numbers
 from kv_connector.cli.idle import HAND_OVER_SECONDS, drain, undrain, wait_idle
 from kv_connector.cli.protected_pages import show_key, show_state
 from kv_connector.configuration.host_addresses import port_of
@@ -228,31 +228,6 @@ def page(text: str) -> str:
     if not host or not port_of(port) or not host.isprintable() or set(host) & set("/?#@ \\"):
         raise argparse.ArgumentTypeError(f"is {shown(text)}, expected HOST:PORT, such as 127.0.0.1:14800")
     return address
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Numbers with commas between them."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdecimal() and len(word) <= len(str(NUMBER_MAX)) for word in words):
-        raise argparse.ArgumentTypeError(
-            f"is {shown(text)}, expected numbers with commas between them, such as 20,128,1500"
-        )
-    return tuple(map(int, words))
-
-
-NUMBER_MAX = 1_000_000
-"""Eleven days in seconds; a socket refuses a limit of some hundred years."""
-
-
-def number(text: str) -> float:
-    """A number from 0 to NUMBER_MAX; none that no clock reaches, such as nan."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= NUMBER_MAX:
-        raise argparse.ArgumentTypeError(f"is {shown(text)}, expected a number from 0 to {NUMBER_MAX}")
-    return value
 
 
 def count(text: str) -> int:

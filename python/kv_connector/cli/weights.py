@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kv_connector.cli.argument_types import number
 from kv_connector.configuration.option_values import shown
 from kv_connector.exceptions import KvConnectorError, OptionError
 from kv_connector.weights.checkpoint import Checkpoint
@@ -126,7 +127,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         action="store_true",
         help="servers load one after the other, in the order given: what a prefiller and its decoder need",
     )
-    sends.add_argument("--limit-seconds", type=float, default=600.0, help="time for the bytes to land (600)")
+    sends.add_argument("--limit-seconds", type=number, default=600.0, help="time for the bytes to land (600)")
     shows = parts.add_parser("status", help="print which weights each server serves, and how its updates ended")
     shows.add_argument("servers", metavar="URL", nargs="+", help="a server, such as http://127.0.0.1:8000")
 
