@@ -106,6 +106,7 @@ __all__ = [
 _DISAGGREGATION = "sglang.srt.disaggregation"
 _LAYERS = "sglang.srt.model_executor.model_runner_components.layer_setup"
 _STAGES = "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin"
+_WEIGHT_UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
 _TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 _SIGNATURES = (
     (
@@ -273,6 +274,22 @@ _NAMES = (
     "sglang.srt.sampling.sampling_params.SamplingParams",
 )
 """What is imported where it is used, which may be in the middle of a request: a test compares this with the sources."""
+
+_WEIGHTS_NAMES = (
+    "sglang.srt.managers.io_struct.InitWeightsUpdateGroupReqOutput",
+    "sglang.srt.managers.io_struct.UpdateWeightsFromTensorReqOutput",
+    f"{_WEIGHT_UPDATER}._unsupported_derived_weight_cache_error",
+    "sglang.srt.model_loader.loader.DefaultModelLoader",
+    "sglang.srt.model_loader.utils.set_default_torch_dtype",
+    "sglang.srt.runtime_context.get_model",
+)
+"""What weights from outside need besides: a server starts without."""
+
+
+def lack_for_weights() -> str:
+    """What this SGLang lacks for weights from outside; "" if nothing."""
+    lacking = [path for path in _WEIGHTS_NAMES if _resolve(path) is None]
+    return f"SGLang {importlib.metadata.version('sglang')} has no {lacking[0]}" if lacking else ""
 
 
 def check() -> None:

@@ -6,6 +6,7 @@ scheduler's thread only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from kv_connector.sglang import weight_changes
 if TYPE_CHECKING:
     from kv_connector.sglang.weights import LandedWeights
 
+logger = logging.getLogger("sglang.srt.kv_messenger")
 ANNOUNCES = f"{weight_changes.UPDATER}.init_weights_update_group"
 LOADS = f"{weight_changes.UPDATER}.update_weights_from_tensor"
 
@@ -29,7 +31,7 @@ class SchedulersWeights:
         """Wraps the route by which a group of trainers is announced; it waits for no request."""
         from kv_connector.weights.routes import BACKEND
 
-        if request.backend != BACKEND:
+        if request.backend != BACKEND or self._is_lacking():
             return original(updater, request, *args, **named)
         from sglang.srt.managers.io_struct import InitWeightsUpdateGroupReqOutput
         from sglang.srt.runtime_context import get_model
@@ -49,7 +51,7 @@ class SchedulersWeights:
         """Wraps the route that loads, and waits until no request is under way."""
         from kv_connector.weights.routes import SGLANG_LOADER
 
-        if request.load_format != SGLANG_LOADER:
+        if request.load_format != SGLANG_LOADER or self._is_lacking():
             return original(updater, request, *args, **named)
         from sglang.srt.managers.io_struct import UpdateWeightsFromTensorReqOutput
 
@@ -57,6 +59,16 @@ class SchedulersWeights:
         if self._landed is not None:
             success, message = self._landed.load(request)
         return UpdateWeightsFromTensorReqOutput(success=success, message=message)
+
+    @staticmethod
+    def _is_lacking() -> bool:
+        """Whether this SGLang is another one than weights were made for: its own route refuses them then."""
+        from kv_connector.sglang import sglang_api
+
+        lack = sglang_api.lack_for_weights()
+        if lack:
+            logger.error("weights from outside are left to SGLang: %s", lack)
+        return bool(lack)
 
 
 WEIGHTS = SchedulersWeights()

@@ -246,12 +246,14 @@ class LandedWeights:
 
 def _not_loadable_again(model: Any) -> str:
     """Which of the model's layers cannot take other weights; "" if all can."""
-    from sglang.srt.model_executor.model_runner_components import weight_updater
+    from sglang.srt.model_executor.model_runner_components.weight_updater import (
+        _unsupported_derived_weight_cache_error,
+    )
 
     for name, module in model.named_modules():
         if getattr(module, _AMX, False):
             return f"layer {name} is packed for AMX, which SGLang cannot undo: weights of this server cannot be changed"
-    return weight_updater._unsupported_derived_weight_cache_error(model) or ""
+    return _unsupported_derived_weight_cache_error(model) or ""
 
 
 def takes_weights(model_settings: Any) -> bool:

@@ -64,7 +64,24 @@ def test_should_check_at_the_start_all_names_that_it_imports_later() -> None:
             if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("sglang."):
                 imported |= {f"{statement.module}.{name.name}" for name in statement.names}
     modules = {"sglang.srt.arg_groups.choices", "sglang.srt.disaggregation.utils"}
-    assert imported - modules == set(sglang_api._NAMES)
+    assert imported - modules == {*sglang_api._NAMES, *sglang_api._WEIGHTS_NAMES}
+
+
+@pytest.mark.parametrize("route", ["answer", "load"])
+def test_should_leave_weights_to_a_release_that_lacks_what_they_need(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, route: str
+) -> None:
+    from kv_connector.sglang import sglang_api
+    from kv_connector.sglang.weight_hooks import SchedulersWeights
+    from kv_connector.weights.routes import BACKEND, SGLANG_LOADER
+
+    assert sglang_api.lack_for_weights() == ""
+    monkeypatch.setattr(sglang_api, "_WEIGHTS_NAMES", (*sglang_api._WEIGHTS_NAMES, "sglang.srt.gone.Name"))
+    request = SimpleNamespace(backend=BACKEND, load_format=SGLANG_LOADER)
+    hook = getattr(SchedulersWeights(), route)
+    assert hook(lambda _updater, given: (given, "SGLang's own"), None, request) == (request, "SGLang's own")
+    assert "weights from outside are left to SGLang" in caplog.text
+    assert "has no sglang.srt.gone.Name" in caplog.text
 
 
 def test_should_say_which_hook_was_not_put_in_place(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
