@@ -32,6 +32,13 @@ def test_should_name_devices_that_are_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize("attribute", ["102", "103"])
+def test_should_name_a_device_that_cannot_share_memory(monkeypatch: pytest.MonkeyPatch, attribute: str) -> None:
+    monkeypatch.setenv("STAND_IN_LACKS", attribute)
+    assert lack_of_peer_access().startswith("device 0 lacks ")
+
+
+@pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize("devices", ["0", "1"])
 def test_should_find_nothing_where_no_two_devices_are(monkeypatch: pytest.MonkeyPatch, devices: str) -> None:
     monkeypatch.setenv("STAND_IN_APART", "1")

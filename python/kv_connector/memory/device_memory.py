@@ -44,7 +44,11 @@ class _AccessDesc(ctypes.Structure):
 
 def lack_of_sharing(driver: CudaDriver) -> str:
     """What keeps the current context's device from sharing memory; "" if nothing does."""
-    device = driver.current_device()
+    return lack_of_device(driver, driver.current_device())
+
+
+def lack_of_device(driver: CudaDriver, device: int) -> str:
+    """What keeps a device from sharing memory; "" if nothing does. Needs no context."""
     lacking = [name for attribute, name in _FOR_SHARING.items() if not driver.attribute(device, attribute)]
     return f"device {device} lacks {' and '.join(lacking)}" if lacking else ""
 

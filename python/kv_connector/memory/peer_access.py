@@ -1,4 +1,4 @@
-"""Whether a machine's GPUs reach each other's memory, which a messenger of several ranks needs.
+"""Whether a machine's GPUs share memory and reach each other's, which a messenger of several ranks needs.
 
 A child process asks the driver, and prints the answer: the calling process may fork workers later, in which CUDA would
 not work if it had been initialised before.
@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 from kv_connector.memory.cuda_driver import CudaDriver, CudaError
+from kv_connector.memory.device_memory import lack_of_device
 
 
 def lack_of_peer_access() -> str:
@@ -34,8 +35,12 @@ def lack_of_peer_access() -> str:
 
 
 def lack_between_devices(driver: CudaDriver) -> str:
-    """The first device that does not reach another one's memory, in words; "" if each reaches all."""
-    for ordinal, peer in itertools.permutations(range(driver.device_count()), 2):
+    """The first device whose memory another process or device does not reach, in words; "" if all are reached."""
+    devices = range(driver.device_count())
+    for lack in (lack_of_device(driver, ordinal) for ordinal in devices):
+        if lack:
+            return lack
+    for ordinal, peer in itertools.permutations(devices, 2):
         if not driver.can_access_peer(ordinal, peer):
             return f"device {ordinal} does not reach the memory of device {peer}"
     return ""
