@@ -59,6 +59,13 @@ def answers_by_sglang(model: Path, folder: Path) -> Answers:
     return dict(zip(prompts, answers, strict=True))
 
 
+def old_and_new(served: SglangServed, folder: Path) -> tuple[Answers, Answers]:
+    """Those of plain servers of both checkpoints, which differ at each prompt."""
+    old, new = (answers_by_sglang(model, folder) for model in (served.old, served.new))
+    assert all(old[prompt] != new[prompt] for prompt in old)
+    return old, new
+
+
 class Clients:
     """Each asks its prompt again and again."""
 

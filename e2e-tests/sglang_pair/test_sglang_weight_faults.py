@@ -21,9 +21,9 @@ from server_process import Server, wait_until
 from sglang_weights_bed import (
     Answers,
     SglangServed,
-    answers_by_sglang,
     asking,
     of_versions,
+    old_and_new,
     sglang_serving,
 )
 from test_weights import OTHER
@@ -51,9 +51,7 @@ def served(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[SglangS
 
 @pytest.fixture(scope="module")
 def answers(run_folder: Path, served: SglangServed) -> tuple[Answers, Answers]:
-    old, new = (answers_by_sglang(model, run_folder) for model in (served.old, served.new))
-    assert all(old[prompt] != new[prompt] for prompt in old)
-    return old, new
+    return old_and_new(served, run_folder)
 
 
 @pytest.fixture

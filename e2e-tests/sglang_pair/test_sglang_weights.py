@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faults import STEP_LIMIT_SECONDS, Gate
 from server_process import start_all, wait_until
-from sglang_weights_bed import Answers, SglangServed, answers_by_sglang, asking, of_versions, sglang_serving
+from sglang_weights_bed import Answers, SglangServed, asking, of_versions, old_and_new, sglang_serving
 from weights_bed import PROMPTS, held_sender, killed_at
 
 pytest_plugins = ["sglang_fixtures"]
@@ -27,9 +27,7 @@ def served(run_folder: Path) -> Iterator[SglangServed]:
 @pytest.fixture(scope="module")
 def answers(run_folder: Path, served: SglangServed) -> tuple[Answers, Answers]:
     """Of the old model and of the new one, by plain servers."""
-    old, new = (answers_by_sglang(model, run_folder) for model in (served.old, served.new))
-    assert all(old[prompt] != new[prompt] for prompt in old)
-    return old, new
+    return old_and_new(served, run_folder)
 
 
 def test_a_checkpoint_is_sent_into_a_server_that_goes_on_answering(

@@ -37,8 +37,8 @@ def lack_of_peer_access() -> str:
 def lack_between_devices(driver: CudaDriver) -> str:
     """The first device whose memory another process or device does not reach, in words; "" if all are reached."""
     devices = range(driver.device_count())
-    for lack in (lack_of_device(driver, ordinal) for ordinal in devices):
-        if lack:
+    for ordinal in devices:
+        if lack := lack_of_device(driver, ordinal):
             return lack
     for ordinal, peer in itertools.permutations(devices, 2):
         if not driver.can_access_peer(ordinal, peer):

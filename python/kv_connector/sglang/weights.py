@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from kv_connector.configuration.weights_options import parse_weights_options
@@ -18,6 +17,7 @@ from kv_connector.exceptions import WeightsError
 from kv_connector.naming.weights_digest import folder_of
 from kv_connector.sglang.engine_facts import options_given
 from kv_connector.weights.checkpoint import CheckpointError, served_manifest
+from kv_connector.weights.decision import TIED, TORN_EXIT, Decision
 from kv_connector.weights.experts import named_as_in
 from kv_connector.weights.host import WeightsHost
 from kv_connector.weights.landed_tensors import part_from_landing, tensors_of
@@ -26,10 +26,6 @@ from kv_connector.weights.manifest import Manifest
 from kv_connector.weights.routes import ANNOUNCED, BUSY, SGLANG_LOADER, STATUS
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
-TIED = frozenset({"lm_head.weight"})
-"""Not loaded where the embedding is the head too."""
-TORN_EXIT = 70
-"""The exit code of a scheduler whose weights are of neither version."""
 _AMX = "use_intel_amx_backend"
 """SGLang's mark of a layer whose weights it has packed, and cannot restore."""
 
@@ -39,18 +35,6 @@ def load_landed(_model: Any, _named_tensors: Any) -> None:
     raise WeightsError(
         "this process has not loaded the plug-in kv_messenger, which loads what has landed: let SGLANG_PLUGINS name it"
     )
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What the first rank has found out for all: whether to load, and from where."""
-
-    reason: str
-    """Why nothing is loaded; "" = it is."""
-    version: int = 0
-    pid: int = 0
-    memfd: int = -1
-    manifest: Manifest | None = None
 
 
 class LandedWeights:

@@ -27,6 +27,7 @@ from kv_connector.vllm.weights_api import (
     initialize_layerwise_reload,
 )
 from kv_connector.weights.checkpoint import CheckpointError, served_manifest
+from kv_connector.weights.decision import TIED, TORN_EXIT, Decision
 from kv_connector.weights.experts import named_as_in
 from kv_connector.weights.host import WeightsHost
 from kv_connector.weights.landed_tensors import part_from_landing, tensors_of
@@ -35,10 +36,6 @@ from kv_connector.weights.manifest import Manifest
 
 logger = logging.getLogger("vllm.kv_messenger")
 _Body = TypeVar("_Body", "InitInfo", "UpdateInfo")
-TIED = frozenset({"lm_head.weight"})
-"""Not loaded where the embedding is the head too: some checkpoints have it all the same, and trainers do not."""
-TORN_EXIT = 70
-"""The exit code of a worker whose weights are of neither version."""
 
 
 @dataclass
@@ -62,18 +59,6 @@ class UpdateInfo(WeightTransferUpdateInfo):
     """Whether the engine rests until the update has ended: the engine core says so, ``weights_at_rest``."""
     refusal: str = ""
     """Why nothing may be loaded, by the engine core."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What the first rank has found out for all: whether to load, and from where."""
-
-    reason: str
-    """Why nothing is loaded; "" = it is."""
-    version: int = 0
-    pid: int = 0
-    memfd: int = -1
-    manifest: Manifest | None = None
 
 
 class KvMessengerWeightEngine(WeightTransferEngine):
