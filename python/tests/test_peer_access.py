@@ -26,6 +26,17 @@ def test_should_find_nothing_where_all_devices_reach_each_other() -> None:
 
 
 @pytest.mark.usefixtures("driver")
+def test_should_find_the_package_where_only_this_process_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kv_connector").mkdir()
+    (tmp_path / "kv_connector" / "__init__.py").write_text("raise RuntimeError('not this one')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert lack_of_peer_access() == ""
+
+
+@pytest.mark.usefixtures("driver")
 def test_should_name_devices_that_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_APART", "1")
     assert lack_of_peer_access() == "device 0 does not reach the memory of device 1"

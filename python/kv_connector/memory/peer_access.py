@@ -7,6 +7,7 @@ not work if it had been initialised before.
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 
@@ -18,11 +19,16 @@ def lack_of_peer_access() -> str:
     """What keeps the devices that this process sees from each other's memory; "" if nothing does. Waits for the driver.
 
     Every process of an engine has to get the same answer. So there is no limit of time, and a question that fails
-    counts as a lack.
+    counts as a lack. The child looks for this package wherever this process found it, and nowhere else.
     """
     try:
         asked = subprocess.run(
-            [sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            [sys.executable, "-P", "-m", __name__],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except OSError as fault:
         return f"the driver cannot be asked whether devices reach each other's memory ({fault})"
