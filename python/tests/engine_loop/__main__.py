@@ -147,7 +147,9 @@ def _mutants(requests: int, patience_seconds: float) -> int:
     def find(mutant: WorldMutant) -> tuple[bool, str]:
         stands_still = "stands still" in mutant.found_as
         patience = max(patience_seconds, mutant.patience_seconds) if stands_still else PATIENCE_SECONDS
-        violations = open_world(mutant.kind, mutant.seed, requests, patience).run()
+        world = open_world(mutant.kind, mutant.seed, requests, patience)
+        world.plan.grants_awaited_rounds = mutant.grants_awaited_rounds
+        violations = world.run()
         found = any(violation.startswith(mutant.found_as) for violation in violations)
         return found, f"{mutant.kind} {mutant.seed}: {(violations or ['nothing'])[0]}"
 

@@ -25,7 +25,6 @@ from engine_loop.prefiller_api import EngineApi, Posted
 from engine_loop.sleep_mode import Sleeper
 from engine_loop.traffic import DECODER_FIRST, HANDED_ON, PLAIN, Ask, WorldPlan
 
-GRANTS_AWAITED_ROUNDS = 60
 PATIENCE_SECONDS = 600.0
 """A world in which nothing at all happens for so long stands still; milliseconds are usual."""
 IDLE_SECONDS = 0.0002
@@ -336,7 +335,7 @@ class World:
     def _granted(self, age: int) -> bool:
         waiting = [s for group in self._open for s in group if s.decode_sent and not s.prefill_sent]
         legs = sum(not leg.ended for state in waiting for leg in state.decode_legs)
-        return age > GRANTS_AWAITED_ROUNDS or self._prefiller.gauge("grants_waiting") >= legs
+        return age > self.plan.grants_awaited_rounds or self._prefiller.gauge("grants_waiting") >= legs
 
     def _advance_handed_on(self, state: AskState) -> None:
         if not state.prefill_sent:

@@ -39,6 +39,8 @@ class WorldMutant(Mutant):
     """How the violation begins, one of several where the machine's speed decides."""
     patience_seconds: float = 0.0
     """The least after which its world stands still: longer than what is held there rightly."""
+    grants_awaited_rounds: float = 60
+    """More, where nothing is wrong unless grants are there before the prompt: a busy machine's messengers need long."""
 
 
 def _cached_in_place(self: Any, request: str, prefill: Any, *where: Any) -> Any:
@@ -114,6 +116,7 @@ MUTANTS = (
         "pages found in the prefix cache are said to be in place",
         *(PrefillChunks, "plan", _cached_in_place),
         *("beginnings", 1, "wrong page"),
+        grants_awaited_rounds=5000,
     ),
     WorldMutant(
         "no prompt has a digest",

@@ -76,6 +76,8 @@ class WorldPlan:
     open_groups: int = 3
     prefill_share: float = 0.5
     """Of the steps, how many are the prefiller's."""
+    grants_awaited_rounds: float = 60
+    """After so many the prefiller's leg leaves without: the decoder may have no room."""
     slow_pass_share: float = 0.2
     slow_pass_seconds: float = 0.001
     interleave_share: float = 0.3
