@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic stores weight-faults weight-pairs weights-trl sglang-weights role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic stores weight-faults weight-pairs weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -134,6 +134,10 @@ weights-trl: wheel ## TRL's own trainer on CPU sends its weights into real vLLM 
 sglang-weights: wheel ## weights sent into SGLang servers of one rank and two, by senders that stop and die in each state
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/sglang_pair/test_sglang_weight_faults.py \
 	    -p no:cacheprovider -s --all-weights $(ARGS)
+
+sglang-hosts: wheel ## SGLang's prefiller and decoder on two hosts (network namespaces), which find their own addresses
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/sglang_pair/test_two_hosts.py \
+	    -p no:cacheprovider -s $(ARGS)
 
 sglang-traffic: wheel ## random prompts through pairs of SGLang servers of all page sizes, and with decoders killed: make sglang-traffic [ARGS="--requests 300"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- e2e-tests/sglang_pair/random_traffic.py $(ARGS)

@@ -41,12 +41,14 @@ class Side:
 
     server: Server
     metrics_ports: Sequence[int] = ()
+    metrics_host: str = LOOPBACK
 
     def metrics_pages(self) -> list[str]:
         """Those of all ranks."""
         pages = []
         for port in self.metrics_ports:
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=REST_LIMIT_SECONDS) as answer:
+            page = f"http://{self.metrics_host}:{port}/metrics"
+            with urllib.request.urlopen(page, timeout=REST_LIMIT_SECONDS) as answer:
                 pages.append(str(answer.read().decode()))
         return pages
 

@@ -116,6 +116,7 @@ def test_a_mapped_landing_is_what_lands_in_it_and_cannot_change_it() -> None:
 
 def test_without_its_own_secret_a_messenger_of_weights_has_loopback_only() -> None:
     environment = {"KV_MESSENGER_SECRET": KV_SECRET, "KV_MESSENGER_LISTEN_PORT": "14000"}
+    environment |= {"KV_MESSENGER_SHARED_SECRET": "a third"}
     given = {"listen_host": "10.0.0.1", "metrics_port": 14001, "data_port": 14002, "shared_secret": KV_SECRET}
     for sends in (True, False):
         options = parse_weights_options(given, sends=sends, engine_id="w", environment=environment)

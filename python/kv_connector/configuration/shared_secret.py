@@ -14,6 +14,10 @@ from kv_connector.exceptions import OptionError
 
 SECRET_VARIABLE = "KV_MESSENGER_SECRET"
 SECRET_FILE_VARIABLE = "KV_MESSENGER_SECRET_FILE"
+_NAMES = (SECRET_VARIABLE, "KV_MESSENGER_SHARED_SECRET")
+_FILE_NAMES = (SECRET_FILE_VARIABLE, "KV_MESSENGER_SHARED_SECRET_FILE")
+VARIABLES = frozenset({*_NAMES, *_FILE_NAMES})
+"""A secret under the option's own name counts too: one that changed nothing would leave peers without any."""
 SECRET_BYTES_MAX = 4096
 SECRET_BYTES_MIN = 16
 """The minimum beyond loopback: the handshake permits offline guessing, so a secret must be too long to guess."""
@@ -32,11 +36,19 @@ def find_secret(option: str, file_option: str, environment: Mapping[str, str]) -
     """The secret, or "" if none is set; options take precedence over the environment. Raises OptionError."""
     if option or file_option:
         return secret_of(option, file_option)
-    if environment.get(SECRET_VARIABLE):
-        return _whole(f"environment variable {SECRET_VARIABLE}", environment[SECRET_VARIABLE])
-    if environment.get(SECRET_FILE_VARIABLE):
-        return _read(f"environment variable {SECRET_FILE_VARIABLE}", environment[SECRET_FILE_VARIABLE])
+    if variable := _set_one(_NAMES, environment):
+        return _whole(f"environment variable {variable}", environment[variable])
+    if variable := _set_one(_FILE_NAMES, environment):
+        return _read(f"environment variable {variable}", environment[variable])
     return ""
+
+
+def _set_one(names: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    """The variable that is set; "" if none is."""
+    set_ones = [name for name in names if environment.get(name)]
+    if len({environment[name] for name in set_ones}) > 1:
+        raise OptionError(f"environment variables {' and '.join(set_ones)} are both set and differ: unset one of them")
+    return set_ones[0] if set_ones else ""
 
 
 def _whole(source: str, secret: str) -> str:

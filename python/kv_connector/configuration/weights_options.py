@@ -37,7 +37,7 @@ def parse_weights_options(
     secret = secrets.secret_of(_text(SECRET, given, environment), _text(f"{SECRET}_file", given, environment), SECRET)
     left_out = _OF_THE_KV_CACHE if secret else _OF_THE_KV_CACHE + _ADDRESSES
     variables = {option_variables.variable_of(name) for name in left_out}
-    variables |= {secrets.SECRET_VARIABLE, secrets.SECRET_FILE_VARIABLE}
+    variables |= secrets.VARIABLES
     values: dict[str, Any] = {name: value for name, value in given.items() if name not in left_out}
     options = parse_options(
         values | {"shared_secret": secret, "listen_port": listen_port},
