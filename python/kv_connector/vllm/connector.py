@@ -19,7 +19,7 @@ from kv_connector.configuration.options import check_options
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
 from kv_connector.runtime.facade import Messenger
 from kv_connector.runtime.preflight import find_java
-from kv_connector.vllm.deep_params import LEVELS_MAX, kept_from_workers
+from kv_connector.vllm.deep_params import TOO_DEEP, kept_from_workers
 from kv_connector.vllm.drafts import draft_with_kv
 from kv_connector.vllm.engine_facts import (
     EngineFacts,
@@ -95,8 +95,9 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             own = (groups.tp_size, groups.pp_size, groups.messenger_count)
             drafts = draft_with_kv(vllm_config) is not None
             side = Side(self._facts.options.role, *own, ids_are_randomised(), self._facts.is_one_of_several, drafts)
-            longest_blocks = longest_request_blocks(kv_cache_config, vllm_config)
-            gate = FetchGate(longest_blocks, self._facts.options.fetch_limit_seconds)
+            gate = FetchGate(
+                longest_request_blocks(kv_cache_config, vllm_config), self._facts.options.fetch_limit_seconds
+            )
             self._adapters = LoadedAdapters(adapters_kept_max(vllm_config), logger)
             files = functools.partial(digest_of_model, vllm_config, logger)
             self._weights = WeightChanges(files, self._adapters.forget, logger)
@@ -380,11 +381,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def on_new_request(self, request: Any) -> None:
         """The request is queued."""
         if kept_from_workers(request):
-            logger.warning(
-                "request %s has kv_transfer_params of more than %d levels, expected at most %d: they are read here and"
-                " kept from the workers; look at the router",
-                *(shown(request.request_id), LEVELS_MAX, LEVELS_MAX),
-            )
+            logger.warning(TOO_DEEP, shown(request.request_id))
         self._half.queued(request)
 
     @guarded(lambda: None)
@@ -414,11 +411,13 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def on_adapter_added(self, adapter: Any) -> None:
         """The workers have loaded a LoRA adapter."""
         self._adapters.on_added(adapter)
+        self._half.weights_loaded()
 
     @guarded(lambda: None)
     def on_adapter_removed(self, number: int) -> None:
         """The workers have dropped a LoRA adapter."""
         self._adapters.on_removed(number)
+        self._half.weights_loaded()
 
     def _digest_of(self, request: Any) -> str:
         return digest_of(request, self._weights.name(), self._adapters.identity)

@@ -13,6 +13,10 @@ from typing import Any
 LEVELS_MAX = 32
 """More than any router nests, and far less than what Python cannot copy."""
 _NAME = "kv_transfer_params"
+TOO_DEEP = (
+    f"request %s has {_NAME} of more than {LEVELS_MAX} levels, expected at most {LEVELS_MAX}: they are read here and"
+    " kept from the workers; look at the router"
+)
 
 
 def is_deep(value: object) -> bool:

@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 
 from kv_connector.vllm.beginnings import part_of
 from kv_connector.vllm.metadata import Transfer
+from kv_connector.vllm.prompts import computed_with
 from kv_connector.vllm.request_name import or_of_prompt
 from kv_connector.vllm.transfer_params import Receive
 
 
 class _Waiting(NamedTuple):
-    """A request that waits, and the digest of what it will fetch."""
+    """A request that waits, the digest of what it will fetch, and that of what it is named by beside its prompt."""
 
     request: Any
     ask: Receive
     digest: str
+    computed_with: str
 
     def transfer(self) -> Transfer:
         return Transfer(or_of_prompt(self.ask.transfer, self.digest), self.digest)
@@ -36,9 +38,13 @@ class FetchNames:
 
     def queued(self, request: Any, ask: Receive) -> Transfer:
         """As ``of``; the digest is kept."""
-        waiting = _Waiting(request, ask, self._digest_of(part_of(request, ask)))
+        waiting = self._named(request, ask)
         self._waiting[request.request_id] = waiting
         return waiting.transfer()
+
+    def _named(self, request: Any, ask: Receive) -> _Waiting:
+        digest, weights = self._digest_of(part_of(request, ask)), computed_with(request, self._digest_of)
+        return _Waiting(request, ask, digest, weights)
 
     def of(self, request: Any, ask: Receive) -> Transfer:
         """The transfer that the request asks for, as the prefiller knows it."""
@@ -49,11 +55,10 @@ class FetchNames:
     def renamed(self) -> list[tuple[Any, Receive, Transfer]]:
         """Takes the digests anew; returns the requests that have another one now, with their names before."""
         changed = []
-        for request_id, (request, ask, before) in list(self._waiting.items()):
-            digest = self._digest_of(part_of(request, ask))
-            if digest != before:
-                changed.append((request, ask, self._waiting[request_id].transfer()))
-                self._waiting[request_id] = _Waiting(request, ask, digest)
+        for request_id, waiting in list(self._waiting.items()):
+            if computed_with(waiting.request, self._digest_of) != waiting.computed_with:
+                changed.append((waiting.request, waiting.ask, waiting.transfer()))
+                self._waiting[request_id] = self._named(waiting.request, waiting.ask)
         return changed
 
     def forget(self, request_id: str) -> None:

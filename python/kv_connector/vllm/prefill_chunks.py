@@ -10,6 +10,7 @@ from typing import Any
 from kv_connector.runtime.commands import Announce, PrefillOutcome
 from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup
 from kv_connector.vllm.metadata import Chunk
+from kv_connector.vllm.prompts import computed_with
 from kv_connector.vllm.request_name import or_of_prompt
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
 from kv_connector.vllm.scheduled import placed
@@ -33,6 +34,8 @@ class Prefill:
     named_tokens: int
     """Those of the whole prompt, of which the digest is."""
     digest: str
+    computed_with: str
+    """Names the engine's weights, and the request's adapter, as they were when it was named."""
     reported: bool = False
     """Whether the workers know it, from an announcement or a chunk."""
     given_up: bool = False
@@ -51,13 +54,24 @@ class Prefill:
         for table, blocks in zip(self.tables, group_blocks, strict=False):  # empty if no block was allocated
             table.extend(blocks)
 
-    def names_other_weights(self, request_id: str, logger: Logger, *, whole_table: bool) -> bool:
-        """Whether something of it is still to be computed, or with ``whole_table`` again, by weights not its name's."""
+    def note_weights(self, digest_of: Callable[[Any], str]) -> None:
+        """Notes whether the engine has other weights, or another adapter for it, than those that name it."""
+        self.is_outdated = self.is_outdated or computed_with(self.request, digest_of) != self.computed_with
+
+    def names_other_weights(
+        self, request_id: str, digest_of: Callable[[Any], str], logger: Logger, *, whole_table: bool
+    ) -> bool:
+        """Whether something of it is still to be computed, or with ``whole_table`` again, by weights not its name's.
+
+        vLLM may read an adapter's files for each pass.
+        """
+        if getattr(self.request, "lora_request", None) is not None:
+            self.note_weights(digest_of)
         if not self.is_outdated or not (whole_table or self.sent_tokens < self.prompt_tokens):
             return False
         logger.warning(
-            "request %s is not sent: it waited while other weights were loaded, and was announced with KV of those"
-            " before; its decoder fails it or computes it (kv_load_failure_policy)",
+            "request %s is not sent: it waited while other weights or another adapter were loaded, and was announced"
+            " with KV of those before; its decoder fails it or computes it (kv_load_failure_policy)",
             shown(request_id),
         )
         return True
@@ -74,16 +88,17 @@ class Prefill:
         return "aborted" if status == "FINISHED_ABORTED" else "failed"
 
 
-def begin_prefill(request: Any, ask: Send, digest: str) -> Prefill:
+def begin_prefill(request: Any, ask: Send, digest_of: Callable[[Any], str]) -> Prefill:
     """The state of a request that was just queued."""
+    digest, tokens = digest_of(request), int(request.num_prompt_tokens)
     transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
-    return Prefill(request, transfer, base, request.num_prompt_tokens, request.num_prompt_tokens, digest)
+    return Prefill(request, transfer, base, tokens, tokens, digest, computed_with(request, digest_of))
 
 
 def note_outdated(open_ones: Iterable[Prefill], digest_of: Callable[[Any], str]) -> None:
-    """Marks those whose prompts have another digest since weights were loaded."""
+    """Marks those that other weights would name now."""
     for prefill in open_ones:
-        prefill.is_outdated = prefill.is_outdated or digest_of(prefill.request) != prefill.digest
+        prefill.note_weights(digest_of)
 
 
 def announced_again(open_ones: Mapping[str, Prefill], numbers: RequestNumbers) -> list[Announce]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from kv_connector.naming.adapter_digest import adapter_identity
@@ -33,6 +34,11 @@ def digest_of(request: Any, weights: str = "", adapter_of: Callable[[Any], str] 
         cache_salt=getattr(request, "cache_salt", None) or "",
         weights=weights,
     )
+
+
+def computed_with(request: Any, digest_of: Callable[[Any], str]) -> str:
+    """The digest of the weights and the adapter alone with which the engine would compute this request now."""
+    return digest_of(SimpleNamespace(prompt_token_ids=(), lora_request=getattr(request, "lora_request", None)))
 
 
 def _features(request: Any) -> Iterator[Feature]:

@@ -131,7 +131,7 @@ class SchedulerHalf:
         ask = self._read(request)
         self._pulls.queued(request, self._pending)
         if isinstance(ask, Send):
-            prefill = self._prefills[request_id] = begin_prefill(request, ask, self._digest_of(request))
+            prefill = self._prefills[request_id] = begin_prefill(request, ask, self._digest_of)
             rule = last_token_rule(self._groups)
             if rule.leaves_out:
                 prefill.prompt_tokens = leave_out_last_token(request, rule)
@@ -157,7 +157,7 @@ class SchedulerHalf:
         return fitting(read(request.kv_transfer_params, request.request_id, self._side), request)
 
     def weights_loaded(self) -> None:
-        """Prompts that wait will be computed with other weights than those that name them."""
+        """Prompts that wait may be computed with other weights, or another adapter, than those that name them."""
         prefill_chunks.note_outdated(self._prefills.values(), self._digest_of)
         for request, ask, before in self._names.renamed():
             if self._pending.expects.pop(request.request_id, None) is None:
@@ -197,7 +197,7 @@ class SchedulerHalf:
         """The scheduler has allocated the request's blocks; called again, with 0 tokens, once they are filled."""
         ask = self._read(request)
         if isinstance(ask, Send) and request.request_id not in self._prefills:
-            self._prefills[request.request_id] = begin_prefill(request, ask, self._digest_of(request))
+            self._prefills[request.request_id] = begin_prefill(request, ask, self._digest_of)
         if not isinstance(ask, Receive | Refused):
             blocks = self._pulls.allocated(request, block_ids, external_tokens, self._pending, self._shadows)
             if blocks is not None:
@@ -339,7 +339,7 @@ class SchedulerHalf:
             prefill = self._prefills.get(request_id)
             if prefill is None or prefill.given_up:
                 continue
-            if prefill.names_other_weights(request_id, self._logger, whole_table=whole_table):
+            if prefill.names_other_weights(request_id, self._digest_of, self._logger, whole_table=whole_table):
                 self._give_up(request_id, prefill, meta)
                 continue
             try:

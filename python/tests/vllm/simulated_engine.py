@@ -207,8 +207,17 @@ class SimulatedEngine:
         assert proofs.able
         self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): pickled(self.worker.get_handshake_metadata())})
 
-    def add(self, request_id: str, prompt_tokens: int, params: Any, *, max_tokens: int = 1, cached: int = 0) -> None:
-        request = SimulatedRequest(request_id, prompt_tokens, params, max_tokens, cached)
+    def add(
+        self,
+        request_id: str,
+        prompt_tokens: int,
+        params: Any,
+        *,
+        max_tokens: int = 1,
+        cached: int = 0,
+        lora: Any = None,
+    ) -> None:
+        request = SimulatedRequest(request_id, prompt_tokens, params, max_tokens, cached, lora_request=lora)
         assert request_id not in self.requests
         self.requests[request_id] = request
         self.waiting.append(request)

@@ -30,6 +30,7 @@ class SimulatedRequest:
     cache_salt: str | None = None
     priority: int = 0
     abort_immediately: bool = False
+    lora_request: Any = None
     skip_reading_prefix_cache: bool = False
     """As with prompt_logprobs: the engine computes the whole prompt, whatever a connector has."""
 
