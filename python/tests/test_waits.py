@@ -63,7 +63,7 @@ WAITS = {
     ),
     "vllm/pair_proofs.py::PairProofs._fetched": ("unheard_seconds", ONE_FETCH),
     "vllm/quarantine.py::Quarantine._held": ("unheard_seconds", PROOF),
-    "vllm/scheduler_half.py::SchedulerHalf._held": ("unheard_seconds", ONE_PREFILL),
+    "vllm/ended_prefills.py::EndedPrefills._held": ("unheard_seconds", ONE_PREFILL),
     "vllm/scheduler_half.py::SchedulerHalf._awaited": ("unheard_seconds", ONE_FETCH),
     "vllm/scheduler_half.py::SchedulerHalf._loading_first": (
         "unheard_seconds",
@@ -87,9 +87,10 @@ WAITS = {
     "vllm/worker_pulls.py::WorkerPulls._asks": ("late_at_seconds", ONE_ANSWER),
     "vllm/pulls.py::Pulls._by_ask": ("late_at_seconds", ONE_ANSWER),
     "vllm/pulls.py::Pulls._pulling": ("late_at_seconds", ONE_ANSWER),
-    "vllm/scheduler_half.py::SchedulerHalf._quiet": ("unheard_seconds", ONE_PREFILL),
+    "vllm/ended_prefills.py::EndedPrefills._quiet": ("unheard_seconds", ONE_PREFILL),
     "vllm/ended_loading.py::EndedLoading._sending": ("unheard_seconds", ONE_PREFILL),
     "vllm/ended_loading.py::EndedLoading._loaded": ("unheard_seconds", ONE_PREFILL),
+    "vllm/ended_loading.py::EndedLoading._unread": ("unheard_seconds", ONE_PREFILL),
     "vllm/worker_half.py::WorkerHalf._fetching": ("unheard_seconds", ONE_FETCH),
     "vllm/worker_half.py::WorkerHalf._quarantined": ("unheard_seconds", PROOF),
     "sglang/endpoint.py::TransferEndpoint._first_contacts": (

@@ -127,6 +127,8 @@ class StepMetadata(KVConnectorMetadata):
     expects: dict[str, Expect] = field(default_factory=dict)
     """By the engine's id; removed again if the request ends before the step."""
     prefill_ends: list[PrefillEnded] = field(default_factory=list)
+    unreported: list[str] = field(default_factory=list)
+    """Those of ``prefill_ends`` that are not to be reported as sent: nothing has read their blocks."""
     chunks: list[Chunk] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)

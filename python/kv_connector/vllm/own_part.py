@@ -57,6 +57,7 @@ class OwnPart:
             return
         if self.every_rank_votes:
             self.names.learn(meta.names)
+            self.names.take(meta.unreported)
         self._step_computes = meta.computes
         if meta.computes or meta.fetches or meta.prefill_ends:
             self._empty_steps.interrupted()

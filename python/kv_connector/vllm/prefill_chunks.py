@@ -42,6 +42,8 @@ class Prefill:
     """Whether it continues in the engine but is not sent any further."""
     is_outdated: bool = False
     """Whether it is named by weights that the engine has no longer."""
+    has_blocks: bool = False
+    """Whether the engine has given it blocks, of which it may compute or load the KV."""
     tables: list[list[int]] = field(default_factory=list)
     """Its blocks in each KV cache group, as allocated; the engine may have freed those before a window."""
     sent_tokens: int = 0
@@ -76,8 +78,13 @@ class Prefill:
         )
         return True
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether it has blocks of which the workers know none: they are being loaded, or are loaded, for it."""
+        return self.has_blocks and not self.tables
+
     def forget_progress(self) -> None:
-        """Resets it after it has lost its blocks."""
+        """Resets it after it has lost its blocks, or before the workers get all of them anew."""
         self.tables.clear()
         self.sent_tokens = 0
 
@@ -185,3 +192,4 @@ class PrefillChunks:
         """
         prefill.request.skip_reading_prefix_cache |= any(group.window_tokens for group in self._groups)
         prefill.forget_progress()
+        prefill.has_blocks = False

@@ -12,11 +12,11 @@ from typing import Any
 from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded
 from kv_connector.vllm import prefill_chunks, rejections
 from kv_connector.vllm.beginnings import fitting, loaded, part_of
+from kv_connector.vllm.ended_prefills import EndedPrefills
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.fetch_names import FetchNames
 from kv_connector.vllm.kv_groups import KvGroup, last_token_rule, transferred_blocks, transferred_tokens
 from kv_connector.vllm.messenger_commands import prefillers
-from kv_connector.vllm.messenger_votes import MessengerVotes
 from kv_connector.vllm.metadata import Refusal, StepMetadata, WorkerNews
 from kv_connector.vllm.misfits import misfit, stands_for_rejected
 from kv_connector.vllm.offers import Offers
@@ -68,8 +68,7 @@ class SchedulerHalf:
         self._block_pool: Any = None
         self._step = 0
         self._prefills: dict[str, Prefill] = {}
-        self._held: set[str] = set()
-        """Ended prefills whose blocks are kept until the workers report them as sent."""
+        self._ended = EndedPrefills(side.messenger_count)
         self._awaited: dict[str, list[int]] = {}
         """Requests that the workers have yet to report as received or failed, with the blocks to fill."""
         self._names = FetchNames(digest_of)
@@ -82,8 +81,6 @@ class SchedulerHalf:
         self._pulls = Pulls(groups, pull_rules, self._numbers, digest_of, side.messenger_count, logger)
         self._offers = Offers(groups, pull_rules, self._numbers, digest_of, logger)
         self.cached = self._offers.cached
-        self._quiet: set[str] = set()  # prefills that ended while they were loading, until their release, by number
-        self._released = MessengerVotes(side.messenger_count)
         self._pending = StepMetadata(step=0)
 
     # ---- start
@@ -198,6 +195,8 @@ class SchedulerHalf:
         ask = self._read(request)
         if isinstance(ask, Send) and request.request_id not in self._prefills:
             self._prefills[request.request_id] = begin_prefill(request, ask, self._digest_of)
+        if (prefill := self._prefills.get(request.request_id)) is not None:
+            prefill.has_blocks = True
         if not isinstance(ask, Receive | Refused):
             blocks = self._pulls.allocated(request, block_ids, external_tokens, self._pending, self._shadows)
             if blocks is not None:
@@ -315,7 +314,7 @@ class SchedulerHalf:
                 self._preempt(request_id, meta)
             except Exception:  # the blocks are overwritten next, whatever is known of the request here
                 self._logger.exception("request %s is fenced: its preemption failed", shown(request_id))
-                if request_id in self._prefills or request_id in self._held:
+                if request_id in self._prefills or self._ended.holds(request_id):
                     meta.preempted.append(self._numbers.of(request_id))
         meta.tallies += self._proofs.take_tallies()
         try:
@@ -361,7 +360,7 @@ class SchedulerHalf:
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
             self._chunks.restart(prefill)
             meta.preempted.append(self._numbers.of(request_id))
-        elif request_id in self._held:
+        elif self._ended.holds(request_id):
             meta.preempted.append(self._numbers.of(request_id))
 
     def _give_up(self, request_id: str, prefill: Prefill, meta: StepMetadata) -> None:
@@ -403,8 +402,7 @@ class SchedulerHalf:
         self._gate.gone(request_id)
         ask = self._read(request)
         if isinstance(ask, Sibling) and ask.sends and request.status.name in FINISHED:  # the last choice's is answered
-            tokens = request.num_prompt_tokens
-            return False, self._open.answer(ask.base, request_id, tokens, self._side, self._logger)
+            return False, self._open.answer(ask.base, request_id, request.num_prompt_tokens, self._side, self._logger)
         self._decline(request, ask)  # only if it still asks for a load: it ended before it had blocks
         self._names.forget(request_id)
         return False, None
@@ -418,10 +416,14 @@ class SchedulerHalf:
             return False, None
         outcome = prefill.outcome(request.status.name)
         self._pending.prefill_ends.append(PrefillEnded(number, outcome))
-        if request_id in self._awaited:  # the report of its load frees it, and no second one may follow
-            self._quiet.add(number)
-        else:
-            self._held.add(request_id)
+        is_fetched = request_id in self._awaited
+        if is_fetched or prefill.is_unread:  # the report of a load, perhaps another connector's, frees it: the only one
+            self._ended.end_quietly(number)
+            if not is_fetched:
+                self._pending.unreported.append(number)
+                self._numbers.forget(request_id)
+            return is_fetched, None
+        self._ended.hold(request_id)
         if outcome != "finished":
             return True, None
         return True, self._open.answer(prefill.base, request_id, prefill.named_tokens, self._side, self._logger)
@@ -458,14 +460,14 @@ class SchedulerHalf:
                 proved=news.proved,
             )
         for request_id in sent:
-            self._held.discard(request_id)
+            self._ended.sent(request_id)
             self._window_blocks.let_go(request_id)
             self._numbers.forget(request_id)
         for request_id in received:
             self._awaited.pop(request_id, None)
             self._gate.gone(request_id)
             self._pulls.loaded(request_id)
-            if (number := self._numbers.of(request_id)) in self._pending.abandoned and number not in self._quiet:
+            if (number := self._numbers.of(request_id)) in self._pending.abandoned and not self._ended.is_quiet(number):
                 self._pending.abandoned.remove(number)
             if request_id in self._prefills:  # loaded, by this or another connector, and to be sent on: no end
                 self._numbers.renew(request_id)
@@ -474,9 +476,7 @@ class SchedulerHalf:
 
     def on_released(self, numbers: Iterable[str]) -> None:
         """At a messenger nothing reads the pages of these offers, and of these ended prefills, any more."""
-        released = self._released.complete(numbers)
-        self._quiet.difference_update(released)
-        self._offers.released(released)
+        self._offers.released(self._ended.released(numbers))
 
     def withdraw_offers(self) -> bool:
         """What is offered is not to be fetched any more; returns whether blocks are still held for it."""
@@ -487,13 +487,13 @@ class SchedulerHalf:
         """Whether the engine must go on stepping even if it has no request left."""
         pending = self._pending
         news = pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines or pending.rejections
-        of_pulls = pending.offers or self._quiet or self._offers.has_work()
-        return bool(self._held or news or of_pulls or self._shadows.has_work())
+        of_pulls = pending.offers or self._offers.has_work()
+        return bool(self._ended.has_work() or news or of_pulls or self._shadows.has_work())
 
     def is_idle(self) -> bool:
         """Whether no state is left; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects or self._names
-        remembered = self._prefills or self._held or self._awaited or self._loading_first or pending
+        remembered = self._prefills or self._awaited or self._loading_first or pending
         kept = (self._quarantine, self._window_blocks, self._gate, self._proofs, self._shadows, self._numbers)
-        of_pulls = (self._pulls, self._offers, self._released)
+        of_pulls = (self._pulls, self._offers, self._ended)
         return not (remembered or self.has_work()) and all(each.is_empty() for each in (*kept, *of_pulls))

@@ -64,6 +64,9 @@ class SleepingPart(OwnPart):
         """Answers what a messenger would have been told."""
         self.names.learn(meta.names)
         self._reports.sent.update(end.request for end in meta.prefill_ends)  # nothing reads their pages
+        self._reports.sent.difference_update(meta.unreported)
+        self.left.news.released += meta.unreported
+        self.names.take(meta.unreported)
         self.left.news.computed += [Transfer(each.transfer, each.prompt_digest) for each in meta.expects.values()]
         self.left.declines += meta.declines
         self.left.rejections += meta.rejections

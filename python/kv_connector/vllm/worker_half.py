@@ -161,6 +161,7 @@ class WorkerHalf:
     def _end_prefills(self, meta: StepMetadata) -> None:
         loading = set(meta.abandoned)
         self._ended_loading.ended(end.request for end in meta.prefill_ends if end.request in loading)
+        self._ended_loading.ended_unread(meta.unreported, self.names)
         self._each(meta.prefill_ends, self._prefills.end)
 
     def _on_sent(self, request: str) -> None:

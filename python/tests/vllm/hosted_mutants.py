@@ -37,7 +37,7 @@ def blocks_freed_when_prefilled(release: Release) -> Any:
 
     def finished(self: Any, request: Any) -> Any:
         held, answer = real(self, request)
-        return held and request.request_id not in self._held, answer
+        return held and not self._ended.holds(request.request_id), answer
 
     return mock.patch.object(half, "finished", finished)
 

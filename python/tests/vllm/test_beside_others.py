@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ def store_class(release: Release) -> type:
             super().__init__(vllm_config, role, kv_cache_config)
             self.has_tokens = 0
             """Of every prompt."""
+            self.fails = False  # whether what it loads does not come
             self.saves = False
             self.loads: list[str] = []
             self.load_steps = 0
@@ -73,9 +75,9 @@ def store_class(release: Release) -> type:
             self.saved.append(set(meta.ended))
             self.loading.append(set(meta.loads))
             loaded = self.loading.pop(0) if len(self.loading) > self.load_steps else set()
-            return base.KVConnectorTransferResults(
-                finished_sending=self.saved.pop(0), finished_recving=loaded, failed_recving=set()
-            )
+            sent, failed = self.saved.pop(0), loaded if self.fails else set()
+            results = base.KVConnectorTransferResults
+            return results(finished_sending=sent, finished_recving=loaded, failed_recving=failed)
 
     return Store
 
@@ -321,3 +323,29 @@ def test_should_not_take_another_connector_s_address_for_its_own(shared: Any, kv
         return
     with pytest.raises(Exception, match=r"was told SimpleNamespace in place .* name KvMessengerConnector first"):
         engine.scheduler.set_xfer_handshake_metadata_pp_aware(others)
+
+
+@pytest.mark.parametrize("goes", ["aborted", "failed"])
+@pytest.mark.parametrize("load_steps", [0, 1, 3])
+def test_should_report_a_prompt_once_that_ends_while_the_other_loads_it(
+    shared: Any, load_steps: int, goes: str
+) -> None:
+    """vLLM ends at a second report of one request, and gives its blocks out at the first."""
+    for ended_after, released_after in itertools.product((1, 2, 3), (0, 1, 2, 5)):
+        prefiller = shared("kv_producer")
+        for store in prefiller.stores:
+            store.has_tokens, store.load_steps, store.fails = STORED_TOKENS, load_steps, goes == "failed"
+        prefiller.add(REQUEST, PROMPT_TOKENS, remote_decode(), max_tokens=4)
+        prefiller.steps(ended_after)
+        if goes == "aborted":
+            prefiller.abort(REQUEST)
+        prefiller.steps(released_after)
+        prefiller.add("another", prefiller.chunk_tokens, None, max_tokens=3)
+        for _ in range(5):
+            for request in prefiller.messenger.owes():
+                prefiller.messenger.release(request)
+            prefiller.steps(2)
+        assert prefiller.ended[REQUEST].name == ("FINISHED_ABORTED" if goes == "aborted" else "FINISHED_ERROR")
+        (ended,) = prefiller.messenger.of_kind("prefillEnded")
+        assert ended["outcome"] == goes, "its decoder hears how it ended"
+        assert prefiller.at_rest(), (ended_after, released_after)

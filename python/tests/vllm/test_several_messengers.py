@@ -79,12 +79,12 @@ def test_should_hold_what_is_offered_until_each_has_released_it(vllm_release: Re
     half, pool = made._half, SimulatedBlockPool(8)
     half.bind(pool)
     half._offers._pinned["8"] = blocks = pool.take(2)
-    half._quiet.add("9")
+    half._ended.end_quietly("9")
     for holds in (True, False):
         half.on_released(["8", "9"])
         assert [pool._references[block] for block in blocks] == [int(holds)] * 2
         assert half.has_work() == holds
-    assert half._released.is_empty()
+    assert half._ended.is_empty()
 
 
 @pytest.mark.parametrize(
