@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine_loop.balances import check_balances
 from engine_loop.engines import STATE, Engine
 from engine_loop.kv_pages import TOKENS_ONLY, Beside, digests, next_token
 from engine_loop.model_runner import salt_of
@@ -155,6 +156,7 @@ class World:
             if not self.violations.found:
                 for engine in self._running():
                     engine.check_prefix_cache()
+                    check_balances(engine.executor.messengers, self.violations.report)
             if self.violations.found:
                 for engine in self._running():
                     self.violations.found += engine.last_words()
