@@ -159,7 +159,8 @@ def check_counting(driver: CudaDriver, current_stream: Callable[[], int]) -> Non
         word.close()
     if counted != 3:
         raise CudaError(
-            f"the device counted to {counted}, expected 3: report this with the driver's version, and set gpu to 'off'"
+            f"the device counted to {counted}, expected 3; answers stay right, and their KV leaves later:"
+            " report this with the version of NVIDIA's driver"
         )
 
 
