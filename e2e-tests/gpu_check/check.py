@@ -19,6 +19,8 @@ class Check:
     """Its figures are worth something only while nothing else runs."""
     after: str = ""
     """The check whose answers it reads."""
+    of_gpu_alone: str = ""
+    """Why a device whose numbers the host computes cannot show it; empty: it can."""
 
     @property
     def needs_gpu(self) -> bool:

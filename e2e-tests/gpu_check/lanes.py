@@ -6,9 +6,10 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from itertools import groupby
 from typing import Self
 
 from gpu_check.check import Check
@@ -23,11 +24,17 @@ Run = Callable[[Check], Outcome]
 
 
 def run_all(checks: Sequence[Check], run: Run, lanes: int = LANES) -> Iterator[tuple[Check, Outcome]]:
-    """Each check once and as it ends: those that measure first and alone, one that waits for another behind it."""
-    for check in checks:
-        if check.measures:
-            yield check, run(check)
-    waiting = [check for check in checks if not check.measures]
+    """Each check once and as it ends: in their order, those that measure alone, the others between them in lanes."""
+    for measures, group in groupby(checks, key=lambda check: check.measures):
+        if measures:
+            yield from ((check, run(check)) for check in group)
+        else:
+            yield from _beside_each_other(group, run, lanes)
+
+
+def _beside_each_other(checks: Iterable[Check], run: Run, lanes: int) -> Iterator[tuple[Check, Outcome]]:
+    """One that waits for another behind it."""
+    waiting = list(checks)
     unended = {check.name for check in waiting}
     running: dict[Future[Outcome], Check] = {}
     pool = ThreadPoolExecutor(lanes)
@@ -91,6 +98,15 @@ class InProcesses:
 def without_gpu(run: Run) -> Run:
     def shown(check: Check) -> Outcome:
         return Outcome(NOT_SHOWN, "no GPU", 0.0) if check.needs_gpu else run(check)
+
+    return shown
+
+
+def by_host(run: Run) -> Run:
+    """On a device whose numbers the host computes, and which has no clock."""
+
+    def shown(check: Check) -> Outcome:
+        return Outcome(NOT_SHOWN, check.of_gpu_alone, 0.0) if check.of_gpu_alone else run(check)
 
     return shown
 

@@ -25,6 +25,7 @@ from gpu_check.vllm_on_torch.plan import NO_VLLM, VLLM
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent.parent / "examples"
+HARDWARE = HERE.parent.parent / "docs" / "hardware.md"
 LIMIT_BYTES = 60 << 20
 SGLANG_KIND = "sglang"
 MODULES = (
@@ -81,6 +82,7 @@ def main() -> None:
                 archive.add(part, part.name)
             for package in ("gpu_check", "torch_engine"):
                 archive.add(HERE.parent / package, package, filter=source_only)
+            archive.add(HARDWARE, HARDWARE.name)
             if stand_in is not None:
                 archive.add(stand_in / "libcuda.so.1", "stand-in/libcuda.so.1")
     option = "--stand-in stand-in/libcuda.so.1 " if stand_in is not None else ""

@@ -80,18 +80,21 @@ class Report:
 
     def __init__(self, say: Callable[[str], None] = print) -> None:
         self.counts: Counter[str] = Counter()
+        self.outcomes: dict[str, Outcome] = {}
+        """By the names of the checks."""
         self._say = say
 
     def add(self, name: str, outcome: Outcome) -> None:
         self.counts[outcome.kind] += 1
+        self.outcomes[name] = outcome
         if outcome.printed:
             self._say(f"--- {name}:\n{outcome.printed}")
         self._say(f"{outcome.kind:9} {name}: {' '.join(outcome.detail.split())} [{outcome.seconds:.1f} s]")
 
     def end(self, *, needs_gpu: bool) -> int:
         """The exit status: 1 when a check failed, or could not be made although it has to be."""
-        kinds = (PASSED, FAILED, SKIPPED, NOT_SHOWN)
-        self._say(", ".join(f"{self.counts[kind]} {kind}" for kind in kinds))
         if self.counts[NOT_SHOWN]:
             self._say("what was not shown is not known to work")
+        kinds = [PASSED, FAILED, NOT_SHOWN, *([SKIPPED] if self.counts[SKIPPED] else [])]
+        self._say(", ".join(f"{self.counts[kind]} {kind}" for kind in kinds))
         return int(self.counts[FAILED] > 0 or self.counts[PASSED] == 0 or (needs_gpu and self.counts[NOT_SHOWN] > 0))

@@ -1,8 +1,8 @@
 """What `python -m gpu_check` and its like do: each check of a catalogue in a process of its own, a line for each.
 
 A line says passed, failed, skipped (what it is about is not there) or not shown (it cannot be made here); before the
-line of a check that failed stands what its process printed. The status is 0 when no check failed; with --need-gpu also
-nothing may be left unshown.
+line of a check that failed stands what its process printed. Behind them comes what there is to paste into
+docs/hardware.md. The status is 0 when no check failed; with --need-gpu also nothing may be left unshown.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpu_check.check import Check
-from gpu_check.lanes import InProcesses, run_all, without_gpu
-from gpu_check.report import Report, outcome_of
+from gpu_check.hardware_lines import PAGE, Machine, driver_release, lines
+from gpu_check.lanes import InProcesses, Run, by_host, run_all, without_gpu
+from gpu_check.report import Outcome, Report, outcome_of
 
 CALLED_IN = "GPU_CHECK_CALLED_IN"
+NO_GPU = "none"
+OF_HOST = "a device that computes nothing"
+"""What the stand-in for CUDA's runtime calls its devices."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Runner:
         import torch
 
         has_gpu = torch.cuda.is_available()
-        device = torch.cuda.get_device_name(0) if has_gpu else "none"
+        device = torch.cuda.get_device_name(0) if has_gpu else NO_GPU
         print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, GPU {device}", flush=True)
         only = re.compile(parsed.only)
         checks = [each for each in self._checks(parsed) if only.search(each.name)]
@@ -77,13 +82,31 @@ class Runner:
         report = Report(partial(print, flush=True))
         again = [sys.executable, "-m", self.module, *sys.argv[1:], "--logs", str(parsed.logs), "--in-this-process"]
         with InProcesses(again) as run:
-            for check, outcome in run_all(checks, run if has_gpu else without_gpu(run), parsed.lanes):
+            for check, outcome in run_all(checks, on_device(run, device), parsed.lanes):
                 report.add(check.name, outcome)
+        to_paste(device, str(torch.__version__), report.outcomes)
         print(f"{time.monotonic() - begun:.0f} s")
         return report.end(needs_gpu=parsed.need_gpu)
 
     def _checks(self, parsed: argparse.Namespace) -> list[Check]:
         return [replace(each, limit_seconds=parsed.longer * each.limit_seconds) for each in self.catalogue(parsed)]
+
+
+def on_device(run: Run, device: str) -> Run:
+    """What the device cannot show is not shown."""
+    kinds = {NO_GPU: without_gpu, OF_HOST: by_host}
+    return kinds[device](run) if device in kinds else run
+
+
+def to_paste(device: str, torch: str, outcomes: Mapping[str, Outcome]) -> None:
+    """Prints the rows of docs/hardware.md, if this machine has something to say there."""
+    if device in (NO_GPU, OF_HOST):
+        print(f"nothing for the GPU column of docs/hardware.md: the GPU is {device}")
+        return
+    today = date.today()
+    machine = Machine(f"{today.day} {today:%B %Y}", device, driver_release(), torch)
+    page = PAGE if PAGE.exists() else PAGE.parent.parent / "docs" / PAGE.name
+    print("\n".join(["for docs/hardware.md:", *lines(page.read_text("utf-8"), outcomes, machine)]))
 
 
 def kept(logs: Path) -> Path:

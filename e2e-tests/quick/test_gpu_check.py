@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from gpu_check import pack
-from gpu_check.report import FAILED, NotShown, Outcome, Report, Skipped, outcome_of
+from gpu_check.report import FAILED, NOT_SHOWN, PASSED, SKIPPED, NotShown, Outcome, Report, Skipped, outcome_of
 
 
 def outcome(run: Callable[[], str], needs_gpu: bool = False, beside: bool = True) -> tuple[str, int]:
@@ -47,6 +47,19 @@ def test_line_and_status_say_what_was_seen(
 
 def test_run_in_which_nothing_passed_fails() -> None:
     assert outcome(raising(NotShown("no GPU")), beside=False)[1] == 1
+
+
+def test_last_line_counts_what_passed_failed_and_was_not_shown() -> None:
+    lines: list[str] = []
+    report = Report(lines.append)
+    for kind, count in (PASSED, 2), (FAILED, 1), (NOT_SHOWN, 3):
+        for at in range(count):
+            report.add(f"{kind} {at}", Outcome(kind, "", 0.0))
+    report.end(needs_gpu=False)
+    assert lines[-1] == "2 passed, 1 failed, 3 not shown"
+    report.add("absent", Outcome(SKIPPED, "", 0.0))
+    report.end(needs_gpu=False)
+    assert lines[-1] == "2 passed, 1 failed, 3 not shown, 1 skipped"
 
 
 def test_line_stays_one_line() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from gpu_check.catalogue import catalogue
 from gpu_check.check import Check
-from gpu_check.lanes import InProcesses, run_all, without_gpu
+from gpu_check.lanes import InProcesses, by_host, run_all, without_gpu
 from gpu_check.report import FAILED, NOT_SHOWN, PASSED, Outcome
 from gpu_check.sglang_on_torch.catalogue import catalogue as catalogue_of_sglang
 
@@ -86,6 +86,33 @@ def test_check_after_one_that_failed_runs() -> None:
     failed = Outcome(FAILED, "wrong", 0.0)
     checks = [check("alone"), check("pair", after="alone")]
     assert [each.name for each, _ in run_all(checks, lambda _: failed, LANES)] == ["alone", "pair"]
+
+
+def test_those_that_measure_keep_their_place_among_the_others() -> None:
+    checks = [check("a"), check("b", measures=True), check("c"), check("d", measures=True)]
+    assert [each.name for each, _ in run_all(checks, Runs(), LANES)] == ["a", "b", "c", "d"]
+
+
+def test_what_comes_first_on_a_gpu_is_what_it_has_most_to_show_of(tmp_path: Path) -> None:
+    names = [each.name for each in catalogue(tmp_path, "", 0, large_model=False)]
+    first = ("gpu: pair", "gpu: captures", "gpu: vLLM", "gpu: what", "gpu: 512", "gpu: a context", "gpu: a killed")
+    begins = [next(at for at, name in enumerate(names) if name.startswith(each)) for each in first]
+    assert begins == sorted(begins)
+    assert begins[0] == 0
+
+
+def test_where_the_host_computes_what_is_of_a_gpu_alone_is_not_shown_and_says_why() -> None:
+    run = by_host(Runs())
+    assert run(check("gpu: a")).kind == PASSED
+    outcome = run(check("gpu: b", of_gpu_alone="no clock"))
+    assert (outcome.kind, outcome.detail) == (NOT_SHOWN, "no clock")
+
+
+def test_where_the_host_computes_figures_of_time_are_not_shown(tmp_path: Path) -> None:
+    """The stand-in's events are a millisecond apart, always: a cost would pass."""
+    for each in catalogue(tmp_path, "", 1, large_model=False):
+        of_time = any(word in each.name for word in ("cost", "rate", "vLLM", "in one call"))
+        assert bool(each.of_gpu_alone) == (of_time or "context" in each.name), each.name
 
 
 def test_without_a_gpu_its_checks_are_not_shown() -> None:
