@@ -1,6 +1,9 @@
 """What each engine has before it begins: stand-ins in their places, and vLLM imported over them.
 
 Importing it once is most of what a start costs. So engines are forked from a process that has (`warm_launcher.py`).
+vLLM asks a process of its own what a model's class can do, which imports all of vLLM again, and keeps the answer under
+a name that all releases share: engines of two releases in turns would ask each time. A class that is imported is asked
+itself.
 """
 
 from __future__ import annotations
@@ -32,8 +35,12 @@ def install() -> None:
     extensions.stand_in_for_triton_attention(rows)
     for name in MODULES:
         importlib.import_module(name)
+    from vllm.model_executor.models.llama import LlamaForCausalLM
+    from vllm.model_executor.models.registry import ModelRegistry
+
     from uncomputed import engine
 
+    ModelRegistry.register_model(LlamaForCausalLM.__name__, LlamaForCausalLM)
     engine.stand_in(rows)
 
 

@@ -5,6 +5,8 @@
  * A row belongs to a token at a position in a layer, and its bytes follow from the three alone. So a page that came
  * from another engine is judged where attention would read it. A layer's state belongs to all tokens so far, in their order: it is
  * compared with those before the request's part, and made that of the part's end.
+ *
+ * A layer of a pass that computes a part of a prompt takes COMPUTED_US, as kernels would: so its pages can leave before the pass ends.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -12,8 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EXPORTED __attribute__((visibility("default")))
+#define COMPUTED_US 5000
 
 int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
 int cuStreamIsCapturing(void *stream, int *status);
@@ -126,9 +130,11 @@ static void carry_state(const struct Layer *layer, const struct Request *request
 
 static void attend(void *given) {
     struct Layer *layer = given;
+    int of_prompt = 0;
     pthread_mutex_lock(&lock);
     for (int64_t i = 0; current != NULL && i < current->count; i++) {
         const struct Request *request = &current->requests[i];
+        of_prompt |= request->end - request->begin > 1;
         const int64_t *slots = current->slots + layer->group * current->total + request->first;
         if (layer->block_tokens == 0) {
             carry_state(layer, request, slots[0]);
@@ -145,6 +151,9 @@ static void attend(void *given) {
     pthread_mutex_unlock(&lock);
     if (layer->once) {
         free(layer);
+    }
+    if (of_prompt) {
+        usleep(COMPUTED_US);
     }
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from gpu_check.vllm_checks import AT_ONCE
 
 from uncomputed.cuda_platform import CAPABILITY
 from uncomputed.flash_infer import VALUES_FIRST
-from uncomputed.pair import LIMIT_SECONDS, Engines, stand_ins, started
-from uncomputed.test_vllm import Case, asked, ended, flash, flash_infer, judged, of_other_release, triton
+from uncomputed.pair import LIMIT_SECONDS, Engines, started
+from uncomputed.test_vllm import Case, asked, ended, flash, flash_infer, judged, triton
 
 pytestmark = pytest.mark.at_length
 
@@ -66,23 +65,11 @@ UNLIKE = {
 }
 
 
-@pytest.fixture(scope="module")
-def engines() -> Iterator[Engines]:
-    made = Engines(stand_ins())
-    yield made
-    made.stop()
-
-
-@pytest.fixture(scope="module")
-def other_engines() -> Iterator[Engines]:
-    yield from of_other_release()
-
-
 def brought(sides: Sides, name: str, engines: Engines, logs: Path) -> None:
     prefiller, decoder = sides.plans(name)
     with started(decoder, logs, engines, prefiller, sides.gpus) as pair:
-        for legs in asked(pair, ANSWER):
-            ended(legs, ANSWER)
+        for legs, answer in asked(pair, ANSWER, ANSWER):
+            ended(legs, answer)
         rests = pair.prefiller.rest(), pair.decoder.rest()
     judged(sides.case, decoder, *rests)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from kv_connector.cli.timelines import prefills
 from torch_engine.pair import EngineEnded
 
 from uncomputed.engine import MACHINE
-from uncomputed.pair import Engines, Uncomputed, stand_ins
+from uncomputed.pair import Engines, Uncomputed
 from uncomputed.test_vllm import RDMA_DEVICES, Case, brought, flash, triton
 
 TREES = Path(__file__).resolve().parents[2] / "python" / "tests"
@@ -25,13 +24,6 @@ FIRST_BUS = 0x10
 """Where the stand-in for the driver says that device 0 is; the others are on the buses behind it."""
 
 pytestmark = pytest.mark.at_length
-
-
-@pytest.fixture(scope="module")
-def engines() -> Iterator[Engines]:
-    made = Engines(stand_ins())
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from gpu_check.pull_checks import named
 from gpu_check.vllm_checks import PAGE_TOKENS, tokens
 from gpu_check.vllm_on_torch.plan import BOTH
 
-from uncomputed.pair import LIMIT_SECONDS, Engines, Uncomputed, stand_ins
+from uncomputed.pair import LIMIT_SECONDS, Engines, Uncomputed
 from uncomputed.rows import TOKEN
 from uncomputed.test_vllm import Case, triton
 
@@ -28,13 +27,6 @@ MORE_CASES = {
     "ranks-2-2-tcp": Case("tcp", triton(prefix_caching=True), ranks=(2, 2), options=PULLS),
     "ranks-1-2-tcp": Case("tcp", triton(prefix_caching=True), ranks=(1, 2), options=PULLS),
 }
-
-
-@pytest.fixture(scope="module")
-def engines() -> Iterator[Engines]:
-    made = Engines(stand_ins())
-    yield made
-    made.stop()
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def judged(case: Case, sent: dict[str, Any], received: dict[str, Any]) -> None:
         assert arrived["pages_received"] == PARTS * PAGES
     assert left["replays"] == 0, "the prefiller's passes are in no graph"
     assert bool(arrived["replays"]) == (case.settings.get("decode_graphs") != "disabled")
+    assert left["layers_sent_early"], f"none of {left['layers_sent']:.0f} layers left before its pass ended"
 
 
 def judged_directly(case: Case, ranks: list[list[int]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from gpu_check.vllm_checks import AT_ONCE, ONE_BY_ONE, SHARED
 from torch_engine.pair import Pair
 
 from uncomputed.pair import LIMIT_SECONDS, Engines, started
-from uncomputed.test_vllm import Case, ended, flash, of_other_release, triton
+from uncomputed.test_vllm import Case, ended, flash, triton
 
 ANSWER = 6
 KV_BYTES = 96 << 20
@@ -23,17 +22,11 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def engines() -> Iterator[Engines]:
-    """Of the release that tells connectors of a sleep."""
-    yield from of_other_release()
-
-
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
 def test_a_pair_serves_before_between_and_after_sleeps(
-    case: Case, engines: Engines, tmp_path: Path, request: pytest.FixtureRequest
+    case: Case, other_engines: Engines, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    with started(case.plan(f"sleep-{request.node.callspec.id}"), tmp_path, engines) as pair:
+    with started(case.plan(f"sleep-{request.node.callspec.id}"), tmp_path, other_engines) as pair:
         sides = {"decoder": pair.decoder, "prefiller": pair.prefiller}
         for prompt in ONE_BY_ONE:
             ended(pair.ask(prompt, ANSWER), ANSWER)
