@@ -16,6 +16,8 @@ from typing import Any
 from gpu_check.report import Skipped
 
 LAYERS = 32
+WIDTH, NARROW = 512, 64
+"""Of a layer; a narrow one has as many kernels, and hardly anything to compute."""
 REPLAYS = 1000
 BUMP_LIMIT_US = 5.0
 GLOBAL_CAPTURE = 0
@@ -158,7 +160,7 @@ def graph_of(queue_pass: Callable[[], None]) -> Graph:
     return Graph(graph, queue_pass)
 
 
-def layered(names: list[str], hook: Callable[[str], object], width: int = 512) -> Callable[[], None]:
+def layered(names: list[str], hook: Callable[[str], object], width: int = WIDTH) -> Callable[[], None]:
     """A pass of as many layers, each a few kernels and its hook."""
     import torch
 
@@ -179,7 +181,7 @@ def replays() -> str:
 
     driver, stream = the_device()
     with counting(driver, stream) as (counter, word, names):
-        graph = graph_of(layered(names, counter.layer_complete))
+        graph = graph_of(layered(names, counter.layer_complete, NARROW))
         return replayed(counter, word, graph.replay, torch.cuda.synchronize)
 
 

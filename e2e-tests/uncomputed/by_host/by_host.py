@@ -12,6 +12,7 @@ Any thread may enter the mode, and each has to.
 from __future__ import annotations
 
 import ctypes
+import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,9 @@ Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 HOST = torch.device("cpu")
 WITHOUT_KERNELS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.record_stream.default}
 CYCLES_IN_A_MICROSECOND = 2000
+SWITCH_SECONDS = 0.0001
+"""After which a thread that runs gives the interpreter to a stream's: by default each operation would wait for 5 ms of
+a check that polls."""
 _driver = ctypes.CDLL("libcuda.so.1")
 _driver.standInBytes.restype = ctypes.c_void_p
 _driver.standInBytes.argtypes = (ctypes.c_uint64, ctypes.c_size_t)
@@ -48,6 +52,7 @@ class ByHost(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
 def enter() -> None:
     """For as long as the process lives."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     torch.cuda._sleep = _sleep
     ByHost().__enter__()
 
