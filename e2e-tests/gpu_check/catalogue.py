@@ -27,6 +27,7 @@ from gpu_check.vllm_checks import Checks
 NO_KERNELS = "it computes by Triton's kernels, which compute nothing here (rows are judged by e2e-tests/uncomputed)"
 NO_CLOCK = "it measures by a GPU's clock and speed, and here is neither"
 NO_CONTEXT = "it measures a context's memory, and contexts have none here"
+NO_SECOND_DRIVER = "it loads a stand-in for the driver, and here is one already (it runs where there is no GPU)"
 
 
 def catalogue(logs: Path, stand_in: str, requests: int, *, large_model: bool) -> list[Check]:
@@ -43,19 +44,26 @@ def catalogue(logs: Path, stand_in: str, requests: int, *, large_model: bool) ->
         *_facts(),
         *_faults(logs),
         *_costs(logs),
-        Check("cpu: layer counter, stand-in for the driver", partial(counter_checks.on_stand_in, stand_in)),
+        Check(
+            "cpu: layer counter, stand-in for the driver",
+            partial(counter_checks.on_stand_in, stand_in),
+            not_by_host=NO_SECOND_DRIVER,
+        ),
         Check("cpu: pair, tokens equal", partial(pair_checks.on_cpu, logs)),
     ]
     if requests:
         many = RightPairs(logs, requests).all().items()
-        checks += [Check(f"gpu: vLLM {name}", run, VLLM_LIMIT_SECONDS, of_gpu_alone=NO_KERNELS) for name, run in many]
+        checks += [Check(f"gpu: vLLM {name}", run, VLLM_LIMIT_SECONDS, not_by_host=NO_KERNELS) for name, run in many]
     return checks
 
 
 def _of_large_model(logs: Path) -> list[Check]:
     """With a model of real size, one by one."""
     checks = HandOvers(logs).all() | Pulls(logs).all()
-    return [Check(f"gpu: vLLM {name}", run, LARGE_LIMIT_SECONDS, measures=True) for name, run in checks.items()]
+    return [
+        Check(f"gpu: vLLM {name}", run, LARGE_LIMIT_SECONDS, measures=True, not_by_host=NO_KERNELS)
+        for name, run in checks.items()
+    ]
 
 
 def _pairs(logs: Path) -> list[Check]:
@@ -89,7 +97,7 @@ def _of_vllm(logs: Path) -> list[Check]:
             run,
             VLLM_LIMIT_SECONDS,
             after=f"gpu: vLLM {after}" if after else "",
-            of_gpu_alone=NO_KERNELS,
+            not_by_host=NO_KERNELS,
         )
         for name, (run, after) in Checks(logs).all().items()
     ]
@@ -100,13 +108,13 @@ def _facts() -> list[Check]:
     return [
         Check("gpu: what the driver answers", driver_checks.answers, measures=True),
         Check("gpu: the driver takes the counter's kernels", counter_checks.on_device, measures=True),
-        Check("gpu: 512 scattered pages in one call", copy_checks.scattered, measures=True, of_gpu_alone=NO_CLOCK),
+        Check("gpu: 512 scattered pages in one call", copy_checks.scattered, measures=True, not_by_host=NO_CLOCK),
         Check(
             "gpu: 512 scattered pages by the kernel and by the copy engine",
             copy_kernel_checks.beside_copy_engine,
             measures=True,
         ),
-        Check("gpu: a context's memory", copy_checks.context_cost, measures=True, of_gpu_alone=NO_CONTEXT),
+        Check("gpu: a context's memory", copy_checks.context_cost, measures=True, not_by_host=NO_CONTEXT),
     ]
 
 
@@ -131,4 +139,4 @@ def _costs(logs: Path) -> list[Check]:
         "rate of a long prompt, cuda": partial(pair_checks.rate, logs, "cuda"),
         "rate of a long prompt, staged tcp": partial(pair_checks.rate, logs, "tcp"),
     }
-    return [Check(f"gpu: {name}", run, measures=True, of_gpu_alone=NO_CLOCK) for name, run in checks.items()]
+    return [Check(f"gpu: {name}", run, measures=True, not_by_host=NO_CLOCK) for name, run in checks.items()]

@@ -19,7 +19,7 @@ class Check:
     """Its figures are worth something only while nothing else runs."""
     after: str = ""
     """The check whose answers it reads."""
-    of_gpu_alone: str = ""
+    not_by_host: str = ""
     """Why a device whose numbers the host computes cannot show it; empty: it can."""
 
     @property

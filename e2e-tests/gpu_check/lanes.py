@@ -106,7 +106,7 @@ def by_host(run: Run) -> Run:
     """On a device whose numbers the host computes, and which has no clock."""
 
     def shown(check: Check) -> Outcome:
-        return Outcome(NOT_SHOWN, check.of_gpu_alone, 0.0) if check.of_gpu_alone else run(check)
+        return Outcome(NOT_SHOWN, check.not_by_host, 0.0) if check.not_by_host else run(check)
 
     return shown
 

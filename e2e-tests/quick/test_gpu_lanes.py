@@ -104,15 +104,15 @@ def test_what_comes_first_on_a_gpu_is_what_it_has_most_to_show_of(tmp_path: Path
 def test_where_the_host_computes_what_is_of_a_gpu_alone_is_not_shown_and_says_why() -> None:
     run = by_host(Runs())
     assert run(check("gpu: a")).kind == PASSED
-    outcome = run(check("gpu: b", of_gpu_alone="no clock"))
+    outcome = run(check("gpu: b", not_by_host="no clock"))
     assert (outcome.kind, outcome.detail) == (NOT_SHOWN, "no clock")
 
 
 def test_where_the_host_computes_figures_of_time_are_not_shown(tmp_path: Path) -> None:
     """The stand-in's events are a millisecond apart, always: a cost would pass."""
     for each in catalogue(tmp_path, "", 1, large_model=False):
-        of_time = any(word in each.name for word in ("cost", "rate", "vLLM", "in one call"))
-        assert bool(each.of_gpu_alone) == (of_time or "context" in each.name), each.name
+        cannot = any(word in each.name for word in ("cost", "rate", "vLLM", "in one call", "context", "stand-in"))
+        assert bool(each.not_by_host) == cannot, each.name
 
 
 def test_without_a_gpu_its_checks_are_not_shown() -> None:
