@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from bed import Bed, prove, send_decode, send_prefill
-from conftest import ROOT
+from first_token_bed import first_token_proxy
 from prompts import random_prompt
 from pulls_bed import Tokens, streamed_words
-from server_process import Server, free_port, greedy_completion, start_all, words_of
+from server_process import Server, greedy_completion, words_of
 
 ANSWER_TOKENS = 12
 BLOCK_TOKENS = 128
@@ -94,22 +93,16 @@ ASKED: Mapping[str, dict[str, Any]] = {
     "penalties": {"presence_penalty": 1.5, "frequency_penalty": 0.5},
     "one token": {"max_tokens": 1},
     "streamed": {"stream": True},
+    "structured output: choice": {"structured_outputs": {"choice": ["w5w6w7", "w5w6w8w9", "w13"]}, "ignore_eos": False},
+    "structured output: a token": {"structured_outputs": {"choice": ["w21", "w22"]}, "ignore_eos": False},
+    "structured output: regex": {"structured_outputs": {"regex": "(w5|w6)(w[0-9]+){3}w8"}, "ignore_eos": False},
+    "structured output: grammar": {"structured_outputs": {"grammar": 'root ::= "w5" ("w7" | "w8")+'}},
 }
 
 
 @pytest.fixture(scope="module")
 def proxy(pair: Bed) -> Iterator[Server]:
-    port = free_port()
-    command = [
-        *(sys.executable, str(ROOT / "examples" / "first_token_proxy.py"), "--port", str(port)),
-        *("--prefiller", pair.prefiller.server.url, "--decoder", pair.decoder.server.url),
-    ]
-    made = Server("first-token-proxy", command, port, pair.folder)
-    try:
-        start_all([made], print)
-        yield made
-    finally:
-        made.stop()
+    yield from first_token_proxy("first-token-proxy", pair)
 
 
 @pytest.mark.parametrize("case", ASKED)
