@@ -393,7 +393,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         if method == LOADED_AT_REST:
             self._half.weights_loaded()
         self._half.cached.changed()
-        self._half.withdraw_offers()
+        self._half.withdraw_offers(of_old_weights=True)
 
     @guarded(lambda: None)
     def on_slept(self, level: int) -> None:

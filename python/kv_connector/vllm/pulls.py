@@ -299,6 +299,12 @@ class Pulls:
                 return
         self._end(pulling, pulling.why_not or "unproven", meta)
 
+    def weights_changed(self, meta: StepMetadata) -> None:
+        """What was asked for is KV of the weights before: requests that have no blocks for it yet are computed."""
+        for pulling in list(self._pulling.values()):
+            if pulling.state is not _State.FETCHING:
+                self._end(pulling, "misfit", meta)
+
     # ---- what the workers report
 
     def offered(self, offers: Sequence[Offered], meta: StepMetadata) -> None:

@@ -58,8 +58,7 @@ class SchedulerHalf:
         self._make_proofs = make_proofs
         self._proofs = make_proofs()
         self._shadows = ShadowFetches(groups, self._proofs, logger)
-        self._digest_of = digest_of
-        """The digest of a request's prompt and of the weights with which the engine computes it."""
+        self._digest_of = digest_of  # of a request's prompt and of the weights with which the engine computes it
         self._gate = gate
         self._groups = groups
         self._logger = logger
@@ -478,8 +477,10 @@ class SchedulerHalf:
         """At a messenger nothing reads the pages of these offers, and of these ended prefills, any more."""
         self._offers.released(self._ended.released(numbers))
 
-    def withdraw_offers(self) -> bool:
+    def withdraw_offers(self, *, of_old_weights: bool = False) -> bool:
         """What is offered is not to be fetched any more; returns whether blocks are still held for it."""
+        if of_old_weights:
+            self._pulls.weights_changed(self._pending)
         self._offers.withdraw(self._pending)
         return self._offers.has_work()
 

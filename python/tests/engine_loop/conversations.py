@@ -37,6 +37,10 @@ class Turn(Ask):
     """The hint is also on the leg that fetches all of its prompt, where it is ignored."""
     gone_in: str = ""
     """The client goes away when its pull is in this state."""
+    updated_in: str = ""
+    """Its engine is given other weights when its pull is in this state."""
+    levelled: bool = False
+    """Before it comes, both of the others are given weights of one name."""
 
 
 @dataclass
@@ -49,7 +53,11 @@ class PullPlan(WorldPlan):
     """The probability with which an engine's prefix cache is reset in a round."""
     update_share: float = 0.0
     """And that with which its workers get weights: those of a drafter, after which it goes on as before, or, if it only
-    serves plain requests, the model's own, after which no other engine computes the same as it does."""
+    serves plain requests, the model's own, after which only engines with weights of that name compute what it does."""
+    models_share: float = 0.2
+    """Of those, how many are of the model itself."""
+    together_share: float = 0.0
+    """And of these, how many each of the others gets."""
     pause_share: float = 0.0
     """And that with which it stops for some rounds."""
     end_share: float = 0.0
@@ -168,6 +176,36 @@ def troubled(t: Traffic) -> None:
                 turn.gone_after = None if turn.gone_in else draw.choice([0, 1, 2, 3, draw.randrange(40)])
             if draw.random() < 0.1 and turn.route == PLAIN:
                 turn.choices = draw.choice([2, 3])
+        return list(turns)
+
+    t.groups(group)
+
+
+def updated(t: Traffic) -> None:
+    """Two engines that are given the model's weights again and again, of few names, and named by each other's turns.
+
+    Their caches are emptied behind most of the updates, other engines have what they had, and answers come late.
+    """
+    plan = _begin(t)
+    draw = t.random
+    plan.update_share, plan.models_share, plan.together_share = draw.choice([0.005, 0.01, 0.04]), 1.0, 0.7
+    plan.reset_share = 0.01
+    plan.pause_share = draw.choice([0.0, 0.01, 0.05])
+    for each in plan.engines:
+        each.options.update(pulls="always", pull_pages_share=1.0, pull_tokens_min=16)
+    plan.prefiller, plan.decoder, *plan.others = (replace(each, blocks=2_000) for each in plan.engines)
+
+    def group() -> list[Ask]:
+        if draw.random() < 0.4:
+            turns = _pair(t, PLAIN, side="T", updated_in=draw.choice([ASKED, ASKED, OFFERED, FETCHING]))
+            turns[0].levelled = True
+        else:
+            turns = _conversation(t)
+            for turn in turns:
+                turn.route = draw.choice([PLAIN, PLAIN, PLAIN, turn.route])
+                turn.side = draw.choice([*OTHERS, *OTHERS, turn.side])
+        for turn in turns:
+            turn.may_log = True
         return list(turns)
 
     t.groups(group)

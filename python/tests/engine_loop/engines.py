@@ -42,7 +42,7 @@ from vllm.v1.engine import core as engine_core
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
-from engine_loop.kv_pages import BLOCK_TOKENS, HEADS, LAYERS, TOKENS_ONLY, VOCABULARY, Beside, KvPages, digests
+from engine_loop.kv_pages import BLOCK_TOKENS, HEADS, LAYERS, TOKENS_ONLY, VOCABULARY, Beside, KvPages
 from engine_loop.model_runner import LayerGroup, ModelRunner, Rank
 from engine_loop.sleep_mode import PausingCore, SleepingWorkers
 from kv_connector import Log, Messenger
@@ -136,7 +136,9 @@ class LoopExecutor(SleepingWorkers, Executor):
         return [None] * self.plan.tp_size
 
     def _update_weights(self) -> list[None]:
-        """The model's own: they have another name from now on."""
+        """The model's own, behind the passes that are queued: they have another name from now on."""
+        while self._queue:
+            self.run_next()
         return [None] * self.plan.tp_size
 
     def check_health(self) -> None:
@@ -476,13 +478,14 @@ class Engine:
             request, index = right[get_block_hash(block.block_hash)]
             tokens = list(request.all_token_ids)[: (index + 1) * BLOCK_TOKENS]
             beside = self.executor.runner.beside.get(request.request_id, TOKENS_ONLY)
-            self._check_block(block.block_id, get_group_id(block.block_hash), index, digests(tokens, beside))
+            digests = [each[index * BLOCK_TOKENS :] for each in self.executor.runner.digests(tokens, beside)]
+            self._check_block(block.block_id, get_group_id(block.block_hash), index, digests)
 
     def _check_block(self, block: int, group: int, index: int, right: Any) -> None:
         layers = [layer for layer, found in enumerate(self.executor.layers) if found.index == group]
         for rank in self.executor.ranks:
             for layer in layers:
-                if not rank.pages.holds(layer, block, right[index * BLOCK_TOKENS :]):
+                if rank.pages.wrong_at(layer, [block], 0, right[-1], right[:-1]) is not None:
                     self._report(
                         "wrong page",
                         f"{self.plan.name} has page {block} in its prefix cache as block {index} of a prompt, layer"

@@ -429,6 +429,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "pulls-evicted": conversations.evicted,
     "pulls-twins": conversations.twins,
     "pulls-ranks": conversations.ranks,
+    "pulls-updated": conversations.updated,
     "pulls-windows": conversations.windows,
 }
 

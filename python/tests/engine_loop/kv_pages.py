@@ -57,13 +57,15 @@ class Beside:
 TOKENS_ONLY = Beside()
 
 
-def digests(tokens: Sequence[int], beside: Beside = TOKENS_ONLY) -> np.ndarray:
-    """``digests(t)[i]`` depends on ``t[0..i]``, on what lies beside these tokens, and on nothing else."""
+def digests(tokens: Sequence[int], beside: Beside = TOKENS_ONLY, weights: str = "") -> np.ndarray:
+    """``digests(t)[i]`` depends on ``t[0..i]``, on what lies beside these tokens, on the weights' name, and on nothing
+    else."""
     numbers = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
     for offset, length, content in beside.images:
         place = numbers[offset : offset + length]
         place[:] = np.arange(len(place), dtype=np.uint64) + np.uint64(VOCABULARY + 1 + zlib.crc32(content.encode()))
-    start = zlib.crc32(f"{beside.salt} {beside.lora}".encode()) if beside.salt or beside.lora else 0
+    names = beside.salt, beside.lora, *filter(None, [weights])
+    start = zlib.crc32(" ".join(names).encode()) if any(names) else 0
     sums = np.cumsum(numbers * _INVERSES[: len(numbers)], dtype=np.uint64) + np.uint64(start)
     return sums * _POWERS[: len(numbers)]
 
@@ -124,16 +126,19 @@ class KvPages:
         """Whether the slot holds the state after a token with that digest."""
         return bool((self._words[layer][slot] == (np.uint64(digest) ^ _KEYS[layer, self._heads])[:, None]).all())
 
-    def wrong_at(self, layer: int, blocks: np.ndarray, first: int, right: np.ndarray) -> int | None:
-        """The first token from ``first`` on whose KV is not what it must be; ``right`` are the digests of all."""
-        at = np.arange(first, len(right))
-        seen = self._words[layer][blocks[at // BLOCK_TOKENS], :, at % BLOCK_TOKENS]
-        wrong = (seen != (right[first:, None] ^ _KEYS[layer, self._heads])).any(axis=1)
-        return first + int(wrong.argmax()) if wrong.any() else None
+    def wrong_at(
+        self, layer: int, blocks: Sequence[int], first: int, right: np.ndarray, older: Sequence[np.ndarray] = ()
+    ) -> int | None:
+        """The first token from ``first`` on whose KV is not what it must be; ``right`` are the digests of all.
 
-    def holds(self, layer: int, block: int, right: np.ndarray) -> bool:
-        """Whether a whole block holds the KV of tokens with these digests."""
-        return bool((self._words[layer][block] == (right[None, :] ^ _KEYS[layer, self._heads, None])).all())
+        Or those of ``older`` weights, of which some may still be there.
+        """
+        at = np.arange(first, len(right))
+        seen = self._words[layer][np.asarray(blocks)[at // BLOCK_TOKENS], :, at % BLOCK_TOKENS]
+        wrong = np.ones(len(at), dtype=bool)
+        for each in (right, *older):
+            wrong &= (seen != (each[first:, None] ^ _KEYS[layer, self._heads])).any(axis=1)
+        return first + int(wrong.argmax()) if wrong.any() else None
 
     def digest_at(self, layer: int, block: int, offset: int) -> int:
         """What the page says the digest is."""

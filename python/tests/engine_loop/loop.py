@@ -20,7 +20,7 @@ from typing import Any
 
 from engine_loop.balances import check_balances
 from engine_loop.engines import STATE, Engine
-from engine_loop.kv_pages import TOKENS_ONLY, Beside, digests, next_token
+from engine_loop.kv_pages import TOKENS_ONLY, Beside, next_token
 from engine_loop.model_runner import salt_of
 from engine_loop.prefiller_api import EngineApi, Posted
 from engine_loop.sleep_mode import Sleeper
@@ -461,9 +461,10 @@ class World:
             self.violations.report("failed", f"request {leg.request} of {engine.plan.name} ended with {reason!r}")
 
     def _check_tokens(self, leg: Leg) -> None:
-        tokens = list(leg.prompt)
-        for _ in range(leg.max_tokens):
-            tokens.append(next_token(int(digests(tokens, leg.beside)[-1]), salt_of(leg.request)))
+        tokens, runner = list(leg.prompt), self._engines[leg.side].executor.runner
+        for token in itertools.islice(itertools.chain(leg.tokens, itertools.repeat(None)), leg.max_tokens):
+            right = [next_token(int(each[-1]), salt_of(leg.request)) for each in runner.digests(tokens, leg.beside)]
+            tokens.append(token if token in right else right[-1])
         if STATE in self.plan.prefiller.windows and leg.side == "P" and leg.state and leg.state.ask.route != PLAIN:
             return  # its prefill ends one token early, and its answer means nothing
         if leg.tokens != tokens[len(leg.prompt) :]:

@@ -73,6 +73,8 @@ class _Work:
     first: int
     right: np.ndarray
     """Digests of all tokens up to the end of the part."""
+    older: list[np.ndarray]
+    """Those with the weights of which the engine's cache may still hold some."""
     samples: bool
 
 
@@ -104,6 +106,8 @@ class ModelRunner:
         """Of requests that have more than tokens."""
         self.computed: Counter[str] = Counter()
         """How many tokens of each request."""
+        self.weights = [""]
+        """The names of the weights that it has had since its cache was empty, the present ones last."""
         self.passes = 0
         self.pages_checked = 0
 
@@ -176,8 +180,12 @@ class ModelRunner:
         least = min(len(request.tables[index]) for index in paged)
         assert -(-end // BLOCK_TOKENS) <= least, f"{request_id}: {least} blocks for {end}"
         tables = [np.asarray(table, dtype=np.int64) for table in request.tables]
-        right = digests(request.tokens[:end], request.beside)
-        return _Work(request_id, tables, request.computed, right, end >= request.known)
+        *older, right = self.digests(request.tokens[:end], request.beside)
+        return _Work(request_id, tables, request.computed, right, older, end >= request.known)
+
+    def digests(self, tokens: Sequence[int], beside: Beside) -> list[np.ndarray]:
+        """Those of tokens with each of the weights of which something may be in the cache, the present ones last."""
+        return [digests(tokens, beside, each) for each in self.weights]
 
     # ---- a layer
 
@@ -217,7 +225,7 @@ class ModelRunner:
         group = self._layers[layer]
         blocks, first = work.tables[group.index], group.first_read(work.first)
         self.pages_checked += -(-len(work.right) // BLOCK_TOKENS) - first // BLOCK_TOKENS
-        wrong = rank.pages.wrong_at(layer, blocks, first, work.right)
+        wrong = rank.pages.wrong_at(layer, blocks, first, work.right, work.older)
         if wrong is None:
             return
         block, offset = int(blocks[wrong // BLOCK_TOKENS]), wrong % BLOCK_TOKENS

@@ -11,6 +11,7 @@ import itertools
 import random
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +24,8 @@ from engine_loop.traffic import PLAIN, Ask
 
 PAUSE_ROUNDS = (3, 30, 300)
 SOURCE = "remote_kv_source"
-MODELS_SHARE = 0.2
-"""Of updates, how many are of the model itself."""
+VERSIONS = ("step 1", "step 2", "step 3", "")
+"""Of the model's weights; "" = an update that has none."""
 
 
 @dataclass
@@ -98,16 +99,37 @@ class PullWorld(World):
     def _update_weights(self, engine: Engine) -> None:
         engine.core.collective_rpc("start_draft_weight_update")
         engine.core.collective_rpc("finish_weight_update")
-        if engine in self._others and self._trouble.random() < MODELS_SHARE:
-            engine.core.collective_rpc("update_weights")
-            engine.core.collective_rpc("finish_weight_update")
+        draw = self._trouble
+        if engine in self._others and draw.random() < self.pull_plan.models_share:
+            self._update_models(self._others if draw.random() < self.pull_plan.together_share else [engine])
+
+    def _update_models(self, engines: Sequence[Engine]) -> None:
+        version = self._trouble.choice(VERSIONS)
+        for engine in engines:
+            if engine.plan.name not in self._ended:
+                self._update_model(engine, version)
+
+    def _update_model(self, engine: Engine, version: str) -> None:
+        """Engines whose weights have one name have equal ones; a cache that is not emptied keeps what it has."""
+        draw, runner = self._trouble, engine.executor.runner
+        engine.core.collective_rpc("update_weights")
+        engine.core.collective_rpc("finish_weight_update")
+        if version:
+            engine.core.set_weight_version(version)
+        name = engine.scheduler.connector._weights.name()
+        runner.weights = [*(each for each in runner.weights if each != name), name]
+        self.results["weights"] += 1
+        if draw.random() < 0.7 and engine.core.reset_prefix_cache():
+            del runner.weights[:-1]
 
     def _reset(self, engine: Engine) -> None:
         """Succeeds where no request has pages: what is offered is taken back, what is fetched is over soon."""
         scheduler = engine.scheduler
         holds_none = not (scheduler.requests or not scheduler.connector._half._quarantine.is_empty())
         done = engine.core.reset_prefix_cache()
-        if holds_none and not done:
+        if done:
+            del engine.executor.runner.weights[:-1]
+        elif holds_none:
             self._resets_later(engine)
 
     def _resets_later(self, engine: Engine) -> None:
@@ -119,6 +141,7 @@ class PullWorld(World):
             if time.monotonic() - begun_seconds > self._patience_seconds:
                 self.violations.report("cannot reset", f"{engine.plan.name}: {engine.held()}")
                 return
+        del engine.executor.runner.weights[:-1]
 
     def _end(self, engine: Engine) -> None:
         """Its process ends in order; what it served is lost."""
@@ -150,6 +173,11 @@ class PullWorld(World):
         super()._advance(state)
         if turn.gone_in and not state.gone and turn.gone_in in self._pulls_in(state):
             self._go(state)
+        if turn.updated_in and turn.updated_in in self._pulls_in(state):
+            turn.updated_in = ""
+            engine = self._engines[turn.side]
+            versions = {*VERSIONS} - {engine.scheduler.connector._weights.name()}
+            self._update_model(engine, self._trouble.choice(sorted(versions)))
 
     def _state_of(self, turn: Turn) -> AskState | None:
         """None if all its group has ended."""
@@ -162,6 +190,8 @@ class PullWorld(World):
         state.begun_round, state.begun_seconds = self._round, time.monotonic()
         if turn.side in self._ended:
             turn.side = "P"
+        if turn.levelled:
+            self._update_models(self._others)
         history = list(before.ask.prompts[0]) if before is not None else []
         if before is not None and before.decode_legs and not before.decode_legs[0].gone:
             history += before.decode_legs[0].tokens

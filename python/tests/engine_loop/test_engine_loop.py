@@ -41,7 +41,7 @@ SHADOWED_KINDS = ("windows", "states", "chunks", "preemption", "aborts", "mixed"
 SHADOWED_REQUESTS = 300
 SLEEP_REQUESTS = 600
 PULLING_REQUESTS = 160
-PULLING_KINDS = "pulls,pulls-counted,pulls-left,pulls-evicted,pulls-twins,pulls-ranks,pulls-windows"
+PULLING_KINDS = "pulls,pulls-counted,pulls-left,pulls-evicted,pulls-twins,pulls-ranks,pulls-windows,pulls-updated"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

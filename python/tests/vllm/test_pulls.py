@@ -95,6 +95,26 @@ def test_should_fetch_only_what_its_own_cache_lacks(asker: SimulatedEngine) -> N
     end(asker)
 
 
+@pytest.mark.parametrize("has_its_answer", [False, True])
+@pytest.mark.parametrize("method", ["reload_weights", "update_weights", "start_weight_update"])
+def test_should_compute_what_was_asked_for_under_other_weights(
+    asker: SimulatedEngine, method: str, has_its_answer: bool
+) -> None:
+    """The answer is about KV of the weights before, which no digest of the present ones names."""
+    asked = ask(asker)
+    if has_its_answer:
+        asker.messenger.offer(HELD_TOKENS)
+        asker.step()
+    asker.own_scheduler.on_weights_called(method, (), {}, None)
+    if not has_its_answer:
+        asker.messenger.offer(HELD_TOKENS)
+    end(asker)
+    assert not asker.messenger.of_kind("fetch")
+    (declined,) = asker.messenger.of_kind("decline")
+    assert (declined["transfer"], declined["promptDigest"]) == (asked["transfer"], asked["promptDigest"])
+    assert results(asker) == {"misfit": 1}
+
+
 @pytest.mark.parametrize("reason", ["not_held", "busy", "misfit", "unavailable", "peer_too_old", "unreachable", "late"])
 def test_should_compute_what_is_not_offered(asker: SimulatedEngine, reason: str) -> None:
     ask(asker)
