@@ -69,19 +69,27 @@ def _unfit(server_args: Any, mode: str, pool_count: int) -> str:
     from sglang.srt.runtime_context import get_exec, get_memory, get_parallel
 
     parallel = get_parallel()
-    sizes = (parallel.tp_size, parallel.pp_size, parallel.attn_cp_size, parallel.attn_dp_size)
-    if max(int(size) for size in sizes) > 1:
-        return "it has several ranks, which would have to change their prefix caches in the same step"
+    sizes = {
+        "--tp-size": parallel.tp_size,
+        "--pp-size": parallel.pp_size,
+        "--attn-cp-size": parallel.attn_cp_size,
+        "--dp-size": parallel.attn_dp_size,
+    }
+    for option, size in sizes.items():
+        if int(size) > 1:
+            return f"{option} is {size}, expected 1, since ranks would have to change their prefix caches in one step"
     if pool_count > 1:
-        return "its KV is in several pools"
+        return f"the model's KV is in {pool_count} pools, expected 1, that of full attention: it takes another model"
     if server_args.disable_radix_cache:
-        decoders = ": set --disaggregation-decode-enable-radix-cache" if mode == "decode" else ""
-        return f"its radix cache is switched off{decoders}"
+        remedy = "--disaggregation-decode-enable-radix-cache" if mode == "decode" else "no --disable-radix-cache"
+        return f"its radix cache is off, expected on: start it with {remedy}"
     if server_args.speculative_algorithm is not None:
-        return "it computes ahead with a draft"
+        return f"--speculative-algorithm is {server_args.speculative_algorithm}, expected none: leave it out"
     if get_memory().enable_hierarchical_cache:
-        return "its prefix cache has a store behind it"
+        return "--enable-hierarchical-cache is set, expected no store behind the prefix cache: leave it out"
     kept = get_exec().features
-    if kept.enable_return_routed_experts or kept.enable_return_indexer_topk:
-        return "it keeps of each token in its cache what its layers have chosen, which is not pulled"
+    for name in ("enable_return_routed_experts", "enable_return_indexer_topk"):
+        if getattr(kept, name):
+            option = name.replace("_", "-")
+            return f"--{option} is set, expected not, since what layers chose of a token is not pulled: leave it out"
     return ""
