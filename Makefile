@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic stores weight-faults weight-pairs structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -130,6 +130,10 @@ weight-pairs: wheel ## a prefiller and its decoder get other weights while clien
 structured-output: wheel ## JSON by vLLM's names for it, through the proxy that hands first tokens on
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_structured_output.py \
 	    -p no:cacheprovider -s --all-formats $(ARGS)
+
+weight-shards: wheel ## two FSDP2 trainer ranks send their own rows into two vLLM servers, and die between their steps
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_weight_shards.py -p no:cacheprovider \
+	    -s --all-weights $(ARGS)
 
 weights-trl: wheel ## TRL's own trainer on CPU sends its weights into real vLLM servers, and is killed: make weights-trl [ARGS="-k tied"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/trl_trainer -p no:cacheprovider -s $(ARGS)

@@ -41,7 +41,7 @@ NEED_TORCH = [
     f"python/tests/vllm/test_{what}.py"
     for what in (
         *("shareable_memory", "prompts", "kernels_compile", "device_allocation", "settings"),
-        *("last_token_proof", "page_bytes", "weights_staging", "tied_layers"),
+        *("last_token_proof", "page_bytes", "weights_shares", "weights_staging", "tied_layers"),
     )
 ]
 """Tests of the vLLM connector that want what comes with vLLM; elsewhere they, or some of them, are skipped."""

@@ -23,17 +23,16 @@ class WeightFaults:
 
     def fail_at_weights(self, what: str, rank: str) -> str:
         """`what` is map, load, kill, or anything else for no fault; of the rank of that number."""
-        from kv_connector.vllm import weights
-        from kv_connector.weights import landing
+        from kv_connector.weights import landed_tensors, landing
 
-        weights.map_of_process = landing.map_of_process
+        landed_tensors.map_of_process = landing.map_of_process
         model = self.weight_transfer_engine.model
         vars(model).pop("load_weights", None)
         if self.rank != int(rank):
             return ""
         if what == "map":
-            weights.map_of_process = denied
-            self.weight_transfer_engine._mapped = None
+            landed_tensors.map_of_process = denied
+            self.weight_transfer_engine._landings = landed_tensors.MappedLandings()
         elif what in ("load", "kill"):
             whole = model.load_weights
             model.load_weights = lambda tensors: whole(cut_short(tensors, what))

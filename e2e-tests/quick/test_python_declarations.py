@@ -19,6 +19,8 @@ USED_ELSEWHERE: Final = {
     "KvMessengerWeightEngine.[a-z]*": "vLLM calls or reads them",
     "KvMessengerWeightTransfer.[a-z]*": "TRL calls them",
     "trl.KvMessengerWeightTransfer": "users give it to TRL",
+    "FsdpWeightTransfer.send_weights": "trainers call it",
+    "fsdp.FsdpWeightTransfer": "trainers make it",
     "MessengerStats.aggregate": "vLLM adds up the figures of ranks",
     "WorkerNews.aggregate": "vLLM adds up the metadata of ranks",
     "Receiver.[a-z]*": "SGLang calls them",

@@ -13,9 +13,10 @@ from kv_connector.configuration.option_values import shown
 from kv_connector.exceptions import KvConnectorError, OptionError
 from kv_connector.weights.checkpoint import Checkpoint
 from kv_connector.weights.routes import CONTINUE, FINISH, SGLANG_LOADER
-from kv_connector.weights.sender import VERSION_MAX, WeightSender, version_of_now
+from kv_connector.weights.sender import WeightSender
 from kv_connector.weights.sender_options import sender_options
 from kv_connector.weights.servers import Server
+from kv_connector.weights.versions import VERSION_MAX, version_of_now
 
 Say = Callable[[str], object]
 STATUS_SECONDS = 10.0

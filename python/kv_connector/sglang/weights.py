@@ -16,14 +16,12 @@ from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.exceptions import WeightsError
 from kv_connector.naming.weights_digest import folder_of
 from kv_connector.sglang.engine_facts import options_given
-from kv_connector.weights.checkpoint import CheckpointError, served_manifest
-from kv_connector.weights.decision import TIED, TORN_EXIT, Decision
-from kv_connector.weights.experts import named_as_in
-from kv_connector.weights.host import WeightsHost
-from kv_connector.weights.landed_tensors import part_from_landing, tensors_of
-from kv_connector.weights.landing import map_of_process
-from kv_connector.weights.manifest import Manifest
+from kv_connector.weights.decision import TORN_EXIT, Decision
+from kv_connector.weights.landed_tensors import MappedLandings
 from kv_connector.weights.routes import ANNOUNCED, BUSY, SGLANG_LOADER, STATUS
+from kv_connector.weights.served import ServedCheckpoint
+from kv_connector.weights.shares import Share
+from kv_connector.weights.shares_host import SharesHost
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 _AMX = "use_intel_amx_backend"
@@ -46,16 +44,14 @@ class LandedWeights:
 
         self._updater = updater
         self._rank: int = get_parallel().tp_rank
-        self._host: WeightsHost | None = None
+        self._host: SharesHost | None = None
         if self._rank == 0:
             options = parse_weights_options(
                 options_given(), sends=False, engine_id=f"sglang-weights-{os.getpid()}", environment=os.environ
             )
-            self._host = WeightsHost(options, logger)
-        self._served: Manifest | None = None
-        """The tensors of the checkpoint that the server was started from; None where it has not been read."""
-        self._mapped: tuple[tuple[int, int, int], memoryview] | None = None
-        """The first rank's landing, by process, descriptor and length."""
+            self._host = SharesHost(options, logger)
+        self._served = ServedCheckpoint()
+        self._landings = MappedLandings()
 
     def answer(self, question: str) -> tuple[bool, str]:
         """Whether a question of the route is answered, and the message. Has the first rank dial an announced sender."""
@@ -66,8 +62,8 @@ class LandedWeights:
             if STATUS in asked:
                 return True, json.dumps(self._host.status())
             given = asked[ANNOUNCED]
-            manifest = Manifest.of(zip(given["names"], given["dtype_names"], given["shapes"], strict=True))
-            self._host.dial(given["sender"], given["ticket"], manifest, self._unfit(manifest))
+            share = Share.announced(given)
+            self._host.dial(given["sender"], given["ticket"], share, self._unfit(share))
         except Exception as fault:  # it would end the scheduler
             return False, f"a question about weights is not answered: {type(fault).__name__}: {fault}"
         return True, ""
@@ -100,8 +96,10 @@ class LandedWeights:
     def _load_together(self, update_id: int, named: str) -> tuple[str, int]:
         """Why nothing was loaded, else "" and the version. Raises what a collective raises, and nothing else."""
         decision = self._of_first_rank(self._decided(update_id, named) if self._rank == 0 else None)
-        reason = decision.reason or self._first(self._map(decision)) or self._first(self._empty_cache())
-        if not reason and (torn := self._first(self._load(decision.manifest))):
+        reason = (
+            decision.reason or self._first(self._landings.map(decision, self._rank)) or self._first(self._empty_cache())
+        )
+        if not reason and (torn := self._first(self._load(decision))):
             self._end_torn(update_id, torn)
         return reason, decision.version
 
@@ -111,29 +109,9 @@ class LandedWeights:
         return "" if self._updater.is_fully_idle(ignore_waiting=paused) else f"{BUSY}: ask again when they have ended"
 
     def _decided(self, update_id: int, named: str) -> Decision:
-        """Asks the messenger, whose landing is the engine's from then on, until it is told what came of it."""
+        """Asks the messengers, whose landings are the engine's from then on, until they are told what came of it."""
         assert self._host is not None
-        reason = self._host.decide(update_id)
-        version = self._host.version_of(update_id)
-        if not reason and named != str(version):
-            reason = f"the update is named {named}, and what has landed is version {version}"
-        landing, manifest = self._host.landing, self._host.manifest
-        if reason or landing is None or manifest is None:
-            return Decision(reason or "this server has no landing")
-        if self._served is not None:
-            manifest = named_as_in(self._served, manifest)
-        return Decision("", version, os.getpid(), landing.memfd, manifest)
-
-    def _map(self, decision: Decision) -> str:
-        """Maps the landing of the first rank; returns why it cannot."""
-        try:
-            assert decision.manifest is not None
-            key = (decision.pid, decision.memfd, decision.manifest.length_bytes)
-            if self._mapped is None or self._mapped[0] != key:
-                self._mapped = (key, map_of_process(*key))
-        except Exception as denied:
-            return f"rank {self._rank} cannot map the landing of process {decision.pid}: {denied}"
-        return ""
+        return self._host.decide(update_id, self._served.manifest, named=named)
 
     def _empty_cache(self) -> str:
         """Nothing is computed from here to the end of the load, so that nothing of the old weights comes in again."""
@@ -144,22 +122,20 @@ class LandedWeights:
             return f"KV of the weights before could not be given up: {type(fault).__name__}: {fault}"
         return "KV of the weights before is held, as by a transfer: send again when it has ended"
 
-    def _load(self, manifest: Manifest | None) -> str:
+    def _load(self, decision: Decision) -> str:
         """Loads all tensors; returns the fault, after which this rank's weights are of neither version."""
         import torch
         from sglang.srt.model_loader.loader import DefaultModelLoader
         from sglang.srt.model_loader.utils import set_default_torch_dtype
 
         try:
-            assert manifest is not None
-            assert self._mapped is not None
             runner = self._updater.tp_worker.model_runner
             device = torch.device(runner.device)
             with set_default_torch_dtype(runner.model_config.dtype):
                 DefaultModelLoader.restore_weights_before_loading(runner.model, device)
-                tensors = tensors_of(manifest, self._mapped[1])
+                tensors = self._landings.tensors(decision)
                 DefaultModelLoader.load_weights_and_postprocess(runner.model, tensors, device)
-            part_from_landing(runner.model, self._mapped[1])
+            self._landings.part_from(runner.model)
             if device.type != "cpu":
                 torch.get_device_module(device).synchronize()
         except Exception as fault:
@@ -167,7 +143,7 @@ class LandedWeights:
             return f"{type(fault).__name__}: {fault}"
         return ""
 
-    def _unfit(self, manifest: Manifest) -> str:
+    def _unfit(self, share: Share) -> str:
         """Why these tensors cannot be loaded here; "" if nothing speaks against them."""
         from sglang.srt.runtime_context import get_model, get_parallel
 
@@ -184,18 +160,16 @@ class LandedWeights:
                 "this server keeps KV in a store (--hicache-storage-backend), which is not named by its weights and"
                 " would outlast them: start it without"
             )
-        return _not_loadable_again(runner.model) or self._other_tensors(manifest, runner.model_config)
+        return _not_loadable_again(runner.model) or self._other_tensors(share, runner.model_config)
 
-    def _other_tensors(self, manifest: Manifest, config: Any) -> str:
+    def _other_tensors(self, share: Share, config: Any) -> str:
         from sglang.srt.runtime_context import get_model
 
-        try:
-            served = served_manifest(lambda: folder_of(config.model_path, config.revision, get_model().download_dir))
-        except CheckpointError as unknown:
-            return str(unknown)
-        self._served = served
-        tied = TIED if getattr(config.hf_text_config, "tie_word_embeddings", False) else frozenset[str]()
-        return named_as_in(served, manifest).difference_from(served, tied)
+        return self._served.unfit(
+            share,
+            lambda: folder_of(config.model_path, config.revision, get_model().download_dir),
+            tied=getattr(config.hf_text_config, "tie_word_embeddings", False),
+        )
 
     def _of_first_rank(self, own: Decision | None) -> Decision:
         """What the first rank has decided."""

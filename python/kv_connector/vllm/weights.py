@@ -26,13 +26,11 @@ from kv_connector.vllm.weights_api import (
     get_world_group,
     initialize_layerwise_reload,
 )
-from kv_connector.weights.checkpoint import CheckpointError, served_manifest
-from kv_connector.weights.decision import TIED, TORN_EXIT, Decision
-from kv_connector.weights.experts import named_as_in
-from kv_connector.weights.host import WeightsHost
-from kv_connector.weights.landed_tensors import part_from_landing, tensors_of
-from kv_connector.weights.landing import map_of_process
-from kv_connector.weights.manifest import Manifest
+from kv_connector.weights.decision import TORN_EXIT, Decision
+from kv_connector.weights.landed_tensors import MappedLandings
+from kv_connector.weights.served import ServedCheckpoint
+from kv_connector.weights.shares import Share
+from kv_connector.weights.shares_host import SharesHost
 
 logger = logging.getLogger("vllm.kv_messenger")
 _Body = TypeVar("_Body", "InitInfo", "UpdateInfo")
@@ -48,6 +46,11 @@ class InitInfo(WeightTransferInitInfo):
     names: list[str] = field(default_factory=list)
     dtype_names: list[str] = field(default_factory=list)
     shapes: list[list[int]] = field(default_factory=list)
+    split: list[bool] = field(default_factory=list)
+    """Whether each tensor is split among the trainer's ranks; empty where one rank sends all."""
+    rank: int = 0
+    """The sender's, of the trainer's ``rank_count`` ones that send."""
+    rank_count: int = 1
 
 
 @dataclass
@@ -62,7 +65,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
 
 
 class KvMessengerWeightEngine(WeightTransferEngine):
-    """Loads whole tensors from one landing of the host, on every rank. The first rank has the messenger."""
+    """Loads whole tensors from the host's landings, on every rank. The first rank has the messengers."""
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
@@ -74,11 +77,9 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         options = parse_weights_options(
             _given(vllm_config), sends=False, engine_id=f"vllm-weights-{os.getpid()}", environment=os.environ
         )
-        self._host = WeightsHost(options, logger)
-        self._served: Manifest | None = None
-        """The tensors of the checkpoint that the engine was started from; None where it has not been read."""
-        self._mapped: tuple[tuple[int, int, int], memoryview] | None = None
-        """Another process's landing, by process, descriptor and length."""
+        self._host = SharesHost(options, logger)
+        self._served = ServedCheckpoint()
+        self._landings = MappedLandings()
         self.loaded = (0, 0)
         """The id and the version of the update that this rank has loaded last."""
 
@@ -94,8 +95,8 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         """Has the first rank dial the sender, beside the serving."""
         try:
             if get_world_group().rank_in_group == 0:
-                manifest = Manifest.of(zip(init_info.names, init_info.dtype_names, init_info.shapes, strict=True))
-                self._host.dial(init_info.sender, init_info.ticket, manifest, self._unfit(manifest))
+                share = Share.announced(vars(init_info))
+                self._host.dial(init_info.sender, init_info.ticket, share, self._unfit(share))
         except Exception as fault:
             logger.error("the sender of weights at %.200r is not dialled: %s", init_info.sender, fault)
 
@@ -125,9 +126,10 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         decision = group.broadcast_object(decision, src=0)
         reasons = [decision.reason]
         if not decision.reason:
-            reasons = [each for each in _gathered(group, self._map(decision)) if each]
+            mapped = self._landings.map(decision, group.rank_in_group)
+            reasons = [each for each in _gathered(group, mapped) if each]
         if not reasons:
-            torn = [each for each in _gathered(group, self._load(decision.manifest)) if each]
+            torn = [each for each in _gathered(group, self._load(decision)) if each]
             if torn:
                 self._end_torn(info.update_id, torn[0])
             self.loaded = (info.update_id, decision.version)
@@ -152,7 +154,7 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         The messenger ends with its process.
         """
 
-    def _unfit(self, manifest: Manifest) -> str:
+    def _unfit(self, share: Share) -> str:
         """Why these tensors cannot be loaded here; "" if nothing speaks against them."""
         parallel = self.vllm_config.parallel_config
         if parallel.data_parallel_size > 1 or getattr(parallel, "nnodes", 1) > 1:
@@ -162,55 +164,33 @@ class KvMessengerWeightEngine(WeightTransferEngine):
             )
         if self.device.type == "cpu" and (packed := not_loadable_again(self.model)):
             return packed
-        try:
-            config, downloads = self.model_config, self.vllm_config.load_config.download_dir
-            served = served_manifest(lambda: folder_of(config.model, config.revision, downloads))
-        except CheckpointError as unknown:
-            return str(unknown)
-        self._served = served
-        tied = TIED if getattr(config.hf_text_config, "tie_word_embeddings", False) else frozenset[str]()
-        return named_as_in(served, manifest).difference_from(served, tied)
+        config, downloads = self.model_config, self.vllm_config.load_config.download_dir
+        return self._served.unfit(
+            share,
+            lambda: folder_of(config.model, config.revision, downloads),
+            tied=getattr(config.hf_text_config, "tie_word_embeddings", False),
+        )
 
     def _decided(self, info: UpdateInfo) -> Decision:
-        """Asks the messenger, whose landing is the engine's from then on, until it is told what came of it."""
-        reason = self._host.decide(info.update_id) or info.refusal
-        landing = self._host.landing
-        if not reason and not info.at_rest:
-            reason = (
+        """Asks the messengers, whose landings are the engine's from then on, until they are told what came of it."""
+        refusal = info.refusal
+        if not refusal and not info.at_rest:
+            refusal = (
                 "this server's engine core does not rest meanwhile: it runs another release of vLLM than 0.32, 0.33"
             )
-        if reason or landing is None:
-            return Decision(reason or "this server has no landing")
-        manifest = self._host.manifest
-        if manifest is not None and self._served is not None:
-            manifest = named_as_in(self._served, manifest)
-        return Decision("", self._host.version_of(info.update_id), os.getpid(), landing.memfd, manifest)
+        return self._host.decide(info.update_id, self._served.manifest, refusal)
 
-    def _map(self, decision: Decision) -> str:
-        """Maps the landing of the first rank; returns why it cannot."""
-        try:
-            manifest = decision.manifest
-            assert manifest is not None
-            key = (decision.pid, decision.memfd, manifest.length_bytes)
-            if self._mapped is None or self._mapped[0] != key:
-                self._mapped = (key, map_of_process(*key))
-        except Exception as denied:
-            return f"rank {get_world_group().rank_in_group} cannot map the landing of process {decision.pid}: {denied}"
-        return ""
-
-    def _load(self, manifest: Manifest | None) -> str:
+    def _load(self, decision: Decision) -> str:
         """Loads all tensors; returns the fault, after which this rank's weights are of neither version."""
         import torch
 
         try:
-            assert manifest is not None
-            assert self._mapped is not None
             with torch.no_grad(), torch.device(self.device):
                 initialize_layerwise_reload(self.model)
-                self.model.load_weights(tensors_of(manifest, self._mapped[1]))
+                self.model.load_weights(self._landings.tensors(decision))
                 finalize_layerwise_reload(self.model, self.model_config)
                 prepare_tied_layers(self.model, UnquantizedEmbeddingMethod)
-                part_from_landing(self.model, self._mapped[1])
+                self._landings.part_from(self.model)
             if self.device.type != "cpu":
                 torch.accelerator.synchronize()
         except Exception as fault:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kv_connector.weights.manifest import Manifest
+from kv_connector.weights.shares import Share
 
-TIED = frozenset({"lm_head.weight"})
-"""Not loaded where the embedding is the head too: some checkpoints have it all the same, and trainers do not."""
 TORN_EXIT = 70
 """The exit code of a process whose weights are of neither version."""
 
@@ -20,5 +19,9 @@ class Decision:
     """Why nothing is loaded; "" = it is."""
     version: int = 0
     pid: int = 0
-    memfd: int = -1
+    memfds: tuple[int, ...] = ()
+    """The landings' descriptors in process ``pid``, by the trainer's ranks."""
+    share: Share | None = None
+    """One rank's, by which those of the others are known."""
     manifest: Manifest | None = None
+    """All tensors by the names of the checkpoint; places count where there is one landing."""

@@ -6,7 +6,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kv_connector.configuration.options import Options
@@ -24,14 +24,13 @@ CALL_SECONDS = 600.0
 """The limit of one call of a server, in which its engine may load all weights."""
 REPORT_SECONDS = 30.0
 """Of what a server's messenger says of a load, after the call that loaded has ended."""
-VERSION_MAX = (1 << 53) - 1
 _UPDATE_ID_BITS = 52
 """So that JSON of any reader keeps it."""
 
 
-def version_of_now() -> int:
-    """A version for weights that have none of their own: the time in milliseconds."""
-    return time.time_ns() // 1_000_000
+def new_update_id() -> int:
+    """An id that no other update has."""
+    return 1 + secrets.randbits(_UPDATE_ID_BITS)
 
 
 class WeightSender:
@@ -41,15 +40,20 @@ class WeightSender:
     """
 
     def __init__(
-        self, options: Options, manifest: Manifest, urls: Sequence[str], memory: SharedMemory | None = None
+        self,
+        options: Options,
+        manifest: Manifest,
+        urls: Sequence[str],
+        memory: SharedMemory | None = None,
+        described: Mapping[str, object] | None = None,
     ) -> None:
         """Opens a messenger, which listens. Raises KvConnectorError, or OSError if the model does not fit into memory.
 
         ``options`` are those of ``parse_weights_options``; ``urls`` those of the servers; ``memory`` is what holds the
-        tensors already, if something does.
+        tensors already, if something does; ``described`` what servers are given of a share, which ``manifest`` is then.
         """
         self._options = options
-        self._manifest = manifest
+        self._described = manifest.described() if described is None else described
         self._servers = {secrets.token_hex(16): Server(url, CALL_SECONDS) for url in urls}
         self._memory = memory or SharedMemory(manifest.length_bytes)
         self.staging = self._memory.view
@@ -57,12 +61,14 @@ class WeightSender:
         subject = {"kind": "weights", "side": "sender", "manifestDigest": manifest.digest, **self._memory.described()}
         self._messenger = SubjectMessenger.open_subject(options, subject)
         self._attached: set[str] = set()
+        self._written: list[str] = []
+        """Tickets of the servers that the last update was for."""
 
     def connect(self) -> dict[str, str]:
         """Gives each server this sender's address, and waits for it to dial. Returns reasons by URL, if one fails."""
         opened = self._messenger.opened
         host = f"[{opened.control_host}]" if ":" in opened.control_host else opened.control_host
-        body = {"sender": f"{host}:{opened.control_port}", **self._manifest.described()}
+        body = {"sender": f"{host}:{opened.control_port}", **self._described}
         calls = {
             ticket: functools.partial(server.announce, {**body, "ticket": ticket})
             for ticket, server in self._servers.items()
@@ -70,7 +76,7 @@ class WeightSender:
         limit_seconds = self._options.connect_limit_seconds
         failed = self._await(_Awaited("attached", set(calls), 0, ServerCalls(calls)), limit_seconds)
         self._attached = set(self._servers) - failed.keys()
-        return {self._servers[ticket].url: reason for ticket, reason in failed.items()}
+        return self._by_url(failed)
 
     def send(
         self,
@@ -88,11 +94,34 @@ class WeightSender:
         default vLLM's continue, and SGLang's finish. ``one_by_one``: in the order of ``urls``, each server loads when
         the one before serves. A prefiller and its decoder need that: each would wait for the other to finish.
         """
-        update_id = 1 + secrets.randbits(_UPDATE_ID_BITS)
-        tickets = [ticket for ticket in self._servers if ticket in self._attached]
-        self._messenger.submit([Send(update_id, version, tickets)])
-        failed = self._await(_Awaited("landed", set(tickets), update_id), limit_seconds)
+        update_id = new_update_id()
+        failed = self.write(update_id, version, limit_seconds)
         landed()
+        return failed | self.load(update_id, version, failed, under_way=under_way, one_by_one=one_by_one)
+
+    def write(self, update_id: int, version: int, limit_seconds: float) -> dict[str, str]:
+        """Writes what is staged into all servers, which load nothing yet. Returns reasons by URL, of those that fail.
+
+        An update of several senders has one ``update_id`` of :func:`new_update_id` and one ``version``.
+        """
+        self._written = [ticket for ticket in self._servers if ticket in self._attached]
+        if not self._written:
+            return {}
+        self._messenger.submit([Send(update_id, version, self._written)])
+        return self._by_url(self._await(_Awaited("landed", set(self._written), update_id), limit_seconds))
+
+    def load(
+        self,
+        update_id: int,
+        version: int,
+        left: Collection[str],
+        *,
+        under_way: str = "",
+        one_by_one: bool = False,
+    ) -> dict[str, str]:
+        """Lets the servers of the last :meth:`write` load it, but those whose URLs have ``left``; as :meth:`send`."""
+        tickets = [ticket for ticket in self._written if self._servers[ticket].url not in left]
+        failed: dict[str, str] = {}
         for group in [[ticket] for ticket in tickets] if one_by_one else [tickets]:
             calls = {
                 ticket: functools.partial(self._servers[ticket].load, update_id, version, under_way)
@@ -102,11 +131,14 @@ class WeightSender:
             failed |= {ticket: _LOST for ticket in group if ticket not in failed and ticket not in calls}
             loads = _Awaited("applied", set(calls), update_id, ServerCalls(calls), REPORT_SECONDS)
             failed |= self._await(loads, CALL_SECONDS + REPORT_SECONDS)
-        return {self._servers[ticket].url: reason for ticket, reason in failed.items()}
+        return self._by_url(failed)
 
     def close(self) -> None:
         """Ends the messenger; servers keep what they serve."""
         self._messenger.close("has sent its weights")
+
+    def _by_url(self, failed: Mapping[str, str]) -> dict[str, str]:
+        return {self._servers[ticket].url: reason for ticket, reason in failed.items()}
 
     def _await(self, awaited: _Awaited, limit_seconds: float) -> dict[str, str]:
         """Waits until each server has ended as it should, or has failed. Returns the reasons of the latter."""

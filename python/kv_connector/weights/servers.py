@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +13,14 @@ from kv_connector.runtime import plain_http
 from kv_connector.weights.routes import Routes, SglangRoutes, VllmRoutes
 
 READY_POLL_SECONDS = 1.0
+
+
+def checked_urls(servers: Sequence[str]) -> list[str]:
+    """The URLs of servers, each once; raises WeightsError."""
+    urls = [url.rstrip("/") for url in ([servers] if isinstance(servers, str) else servers)]
+    if not urls or len(set(urls)) < len(urls):
+        raise WeightsError(f"servers are {urls}, expected URLs, each once: name them")
+    return urls
 
 
 class Server:

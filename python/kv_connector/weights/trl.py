@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kv_connector.exceptions import WeightsError
-from kv_connector.weights.sender import VERSION_MAX, WeightSender, version_of_now
+from kv_connector.weights.sender import WeightSender
 from kv_connector.weights.sender_options import sender_options
-from kv_connector.weights.servers import Server
+from kv_connector.weights.servers import Server, checked_urls
 from kv_connector.weights.staging import Staging
+from kv_connector.weights.versions import Versions
 
 logger = logging.getLogger("kv_connector")
 LANDING_LIMIT_SECONDS = 600.0
@@ -53,14 +54,9 @@ class KvMessengerWeightTransfer:
         bytes of one update, ``ready_limit_seconds`` for servers that are starting. ``options`` are those of
         docs/options.md, which count before the environment's ``KV_MESSENGER_…``.
         """
-        self._urls = [url.rstrip("/") for url in ([servers] if isinstance(servers, str) else servers)]
-        if not self._urls or len(set(self._urls)) < len(self._urls):
-            raise WeightsError(f"servers are {self._urls}, expected URLs, each once: name them")
-        if not 0 <= first_version <= VERSION_MAX:
-            raise WeightsError(f"first_version is {first_version}, expected 0 or a number to {VERSION_MAX}: correct it")
+        self._urls = checked_urls(servers)
+        self._versions = Versions(first_version)
         self._options = sender_options(listen, options or {}, "listen")
-        self._version = first_version - 1
-        self._timed = first_version == 0
         self._landing_limit_seconds = landing_limit_seconds
         self._ready_limit_seconds = ready_limit_seconds
         self._staging = Staging()
@@ -87,7 +83,7 @@ class KvMessengerWeightTransfer:
         began = time.monotonic()
         manifest, memory = self._staging.take(iterator)
         copied = time.monotonic()
-        self._version = version = max(self._version + 1, version_of_now() if self._timed else 1)
+        version = self._versions.next()
         try:
             failed: dict[str, str] = {}
             if self._sender is None:

@@ -15,13 +15,20 @@ from typing import Any
 
 import pytest
 
+from kv_connector.weights import landed_tensors
+from kv_connector.weights.decision import Decision
+from kv_connector.weights.landed_tensors import MappedLandings
 from kv_connector.weights.manifest import Manifest
+from kv_connector.weights.served import ServedCheckpoint
+from kv_connector.weights.shares import Share
+from kv_connector.weights.shares_host import SharesHost
 
 RANKS = 2
 LIMIT_SECONDS = 30.0
 UPDATE = 7
 VERSION = 70
 MANIFEST = Manifest.of([("a", "int8", [64])])
+SHARE = Share.of(MANIFEST, (False,), 0, 1)
 GIVEN = {"update_id": UPDATE, "at_rest": True, "refusal": ""}
 LOST = RuntimeError("Connection closed by peer")
 
@@ -71,7 +78,6 @@ class Host:
     def __init__(self) -> None:
         self.reason = ""
         self.landing: Any = SimpleNamespace(memfd=3)
-        self.manifest = MANIFEST
         self.reports: list[tuple[object, str]] = []
         self.closed: list[str] = []
 
@@ -103,15 +109,17 @@ class World:
 
     def _engine(self, rank: int) -> Any:
         engine = object.__new__(self._module.KvMessengerWeightEngine)
-        engine._host = self.host if rank == 0 else Host()
-        engine._served = None
-        engine._mapped = None
+        engine._host = object.__new__(SharesHost)
+        engine._host._hosts = [self.host if rank == 0 else Host()]
+        engine._host._share = SHARE
+        engine._served = ServedCheckpoint()
+        engine._landings = MappedLandings()
         engine.loaded = (0, 0)
-        engine._load = lambda manifest: self._loaded(rank, manifest)
+        engine._load = lambda decision: self._loaded(rank, decision)
         return engine
 
-    def _loaded(self, rank: int, manifest: Manifest) -> str:
-        assert manifest is MANIFEST
+    def _loaded(self, rank: int, decision: Decision) -> str:
+        assert decision.manifest is MANIFEST
         self.loads.append(rank)
         return self.faults.get(rank, "")
 
@@ -167,7 +175,7 @@ def module(monkeypatch: pytest.MonkeyPatch, ranks: Ranks) -> Iterator[Any]:
 @pytest.fixture
 def world(module: Any, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(module, ranks)
-    monkeypatch.setattr(module, "map_of_process", made.map_of_process)
+    monkeypatch.setattr(landed_tensors, "map_of_process", made.map_of_process)
     return made
 
 
@@ -271,14 +279,15 @@ def stored(folder: Path, *names: str) -> None:
 def refusal(module: Any, model: str, *names: str) -> str:
     """What a server of this model says of weights with these names."""
     engine = object.__new__(module.KvMessengerWeightEngine)
-    engine.device, engine.model, engine._served = SimpleNamespace(type="cuda"), None, None
+    engine.device, engine.model, engine._served = SimpleNamespace(type="cuda"), None, ServedCheckpoint()
     engine.vllm_config = SimpleNamespace(
         parallel_config=SimpleNamespace(data_parallel_size=1), load_config=SimpleNamespace(download_dir=None)
     )
     engine.model_config = SimpleNamespace(
         model=model, revision=None, hf_text_config=SimpleNamespace(tie_word_embeddings=False)
     )
-    return str(engine._unfit(Manifest.of([(name, "int8", [8]) for name in names])))
+    whole = Manifest.of([(name, "int8", [8]) for name in names])
+    return str(engine._unfit(Share.of(whole, (False,) * len(names), 0, 1)))
 
 
 ALL = ("embed", "layers.0", "layers.1", "norm")

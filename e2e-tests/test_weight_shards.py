@@ -1,0 +1,161 @@
+"""FSDP2's ranks send their own rows into two servers that go on answering: `make weight-shards`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from conftest import asked
+from faults import STEP_LIMIT_SECONDS
+from make_model import cached_model
+from prompts import cache_home
+from server_process import start_all, wait_until
+from weights_bed import NEW, OLD, PROMPTS, SEND_LIMIT_SECONDS, Served, Stream, serving
+
+pytestmark = pytest.mark.at_length
+RANKS: Final = 2
+TRAINER: Final = Path(__file__).with_name("fsdp_trainer.py")
+
+
+class Trainer:
+    """A process for each rank, which sends when it is asked to."""
+
+    def __init__(self, servers: Sequence[Served], store: Path) -> None:
+        urls = [served.server.url for served in servers]
+        self.ranks = [
+            subprocess.Popen(
+                [sys.executable, str(TRAINER), str(rank), str(RANKS), str(store), *urls],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(RANKS)
+        ]
+
+    def send(self, folder: Path, version: int, dies_before: str = "", dying: int = -1) -> list[dict[str, Any]]:
+        """What each rank reports; nothing of a rank that died."""
+        self.begin(folder, version, dies_before, dying)
+        return self.reports()
+
+    def begin(self, folder: Path, version: int, dies_before: str = "", dying: int = -1) -> None:
+        for rank, process in enumerate(self.ranks):
+            step = dies_before if rank == dying else ""
+            assert process.stdin is not None
+            print(
+                json.dumps({"folder": str(folder), "version": version, "dies_before": step}),
+                file=process.stdin,
+                flush=True,
+            )
+
+    def reports(self) -> list[dict[str, Any]]:
+        lines = [process.stdout.readline() for process in self.ranks if process.stdout is not None]
+        return [json.loads(line) if line else {} for line in lines]
+
+    def end(self) -> None:
+        for process in self.ranks:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[Path, list[list[str]]]:
+    """What plain servers answer, by the model's folder."""
+    folders = [cached_model(cache_home(), shape) for shape in (OLD, NEW)]
+    references = {folder: asked(folder, list(PROMPTS)) for folder in folders}
+    return {folder: [reference.to(prompt) for prompt in PROMPTS] for folder, reference in references.items()}
+
+
+@pytest.fixture(scope="module")
+def servers(run_folder: Path, answers: dict[Path, list[list[str]]]) -> Iterator[list[Served]]:
+    """Started when the plain ones have ended."""
+    assert len(answers) > 1
+    made = [serving(f"weight-shards-{number}", run_folder) for number in range(2)]
+    with ExitStack() as stack:
+        for served in made:
+            stack.callback(served.server.stop)
+        start_all([served.server for served in made], print)
+        yield made
+
+
+def test_each_rank_sends_its_own_rows_and_servers_load_those_of_all_ranks(
+    servers: list[Served], answers: dict[Path, list[list[str]]], tmp_path: Path
+) -> None:
+    old, new = (answers[folder] for folder in (servers[0].old, servers[0].new))
+    assert old != new
+    streams = [Stream(served.server) for served in servers]
+    trainer = Trainer(servers, tmp_path / "store")
+    try:
+        sent = trainer.send(servers[0].new, 1)
+        print("trainer:", sent)
+        assert [each["failure"] for each in sent] == [""] * RANKS
+        assert [each["gathered"] for each in sent] == [0] * RANKS
+        assert sum(each["bytes"] for each in sent) == sent[0]["whole"]
+        for served in servers:
+            assert served.answers() == new
+            assert served.version() == "1"
+            landed = served.metric("kv_messenger_weights_landed_bytes_total")
+            print("of rank 0:", landed, "of the model's", sent[0]["whole"])
+            assert sent[0]["bytes"] <= landed < sent[0]["bytes"] + (1 << 20)
+        again = trainer.send(servers[0].old, 2)
+        assert [each["failure"] for each in again] == [""] * RANKS
+        for served in servers:
+            assert served.answers() == old
+    finally:
+        trainer.end()
+    for stream in streams:
+        stream.go_on()
+        stream.end()
+
+
+@pytest.mark.parametrize("dying", range(RANKS))
+@pytest.mark.parametrize("step", ["take", "_connected", "_written", "_loaded"])
+def test_a_rank_that_dies_leaves_servers_that_answer_and_take_the_next_update(
+    servers: list[Served], answers: dict[Path, list[list[str]]], tmp_path: Path, step: str, dying: int
+) -> None:
+    old, new = (answers[folder] for folder in (servers[0].old, servers[0].new))
+    version = max(int(served.version().replace("default", "0")) for served in servers) + 1
+    before = [served.answers() for served in servers]
+    assert all(given in (old, new) for given in before)
+    folder, words = (servers[0].old, old) if before[0] == new else (servers[0].new, new)
+    trainer = Trainer(servers, tmp_path / "store")
+    try:
+        sent = trainer.send(folder, version, step, dying)
+        print("trainer:", sent)
+        assert "a rank of the trainer is lost" in sent[1 - dying]["failure"]
+        all_landed = (step, dying) == ("_loaded", 1)  # rank 0 has them loaded
+        assert [served.answers() for served in servers] == ([words] * len(servers) if all_landed else before)
+    finally:
+        trainer.end()
+    wait_until(lambda: not any(map(written_to, servers)), STEP_LIMIT_SECONDS, "landings that are free")
+    trainer = Trainer(servers, tmp_path / "next")
+    try:
+        sent = trainer.send(folder, version + 1)
+        assert [each["failure"] for each in sent] == [""] * RANKS
+        for served in servers:
+            assert served.answers() == words
+            assert not served.paused()
+    finally:
+        trainer.end()
+
+
+def test_a_sender_of_whole_tensors_is_refused_after_a_split_trainer(servers: list[Served]) -> None:
+    sent = servers[0].send(servers[0].new)
+    assert sent.returncode == 1
+    assert "the tensors come from 1 trainer ranks, and came from 2" in sent.stderr
+
+
+def written_to(served: Served) -> bool:
+    status = subprocess.run(
+        [sys.executable, "-m", "kv_connector", "weights", "status", served.server.url],
+        capture_output=True,
+        text=True,
+        timeout=SEND_LIMIT_SECONDS,
+        check=True,
+    )
+    return ", is written to" in status.stdout
