@@ -41,6 +41,9 @@ class Tensor:
     def contiguous(self) -> Self:
         return self
 
+    def is_floating_point(self) -> bool:
+        return False  # of its values nothing is asked
+
     def data_ptr(self) -> int:
         return ctypes.addressof(self._buffer)
 

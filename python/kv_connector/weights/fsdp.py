@@ -128,6 +128,8 @@ class FsdpWeightTransfer:
         seen: list[tuple[str, str, tuple[int, ...]]] = []
         split: list[bool] = []
         manifest, memory = self._staging.take(self._own(tensors, seen, split))
+        if unsound := self._staging.not_finite():
+            logger.error("of the weights that rank %d sends, %s", self._rank, unsound)
         share = Share.of(Manifest.of(seen), tuple(split), self._rank, self._rank_count)
         for place, ruled in zip(manifest.places, share.own.places, strict=True):
             if place != ruled:

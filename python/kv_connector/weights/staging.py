@@ -20,11 +20,13 @@ from kv_connector.weights.manifest import Manifest, Place, aligned
 class Staging:
     """The tensors of one model, copied from any device. For one thread; it keeps no tensor.
 
-    A tensor is what has torch's ``dtype``, ``shape``, ``detach``, ``cpu``, ``contiguous``, ``data_ptr`` and ``nbytes``;
-    torch itself is not imported.
+    A tensor is what has torch's ``dtype``, ``shape``, ``detach``, ``cpu``, ``contiguous``, ``data_ptr`` and ``nbytes``,
+    and, for :meth:`not_finite`, ``is_floating_point``, ``element_size``, ``float``, ``sum`` and ``isfinite``; torch
+    itself is not imported.
     """
 
     def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
         self._held: tuple[Manifest, SharedMemory] | None = None
 
     def take(self, tensors: Iterable[tuple[str, Any]]) -> tuple[Manifest, SharedMemory]:
@@ -33,7 +35,8 @@ class Staging:
         Raises WeightsError for tensors that cannot be sent, OSError if they do not fit into memory, both after
         ``tensors`` has been drained; and whatever ``tensors`` raises.
         """
-        passing = iter(tensors)
+        self._counts = {}
+        passing = self._counted(tensors)
         try:
             if self._held is None:
                 self._held = _first_pass(passing)
@@ -44,6 +47,35 @@ class Staging:
                 pass
             raise
         return self._held
+
+    def not_finite(self) -> str:
+        """How many elements of the last pass are NaN or infinite, in a sentence; "" if none is."""
+        if not self._counts:
+            return ""
+        first, count = next(iter(self._counts.items()))
+        return (
+            f"{sum(self._counts.values())} elements of {len(self._counts)} tensors are NaN or infinite, the first"
+            f" {count} of them in {first}: servers load them as they are, and may answer with any token"
+        )
+
+    def _counted(self, tensors: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        for name, tensor in tensors:
+            count = _not_finite_count(tensor)
+            if count:
+                self._counts[name] = count
+            yield name, tensor
+
+
+def _not_finite_count(tensor: Any) -> int:
+    """One sum tells, unless it overflows, that there is none; only then each element is looked at."""
+    if not tensor.is_floating_point():
+        return 0
+    try:
+        wide = tensor.detach()
+        wide = wide.float() if wide.element_size() == 1 else wide
+        return 0 if wide.sum().isfinite() else int((~wide.isfinite()).sum())
+    except (NotImplementedError, RuntimeError):
+        return 0  # no tensor that can be copied, which is said where it is
 
 
 def _first_pass(tensors: Iterator[tuple[str, Any]]) -> tuple[Manifest, SharedMemory]:

@@ -83,6 +83,8 @@ class KvMessengerWeightTransfer:
         began = time.monotonic()
         manifest, memory = self._staging.take(iterator)
         copied = time.monotonic()
+        if unsound := self._staging.not_finite():
+            logger.error("of the weights that are sent, %s", unsound)
         version = self._versions.next()
         try:
             failed: dict[str, str] = {}

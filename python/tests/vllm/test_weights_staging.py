@@ -50,3 +50,37 @@ def test_the_lengths_of_types_are_torchs(dtype: str) -> None:
 def test_what_cannot_be_sent_is_named(tensor: torch.Tensor, words: str) -> None:
     with pytest.raises(WeightsError, match=words):
         Staging().take([("x", tensor)])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_elements_that_are_not_finite_are_counted_and_sent_as_they_are(dtype: str, value: str) -> None:
+    if dtype == "float8_e4m3fn" and value != "nan":
+        value = "nan"  # it has no infinity
+    bad = torch.ones(4, 5)
+    bad[1, 2] = bad[3, 4] = float(value)
+    staging = Staging()
+    given = [
+        ("good", torch.ones(3)),
+        ("bad", bad.to(getattr(torch, dtype))),
+        ("count", torch.ones(2, dtype=torch.int8)),
+    ]
+    manifest, memory = staging.take(given)
+    assert staging.not_finite().startswith("2 elements of 1 tensors are NaN or infinite, the first 2 of them in bad:")
+    place = manifest.places[1]
+    there = bytes(memory.view[place.offset_bytes : place.offset_bytes + place.length_bytes])
+    assert there == given[1][1].view(torch.uint8).numpy().tobytes()
+    staging.take([("good", torch.ones(3)), ("bad", torch.ones(4, 5).to(getattr(torch, dtype))), given[2]])
+    assert staging.not_finite() == ""
+
+
+def test_a_sum_that_overflows_is_of_finite_elements() -> None:
+    staging = Staging()
+    staging.take([("large", torch.full((8,), 60_000, dtype=torch.float16)), ("empty", torch.empty(0))])
+    assert staging.not_finite() == ""
+
+
+def test_both_infinities_are_seen_though_they_cancel() -> None:
+    staging = Staging()
+    staging.take([("both", torch.tensor([float("inf"), float("-inf"), 1.0]))])
+    assert staging.not_finite().startswith("2 elements of 1 tensors")
