@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts share-cost planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -169,6 +169,9 @@ race-engines: wheel ## vLLM pairs under our connector, NIXL's and Mooncake's, in
 plan-counts: ## how many writes a request needs, by model, sharding and layout
 	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \
 	    -Dbenchmark.main=io.kvmessenger.benchmarks.PlanCounts
+
+share-cost: ## what dividing a model of 1 T parameters among trainer ranks costs, by number of names
+	@$(ENVIRONMENT) run tools -- python/tests/share_cost.py
 
 planner-cost: ## what planning costs, by JMH, with what it allocates; wants an idle machine, 5 minutes
 	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \

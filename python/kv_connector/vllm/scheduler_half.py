@@ -68,8 +68,7 @@ class SchedulerHalf:
         self._step = 0
         self._prefills: dict[str, Prefill] = {}
         self._ended = EndedPrefills(side.messenger_count)
-        self._awaited: dict[str, list[int]] = {}
-        """Requests that the workers have yet to report as received or failed, with the blocks to fill."""
+        self._awaited: dict[str, list[int]] = {}  # blocks to fill, until workers report them as received or failed
         self._names = FetchNames(digest_of)
         self._loading_first: set[str] = set()
         """First choices of ``n`` > 1 until they run; the others wait for the KV that is fetched for the first."""
