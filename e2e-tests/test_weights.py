@@ -47,6 +47,7 @@ def test_a_checkpoint_is_sent_into_a_server_that_goes_on_answering(served: Serve
 
     with held_sender(served, Gate(tmp_path / "gate")) as sender:
         stream.go_on()
+        assert " bytes, is written to\n" in served.status()
         sender.kill()
         stream.go_on()
     wait_until(
@@ -71,6 +72,10 @@ def test_a_checkpoint_is_sent_into_a_server_that_goes_on_answering(served: Serve
     assert again.returncode == 0, again.stderr
     assert served.answers() == old
     assert words_of(complete(served.server, STREAMED, len(before))) == before
+    shown = served.status()
+    assert " bytes, is not written to\n" in shown
+    assert "updates applied: 2\n" in shown
+    assert "updates sender lost: 1\n" in shown
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(served: Served) -> None:

@@ -104,6 +104,11 @@ class Served:
         except OSError:
             return 0.0  # it has no messenger before its first sender
 
+    def status(self) -> str:
+        """What a user is shown of it."""
+        command = [sys.executable, "-m", "kv_connector", "weights", "status", self.server.url]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SEND_LIMIT_SECONDS).stdout
+
     def ended(self, reason: str) -> float:
         return self.metric("kv_messenger_weight_updates_ended_total", reason=reason)
 

@@ -108,9 +108,9 @@ class WeightsHost:
         messenger, landing = self._messenger, self.landing
         if messenger is not None and landing is not None:
             stats = messenger.stats()
-            written = "is written to" if stats.gauges.get("windows_open") else "is not written to"
+            written = "is written to" if stats.gauges.get("kv_messenger_windows_open") else "is not written to"
             seen["landing"] = f"{landing.length_bytes} bytes, {written}"
-            seen["ended"] = dict(stats.reasons.get("weight_updates_ended", {}))
+            seen["ended"] = dict(stats.reasons.get("kv_messenger_weight_updates_ended", {}))
         (version, loaded_at), (refusal, refused_at) = self._loaded, self._refusal
         if version:
             seen["loaded"] = f"version {version}, {now - loaded_at:.0f} s ago"
