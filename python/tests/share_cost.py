@@ -55,7 +55,7 @@ def main() -> None:
         began = time.process_time()
         share = Share.of(whole, split, 0, SHARES_MAX)
         own_seconds = time.process_time() - began
-        lengths = [each.own.length_bytes for each in share.others()]
+        lengths = [each.own.length_bytes for each in share.of_all_ranks()]
         all_seconds = time.process_time() - began - own_seconds
         writes = [-(-length // WRITE_BYTES) for length in lengths]
         figures = f"{len(split):,}, {whole.length_bytes / 1e12:.2f}, {SHARES_MAX}, {own_seconds:.2f}, {all_seconds:.2f}"

@@ -32,7 +32,7 @@ def test_a_share_has_its_rows_and_rank_0_what_is_not_split() -> None:
     first, second = (Share.of(WHOLE, SPLIT, rank, 2) for rank in range(2))
     assert [(place.name, place.shape) for place in first.own.places] == [("w", (3, 3)), ("norm", (4,)), ("one", (1, 2))]
     assert [(place.name, place.shape) for place in second.own.places] == [("w", (2, 3)), ("one", (0, 2))]
-    assert [share.own.digest for share in second.others()] == [first.own.digest, second.own.digest]
+    assert [share.own.digest for share in second.of_all_ranks()] == [first.own.digest, second.own.digest]
     assert Share.announced(second.described()) == second
 
 

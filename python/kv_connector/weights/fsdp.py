@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from kv_connector.exceptions import KvConnectorError, WeightsError
 from kv_connector.weights.landing import SharedMemory
 from kv_connector.weights.manifest import Manifest
-from kv_connector.weights.sender import WeightSender, new_update_id
+from kv_connector.weights.sender import LANDING_LIMIT_SECONDS, WeightSender, new_update_id
 from kv_connector.weights.sender_options import sender_options
 from kv_connector.weights.servers import checked_urls
 from kv_connector.weights.shares import Share
@@ -23,7 +23,6 @@ from kv_connector.weights.staging import Staging
 from kv_connector.weights.versions import Versions
 
 logger = logging.getLogger("kv_connector")
-LANDING_LIMIT_SECONDS = 600.0
 _Result = TypeVar("_Result")
 
 

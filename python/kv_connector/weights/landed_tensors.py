@@ -28,7 +28,7 @@ class MappedLandings:
             share = decision.share
             key = (decision.pid, decision.memfds, share.whole.digest, share.split, share.count)
             if self._key != key:
-                shares = list(share.others())
+                shares = list(share.of_all_ranks())
                 pairs = zip(decision.memfds, (each.own.length_bytes for each in shares), strict=True)
                 self._views = [map_of_process(decision.pid, memfd, length) for memfd, length in pairs]
                 self._own = [{place.name: place for place in each.own.places} for each in shares]

@@ -20,6 +20,8 @@ from kv_connector.weights.servers import Server
 logger = logging.getLogger("kv_connector")
 
 WAIT_SECONDS = 0.2
+LANDING_LIMIT_SECONDS = 600.0
+"""Of the bytes of one update, where a trainer sets none."""
 CALL_SECONDS = 600.0
 """The limit of one call of a server, in which its engine may load all weights."""
 REPORT_SECONDS = 30.0

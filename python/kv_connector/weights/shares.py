@@ -54,8 +54,8 @@ class Share:
             described |= {"split": list(self.split), "rank": self.rank, "rank_count": self.count}
         return described
 
-    def others(self) -> Iterator[Share]:
-        """Those of all ranks, by rank. Takes as long as all of them have tensors."""
+    def of_all_ranks(self) -> Iterator[Share]:
+        """The share of each rank, by rank. Takes as long as all of them have tensors."""
         return (Share.of(self.whole, self.split, rank, self.count) for rank in range(self.count))
 
 

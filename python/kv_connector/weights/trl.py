@@ -13,14 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kv_connector.exceptions import WeightsError
-from kv_connector.weights.sender import WeightSender
+from kv_connector.weights.sender import LANDING_LIMIT_SECONDS, WeightSender
 from kv_connector.weights.sender_options import sender_options
 from kv_connector.weights.servers import Server, checked_urls
 from kv_connector.weights.staging import Staging
 from kv_connector.weights.versions import Versions
 
 logger = logging.getLogger("kv_connector")
-LANDING_LIMIT_SECONDS = 600.0
 READY_LIMIT_SECONDS = 240.0
 """TRL's own ``vllm_server_timeout``."""
 ANSWER_LIMIT_SECONDS = 60.0

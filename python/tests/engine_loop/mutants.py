@@ -9,6 +9,7 @@ from typing import Any
 
 from mutant import Mutant
 
+from engine_loop.traffic import GRANTS_AWAITED_ROUNDS
 from kv_connector.vllm import beginnings, connector, fetch_names, kv_groups, rejections, scheduler_half
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import KvGroup
@@ -39,7 +40,7 @@ class WorldMutant(Mutant):
     """How the violation begins, one of several where the machine's speed decides."""
     patience_seconds: float = 0.0
     """The least after which its world stands still: longer than what is held there rightly."""
-    grants_awaited_rounds: float = 60
+    grants_awaited_rounds: float = GRANTS_AWAITED_ROUNDS
     """More, where nothing is wrong unless grants are there before the prompt: a busy machine's messengers need long."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from engine_loop.engines import EnginePlan
 from engine_loop.kv_pages import BLOCK_TOKENS, TOKENS_ONLY, VOCABULARY, Beside
 
+GRANTS_AWAITED_ROUNDS = 60
 UNREACHED_SECONDS = 86_400.0
 """A limit that no world reaches, however little time its process gets: what is held till then is found."""
 OF_SESSIONS = ("fetch_limit_seconds", "connect_limit_seconds", "silence_limit_seconds")
@@ -76,7 +77,7 @@ class WorldPlan:
     open_groups: int = 3
     prefill_share: float = 0.5
     """Of the steps, how many are the prefiller's."""
-    grants_awaited_rounds: float = 60
+    grants_awaited_rounds: float = GRANTS_AWAITED_ROUNDS
     """After so many the prefiller's leg leaves without: the decoder may have no room."""
     slow_pass_share: float = 0.2
     slow_pass_seconds: float = 0.001
