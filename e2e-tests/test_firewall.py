@@ -208,7 +208,7 @@ def test_pages_move_through_the_ports_that_the_page_opens(firewall: tuple[Behind
     assert prefiller.dropped() + decoder.dropped() == before, "a port was tried that the page does not name"
 
 
-def test_a_decoder_on_loopback_is_told_where_to_listen(firewall: tuple[Behind, Behind], secret: str) -> None:
+def test_a_decoder_on_loopback_is_advised_where_to_listen(firewall: tuple[Behind, Behind], secret: str) -> None:
     """Another likely mistake: listen_host is set on the prefiller only, and data flows to the decoder."""
     prefiller, decoder = firewall
     of_prefiller = {

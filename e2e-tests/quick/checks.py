@@ -170,7 +170,7 @@ def plain_words(path: PurePosixPath, text: str) -> Iterator[str]:
 
 
 def no_speech(path: PurePosixPath, text: str) -> Iterator[str]:
-    if path.suffix == ".java" and "/src/main/" in str(path):
+    if path.suffix == ".java":
         for number, code in enumerate(java_blocks.without_opaque(text).splitlines(), 1):
             for name in filter(python_declarations.has_speech, IDENTIFIER.findall(code)):
                 yield f"{path}:{number} '{name}': {NO_SPEECH}"

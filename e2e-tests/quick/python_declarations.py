@@ -13,8 +13,6 @@ from typing import Final
 WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 """The words of a name in snake_case, CamelCase or capitals."""
 SPEECH: Final = frozenset({"said", "tell", "telling", "tells", "told"})
-TEST: Final = "test_"
-"""The names of test functions are sentences, and may have any word."""
 NAME_IN_TEXT: Final = re.compile(r"[\w.]+")
 """A string that is a name as a whole is a use of it: ``getattr``, ``__all__`` and lists of hooks have such."""
 
@@ -22,7 +20,7 @@ NAME_IN_TEXT: Final = re.compile(r"[\w.]+")
 def bound_names(node: ast.AST) -> Iterator[str]:
     """The names that one node declares: of a definition, an argument, an assignment, an attribute, or an import."""
     match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if not name.startswith(TEST):
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             yield name
         case ast.ClassDef(name=name) | ast.arg(arg=name):
             yield name

@@ -41,7 +41,7 @@ def test_old_python_is_passed_over(tmp_path: Path) -> None:
     assert found.stdout.strip() != str(old)
 
 
-def test_missing_python_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_python_is_reported_in_a_sentence(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "bash").symlink_to("/bin/bash")

@@ -55,7 +55,7 @@ def test_a_wrong_manifest_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("component", "role"), [("prefiller", "kv_producer"), ("decoder", "kv_consumer")])
-def test_engine_is_told_its_role_and_address(component: str, role: str) -> None:
+def test_engine_is_given_its_role_and_address(component: str, role: str) -> None:
     given = options(component)
     assert given["kv_role"] == role
     assert given["listen_host"] == given["metrics_host"] == "10.0.0.1"

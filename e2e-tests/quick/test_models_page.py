@@ -46,7 +46,7 @@ def test_worlds_that_the_page_names_are_run_by_the_engine_loop(world: str) -> No
 
 
 @pytest.mark.parametrize("sentence", sorted(set(REFUSED.findall("\n".join(ROWS)))))
-def test_refusals_that_the_page_quotes_are_said_by_the_code(sentence: str) -> None:
+def test_refusals_that_the_page_quotes_are_raised_by_the_code(sentence: str) -> None:
     assert missing(sentence) == []
 
 

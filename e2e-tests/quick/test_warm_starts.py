@@ -172,7 +172,7 @@ def test_end_of_a_server_is_seen_with_its_status(launcher: WarmLauncher, tmp_pat
     assert server.wait_ended() == -signal.SIGKILL
 
 
-def test_what_a_server_spawned_tells_it_of_a_failure_by_a_signal(launcher: WarmLauncher, tmp_path: Path) -> None:
+def test_what_a_server_spawned_reports_a_failure_to_it_by_a_signal(launcher: WarmLauncher, tmp_path: Path) -> None:
     """SGLang's schedulers do, to their parent as the system knows it."""
     server = warm(launcher, tmp_path)
     server.command.append("--fails")

@@ -22,7 +22,7 @@ def adapter(folder: Path, seed: int = 1, **settings: Any) -> Path:
     return folder
 
 
-def test_should_tell_other_weights_and_other_scales_apart_and_a_copy_not(tmp_path: Path) -> None:
+def test_should_distinguish_other_weights_and_other_scales_but_not_a_copy(tmp_path: Path) -> None:
     one = adapter_identity("sql", str(adapter(tmp_path / "one")))
     assert one.startswith("sql\n")
     assert adapter_identity("sql", str(adapter(tmp_path / "copy", base_model_name_or_path="/b"))) == one

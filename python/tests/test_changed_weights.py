@@ -39,7 +39,7 @@ def test_should_be_counted_where_nothing_says_what_they_are() -> None:
     assert twice.name("") not in ("", TRAINED, once.name(""))
 
 
-def test_should_be_called_by_the_version_alone_where_one_was_told() -> None:
+def test_should_be_called_by_the_version_alone_where_one_was_given() -> None:
     versioned_first, versioned_after = weights(), weights()
     versioned_first.on_loaded(TRAINED, "")
     versioned_first.on_versioned("step 8")

@@ -66,7 +66,7 @@ def test_should_count_a_layer_only_when_the_device_has_written_it(
     assert word.value == end == 4
 
 
-def test_should_tell_positions_of_what_is_queued_while_the_word_is_behind(
+def test_should_report_positions_of_what_is_queued_while_the_word_is_behind(
     device: Device, counter: LayerCounter, word: ctypes.c_uint64
 ) -> None:
     opened = device.hold()

@@ -337,7 +337,7 @@ def setup_with(folder: Path | None) -> JvmSetup:
     return JvmSetup(preflight.find_java(""), (), (), (), "none", folder, why_no_cache=NO_HOME)
 
 
-def test_should_tell_a_class_cache_that_is_missing_from_one_that_is_not_trusted(tmp_path: Path) -> None:
+def test_should_distinguish_a_class_cache_that_is_missing_from_one_that_is_not_trusted(tmp_path: Path) -> None:
     setup = setup_with(tmp_path)
     cache = setup.aot_cache
     assert cache is not None

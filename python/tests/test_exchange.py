@@ -167,7 +167,7 @@ def test_should_keep_the_first_reason_of_a_prefill_that_stopped(
     assert messenger.submitted[-1].outcome == "aborted"
 
 
-def test_should_tell_two_requests_of_one_room_apart(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+def test_should_distinguish_two_requests_of_one_room(exchange: Exchange, messenger: ScriptedMessenger) -> None:
     first, second = fetch(exchange), fetch(exchange)
     exchange.abandon(first)
     messenger.events = [Arrived(second.request, 2)]

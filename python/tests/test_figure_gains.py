@@ -50,7 +50,7 @@ def test_should_give_nothing_of_nothing() -> None:
     assert list(observations(BOUNDS, [0] * (len(BOUNDS) + 1), 0.0)) == []
 
 
-def test_should_tell_each_gain_once() -> None:
+def test_should_report_each_gain_once() -> None:
     meter = GainMeter()
     first = meter.gains(stats([0.1, 0.2], {"time_limit": 1, "damaged": 0}))
     assert first["counters"] == {FAILED: 1}

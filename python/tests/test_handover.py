@@ -117,7 +117,7 @@ def test_should_refuse_a_rank_that_differs(place: str, others: ThreadPoolExecuto
         waiting.result()
 
 
-def test_should_refuse_less_memory_than_was_said(place: str, others: ThreadPoolExecutor) -> None:
+def test_should_refuse_less_memory_than_was_announced(place: str, others: ThreadPoolExecutor) -> None:
     waiting = hand_over(others, place, geometry(1, KvMemory(mmap.PAGESIZE)))
     with pytest.raises(HandoverError, match=f"{mmap.PAGESIZE} bytes of KV memory, expected {LENGTH_BYTES}"):
         lead_of(place).gather(geometry(0, KvMemory()), LIMIT_SECONDS)
@@ -283,7 +283,7 @@ def test_should_go_on_when_a_follower_is_gone(
     lead.close()
 
 
-def test_should_tell_followers_what_is_over_between_fences(place: str, others: ThreadPoolExecutor) -> None:
+def test_should_notify_followers_of_what_is_over_between_fences(place: str, others: ThreadPoolExecutor) -> None:
     lead, follower = joined(place, others)
     assert follower.take_votes() == Votes(set(), set())
     lead.send_votes(Votes({"sent"}, {"received"}))

@@ -44,7 +44,7 @@ def test_should_stop_at_a_layer_out_of_order_until_the_step_ends(counter: LayerC
     assert word.value == 2
 
 
-def test_should_tell_the_order_in_which_layers_really_fire(counter: LayerCounter) -> None:
+def test_should_report_the_order_in_which_layers_really_fire(counter: LayerCounter) -> None:
     assert counter.observed_order == ("a", "b", "c")
     counter.begin_step()
     for name in ("b", "a", "c"):
@@ -77,7 +77,7 @@ def test_should_not_count_outside_a_step(counter: LayerCounter, word: ctypes.c_u
     assert word.value == 0
 
 
-def test_should_tell_where_each_step_begins_and_ends(counter: LayerCounter, word: ctypes.c_uint64) -> None:
+def test_should_report_where_each_step_begins_and_ends(counter: LayerCounter, word: ctypes.c_uint64) -> None:
     assert counter.begin_step() == 0
     counter.layer_complete("a")
     counter.layer_complete("c")  # out of order: the others are released by the end

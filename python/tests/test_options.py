@@ -36,7 +36,7 @@ def test_should_name_on_the_page_of_the_boundary_what_is_passed_beside_the_optio
     assert all(f"`{name}`" in section for name in beside)
 
 
-def test_should_tell_java_times_in_milliseconds() -> None:
+def test_should_give_java_times_in_milliseconds() -> None:
     fields = parse(fetch_limit_seconds=2, heartbeat_seconds=0.25).for_java()
     assert fields["fetchLimitMillis"] == 2000
     assert fields["heartbeatMillis"] == 250
@@ -255,7 +255,7 @@ def test_should_not_advertise_a_port_for_one_that_any_start_chooses() -> None:
     assert parse_options(given, role="decoder", engine_id="e", environment={}).advertise_port == 30_000
 
 
-def test_should_tell_peers_the_ports_of_a_relay() -> None:
+def test_should_announce_the_ports_of_a_relay_to_peers() -> None:
     options = parse(listen_port=7, advertise_port=30_000, data_port=8, advertise_data_ports=[30_001])
     assert (options.for_java()["advertisePort"], options.for_java()["advertiseDataPorts"]) == (30_000, [30_001])
     third = options.of_rank(2)
@@ -272,7 +272,7 @@ def parse_in(environment: dict[str, str], **given: Any) -> Any:
     return parse_options(given, role="decoder", engine_id="e", environment=environment)
 
 
-def test_should_read_what_is_not_said_from_the_environment() -> None:
+def test_should_read_what_is_not_set_from_the_environment() -> None:
     options = parse_in(
         {
             "KV_MESSENGER_LISTEN_PORT": "7100",
@@ -338,7 +338,7 @@ def test_should_take_the_older_spelling_of_one_verbs_device() -> None:
     assert "verbsDevice" not in parse().for_java()
 
 
-def test_should_wait_for_a_prompt_that_is_unheard_of_for_some_seconds_unless_told_otherwise() -> None:
+def test_should_wait_for_a_prompt_that_is_unheard_of_for_some_seconds_unless_set_otherwise() -> None:
     assert _unheard(parse()) == (8_000, 0)
     assert _unheard(parse(grant_wait_seconds=3)) == (3_000, 0)
     assert _unheard(parse(unheard_limit_seconds=20, grant_wait_seconds=3)) == (20_000, 20_000)

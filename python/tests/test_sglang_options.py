@@ -63,7 +63,7 @@ def test_should_read_the_other_variables() -> None:
     ("mode", "variable"),
     [("prefill", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"), ("decode", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")],
 )
-def test_should_wait_for_the_other_leg_as_long_as_sglang_is_told_to(mode: str, variable: str) -> None:
+def test_should_wait_for_the_other_leg_as_long_as_sglang_is_configured_to(mode: str, variable: str) -> None:
     assert read_options(mode, RANK, {}).unheard_limit_seconds == 0
     assert read_options(mode, RANK, {variable: "600"}).for_java()["unheardAskedMillis"] == 600_000
     assert read_options(mode, RANK, {variable: "600"}).for_java()["unheardLimitMillis"] == 600_000
@@ -91,9 +91,7 @@ def test_should_leave_the_limit_of_the_other_role_alone(mode: str, other: str) -
         ("off", False, True, "off"),
     ],
 )
-def test_should_compare_received_kv_unless_told_otherwise(
-    asked: str, latent: bool, on_cpu: bool, expected: str
-) -> None:
+def test_should_compare_received_kv_unless_set_otherwise(asked: str, latent: bool, on_cpu: bool, expected: str) -> None:
     assert check_of(asked, latent=latent, on_cpu=on_cpu) == expected
 
 

@@ -64,7 +64,7 @@ def orders(decoders: int, total: int, passes: int) -> Iterator[Steps]:
 
 
 @pytest.mark.parametrize("decoders", [0, 1, 2])
-def test_should_tell_each_position_its_page_in_every_order(decoders: int) -> None:
+def test_should_give_each_position_its_page_in_every_order(decoders: int) -> None:
     total, count = decoders + 3, 0
     for steps in orders(decoders, total, passes=2):
         pages, messenger = PageList(decoders, total - decoders), Messenger()
@@ -82,7 +82,7 @@ def test_should_tell_each_position_its_page_in_every_order(decoders: int) -> Non
     assert count > 1000
 
 
-def test_should_not_tell_twice_what_a_plan_has_told() -> None:
+def test_should_not_report_twice_what_a_plan_has_reported() -> None:
     pages, messenger = PageList(0, 6), Messenger()
     plan(pages, messenger, 4, taken=True)
     pages.give(PAGES[:2])
@@ -100,7 +100,7 @@ def test_should_plan_the_pages_that_wait_for_their_event_with_those_behind_them(
     assert pages.plan(5, lambda first, end: PAGES[first:end]) == Pages(1, PAGES[1:5])
 
 
-def test_should_notice_a_page_that_moved_after_it_was_told() -> None:
+def test_should_notice_a_page_that_moved_after_it_was_reported() -> None:
     pages = PageList(0, 6)
     planned = pages.plan(3, lambda first, end: PAGES[first:end])
     assert planned is not None
@@ -109,7 +109,7 @@ def test_should_notice_a_page_that_moved_after_it_was_told() -> None:
         pages.give([40, 5, 41])
 
 
-def test_should_take_other_pages_than_a_plan_that_was_not_told() -> None:
+def test_should_take_other_pages_than_a_plan_that_was_not_reported() -> None:
     pages, messenger = PageList(0, 6), Messenger()
     plan(pages, messenger, 3, taken=False)
     pages.give([8, 9, 10])

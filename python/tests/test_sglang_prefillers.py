@@ -58,7 +58,7 @@ def test_should_find_another_prefiller_while_one_does_not_answer(servers: Server
     prefillers.close()
 
 
-def test_should_ask_again_only_when_it_is_told_to(servers: Servers) -> None:
+def test_should_ask_again_only_when_it_is_asked_to(servers: Servers) -> None:
     prefillers = Prefillers(servers)
     first = done(prefillers.find("white:1", PLACES[:2]))
     servers.port = 70

@@ -30,7 +30,7 @@ def test_should_be_the_prompts() -> None:
     assert digest_of(request()) == prompt_digest([5, 6, 7])
 
 
-def test_should_tell_other_tokens_adapters_and_weights_apart() -> None:
+def test_should_distinguish_other_tokens_adapters_and_weights() -> None:
     names = [
         digest_of(request()),
         digest_of(request(origin_input_ids=array("q", [5, 7, 6]))),
@@ -47,7 +47,7 @@ def test_should_be_that_of_what_a_paused_decoder_wants_computed_again() -> None:
     assert digest_of(request(pd_rebootstrap_in_progress=True)) == digest_of(recomputed)
 
 
-def test_should_tell_prompts_of_vectors_apart() -> None:
+def test_should_distinguish_prompts_of_vectors() -> None:
     """SGLang puts the same token ids in place of all vectors."""
     prompts = [[[0.5, 1.0], [2.0, 0.1]], [[0.5, 1.0], [2.0, 0.2]], [[0.5, 1.0, 2.0, 0.1]], [[0.5], [1.0], [2.0], [0.1]]]
     names = [digest_of(request(input_embeds=vectors)) for vectors in prompts]
@@ -64,7 +64,7 @@ def prompt_of(*pictures: Any) -> Any:
     return request(multimodal_inputs=SimpleNamespace(mm_items=list(pictures)))
 
 
-def test_should_tell_images_behind_one_text_apart() -> None:
+def test_should_distinguish_images_behind_one_text() -> None:
     prompts = [
         prompt_of(picture(1)),
         prompt_of(picture(2)),

@@ -55,14 +55,14 @@ class Passes:
         self._steps.run(lambda: [PlannedChunk(Chunk("1", "1", "", 16, 0, 0, 16, []), lambda: None)], forward)
 
 
-def test_should_tell_where_the_counter_stands_when_a_pass_begins_and_ends() -> None:
+def test_should_report_where_the_counter_stands_when_a_pass_begins_and_ends() -> None:
     passes = Passes()
     passes.run(*NAMES)
     passes.run(NAMES[0])
     assert passes.exchange.calls == [("step", 1, 0), ("ended", 1, 2), ("step", 2, 2), ("ended", 2, 3)]
 
 
-def test_should_tell_of_a_pass_that_failed_and_count_the_next_one_behind_its_layers() -> None:
+def test_should_report_a_pass_that_failed_and_count_the_next_one_behind_its_layers() -> None:
     passes = Passes()
     with pytest.raises(RuntimeError, match="no memory"):
         passes.run(NAMES[0], fails=True)
@@ -71,7 +71,7 @@ def test_should_tell_of_a_pass_that_failed_and_count_the_next_one_behind_its_lay
     assert passes.word.value == 5
 
 
-def test_should_tell_no_end_of_a_step_that_the_messenger_did_not_take() -> None:
+def test_should_report_no_end_of_a_step_that_the_messenger_did_not_take() -> None:
     passes = Passes()
     passes.exchange.takes_steps = False
     passes.run(*NAMES)

@@ -71,7 +71,7 @@ def test_should_not_mind_a_page_that_the_other_one_computes_later() -> None:
     assert Batches().run(part(ABCDEFGH, 0, 16), part(other(ABCDEFGH, 28), 16)) == [False, False]
 
 
-def test_should_tell_prompts_of_different_salts_apart() -> None:
+def test_should_distinguish_prompts_of_different_salts() -> None:
     assert Batches().run(part(ABCDEFGH, salt="a"), part(ABCDEFGH, salt="b")) == [False, False]
 
 

@@ -50,7 +50,7 @@ def test_should_show_what_a_pull_waited_for(capsys: pytest.CaptureFixture[str], 
     assert begun == {"question": 4000, "no pages yet": 6000, "pages granted": 9000, "KV on its way": 9500}
 
 
-def test_should_split_the_hand_over_of_what_both_sides_tell(
+def test_should_split_the_hand_over_of_what_both_sides_report(
     logs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["timeline", *logs]) == 0

@@ -45,7 +45,7 @@ def in_files(folder: Path, tensors: Mapping[str, bytes], *parts: Sequence[str]) 
     return folder
 
 
-def test_should_tell_two_trainings_apart_and_a_copy_not(tmp_path: Path) -> None:
+def test_should_distinguish_two_trainings_but_not_a_copy(tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("copy", 1), ("other", 2)):
         write(tmp_path / name / "model.safetensors", trained(seed))
     one, copy, other = (weights_digest(tmp_path / name) for name in ("one", "copy", "other"))
@@ -78,7 +78,7 @@ def test_should_not_heed_the_same_weights_in_another_naming_beside_them(tmp_path
     assert weights_digest(tmp_path / "both") == weights_digest(tmp_path / "plain")
 
 
-def test_should_tell_other_types_apart(tmp_path: Path) -> None:
+def test_should_distinguish_other_types(tmp_path: Path) -> None:
     write(tmp_path / "a" / "model.safetensors", trained(1), "F32")
     write(tmp_path / "b" / "model.safetensors", trained(1), "I32")
     assert weights_digest(tmp_path / "a") != weights_digest(tmp_path / "b")

@@ -54,7 +54,7 @@ def first_passes(gpu_pair: GpuPair, monkeypatch: pytest.MonkeyPatch) -> FirstPas
 
 
 @pytest.mark.parametrize("way", ["eager", "graph"])
-def test_should_tell_passes_when_the_first_that_computes_a_prompt_was_counted_right(
+def test_should_report_passes_when_the_first_that_computes_a_prompt_was_counted_right(
     first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     forward = getattr(first_passes, way)(first_passes.layers)
@@ -83,7 +83,7 @@ def test_should_tell_passes_when_the_first_that_computes_a_prompt_was_counted_ri
         ),
     ],
 )
-def test_should_tell_no_pass_when_the_first_was_counted_otherwise(
+def test_should_report_no_pass_when_the_first_was_counted_otherwise(
     first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, sentence: str, way: Callable[[FirstPasses], Any]
 ) -> None:
     first_passes.run(way(first_passes))
@@ -107,7 +107,7 @@ def twice(launch: Callable[[], object]) -> Callable[[], None]:
         ("cuStreamSynchronize", "the end of the first forward pass"),
     ],
 )
-def test_should_tell_no_pass_when_the_driver_refuses_to_count_the_first(
+def test_should_report_no_pass_when_the_driver_refuses_to_count_the_first(
     first_passes: FirstPasses, caplog: pytest.LogCaptureFixture, call: str, sentence: str
 ) -> None:
     the_device().stand_in.standInFail(call.encode(), 1, OUT_OF_MEMORY)

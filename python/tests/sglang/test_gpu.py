@@ -117,7 +117,7 @@ def test_should_leave_chunks_to_the_end_of_their_pass_where_the_counter_cannot_b
     move_pages(gpu_pair)
 
 
-def test_should_count_what_graphs_repeat_of_a_pass_that_is_told(gpu_pair: GpuPair) -> None:
+def test_should_count_what_graphs_repeat_of_a_pass_that_is_reported(gpu_pair: GpuPair) -> None:
     from one_process import LAYER_COUNT
 
     endpoint, device = gpu_pair.pair.prefiller.endpoint, the_device()

@@ -58,7 +58,7 @@ class HasLoaded:
         self.lora_refs = loaded
 
 
-def test_should_name_adapters_and_weights_as_sglang_was_told_of_them(pair: Pair, tmp_path: Path) -> None:
+def test_should_name_adapters_and_weights_as_sglang_was_given_them(pair: Pair, tmp_path: Path) -> None:
     from array import array
 
     from sglang.srt.lora.lora_registry import LoRARef

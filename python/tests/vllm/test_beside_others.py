@@ -303,7 +303,7 @@ def test_should_let_a_preempted_prompt_be_overwritten_after_its_fence(shared: An
     assert prefiller.at_rest()
 
 
-def test_should_have_its_figures_told_by_its_name(shared: Any) -> None:
+def test_should_have_its_figures_reported_under_its_name(shared: Any) -> None:
     decoder = shared("kv_consumer")
     decoder.messenger.totals["kv_messenger_fetches_arrived"] = 2
     figures = decoder.worker.get_kv_connector_stats()

@@ -137,7 +137,7 @@ def test_should_compute_the_prompt_when_the_policy_is_to_recompute(engine: Engin
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_should_tell_failures_by_blocks_to_an_engine_that_asks_in_the_older_form(
+def test_should_report_failures_by_blocks_to_an_engine_that_asks_in_the_older_form(
     engine: EngineMaker, recompute: bool
 ) -> None:
     decoder = engine("kv_consumer", legacy_results=True, recompute=recompute)
@@ -259,7 +259,7 @@ def test_should_hand_on_salt_and_priority_of_a_prompt_that_the_prefiller_enqueue
     assert fetch["promptDigest"] == prompt_digest(range(700), cache_salt="tenant")
 
 
-def test_should_fail_the_request_alone_whose_fetch_cannot_be_told(engine: EngineMaker) -> None:
+def test_should_fail_the_request_alone_whose_fetch_cannot_be_reported(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
     decoder.add(REQUEST, 300, remote_prefill())
     decoder.add("other-00000000", 300, remote_prefill())

@@ -99,7 +99,7 @@ def test_should_free_what_torch_gives_back(torch: Pools, allocation: DeviceAlloc
     assert the_device().stand_in.standInHeld() == 0
 
 
-def test_should_tell_torch_that_there_is_no_memory(
+def test_should_report_to_torch_that_there_is_no_memory(
     torch: Pools, allocation: DeviceAllocation, caplog: pytest.LogCaptureFixture
 ) -> None:
     the_device().stand_in.standInFail(b"cuMemCreate", 1, OUT_OF_MEMORY)

@@ -91,7 +91,7 @@ def test_should_name_a_draft_with_kv_beside_the_model(vllm_release: Release) -> 
     assert without_kv.messenger.geometry["model"] == plain
 
 
-def test_should_tell_drafts_apart_by_name_shape_and_method() -> None:
+def test_should_distinguish_drafts_by_name_shape_and_method() -> None:
     named = [
         named_with("tiny", each, model_id="")
         for each in (speculating(), speculating("eagle"), speculating(model="/models/other"))

@@ -16,7 +16,7 @@ from kv_connector.runtime.commands import name_of
 from kv_connector.vllm.kv_groups import KvGroup
 
 
-def test_should_tell_the_first_pass_when_it_is_over_and_later_ones_before(
+def test_should_report_the_first_pass_when_it_is_over_and_later_ones_before(
     prefiller: GpuPrefiller, caplog: pytest.LogCaptureFixture
 ) -> None:
     prefiller.begin()
@@ -107,7 +107,7 @@ def test_should_send_whole_passes_when_the_first_was_counted_otherwise(
     assert prefiller.counted_right == 0
 
 
-def test_should_release_what_is_told_late_behind_what_the_device_has_queued(prefiller: GpuPrefiller) -> None:
+def test_should_release_what_is_reported_late_behind_what_the_device_has_queued(prefiller: GpuPrefiller) -> None:
     """The host has queued the pass, and is far ahead of it."""
     prefiller.begin()
     prefiller.end()
@@ -218,7 +218,7 @@ def test_should_check_the_model_s_layers_alone_where_a_drafter_runs(prefiller: G
     assert prefiller.counted_right == 1
 
 
-def test_should_tell_no_pass_early_before_all_messengers_have_counted_one(prefiller: GpuPrefiller) -> None:
+def test_should_report_no_pass_early_before_all_messengers_have_counted_one(prefiller: GpuPrefiller) -> None:
     prefiller.count_first_pass()
     assert prefiller.counted_right == 1
     prefiller.counted_right = 0  # another has not

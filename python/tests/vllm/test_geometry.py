@@ -180,7 +180,7 @@ def test_should_say_number_formats_that_tensors_of_bytes_hide(
     assert described(kv_caches, cache_dtype=cache_dtype)["groups"][0]["dtype"] == expected
 
 
-def test_should_tell_the_page_formats_of_releases_apart(vllm_release: Release) -> None:
+def test_should_distinguish_the_page_formats_of_releases(vllm_release: Release) -> None:
     known = [vllm_release.vllm_api.page_format(f"{minor}.1+cpu") for minor in vllm_release.vllm_api.KNOWN_RELEASES]
     assert len(set(known)) == len(known)
     assert vllm_release.vllm_api.page_format("0.32.0") == vllm_release.vllm_api.page_format("0.32.9rc1")
@@ -197,7 +197,7 @@ def test_should_compare_configuration_and_page_format_also_under_a_model_id(vllm
     assert named.endswith(vllm_release.vllm_api.own_page_format())
 
 
-def test_should_tell_models_apart_by_what_shapes_their_kv() -> None:
+def test_should_distinguish_models_by_what_shapes_their_kv() -> None:
     config = SimpleNamespace(rope_theta=10000.0, num_key_value_heads=4)
     same = fingerprint("/models/tiny", config, "CPU_ATTN:vec")
     assert same == fingerprint("/elsewhere/tiny/", SimpleNamespace(**vars(config)), "CPU_ATTN:vec")
@@ -231,7 +231,7 @@ class DifferingConfig:
         return {"num_key_value_heads": 8, "per_layer_config": {"1": {"num_key_value_heads": self._heads}}}
 
 
-def test_should_tell_models_apart_whose_layers_differ() -> None:
+def test_should_distinguish_models_whose_layers_differ() -> None:
     two, again, four = (fingerprint("/models/tiny", DifferingConfig(heads), "x") for heads in (2, 2, 4))
     assert two == again
     assert two != four

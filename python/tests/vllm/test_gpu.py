@@ -15,7 +15,7 @@ def counts_of(prefiller: GpuPrefiller) -> list[tuple[int, int]]:
     return [(begun["counterStart"], ended["counterEnd"]) for begun, ended in zip(steps, ends, strict=True)]
 
 
-def test_should_tell_the_messenger_that_kv_is_on_a_device(prefiller: GpuPrefiller) -> None:
+def test_should_notify_the_messenger_that_kv_is_on_a_device(prefiller: GpuPrefiller) -> None:
     (memory,) = prefiller.messenger.geometry["ranks"][0]["memories"]
     assert (memory["kind"], memory["device"], memory["handleKind"]) == ("cuda", 1, "none")
     assert "memfd" not in memory

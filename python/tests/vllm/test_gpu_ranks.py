@@ -201,13 +201,13 @@ def own_messengers(vllm_release: Release, monkeypatch: pytest.MonkeyPatch) -> It
 AFTER = ["step", "stepEnded"]
 
 
-def test_should_tell_passes_early_when_each_rank_has_counted_one(own_messengers: OwnMessengers) -> None:
+def test_should_report_passes_early_when_each_rank_has_counted_one(own_messengers: OwnMessengers) -> None:
     assert own_messengers.step(1, [LAYERS, LAYERS]) == [[], []]
     assert own_messengers.step(2, [LAYERS, LAYERS]) == [[*AFTER, "step"]] * 2
 
 
 @pytest.mark.parametrize("wrong_rank", [0, 1])
-def test_should_tell_no_pass_early_when_one_rank_has_counted_wrong(
+def test_should_report_no_pass_early_when_one_rank_has_counted_wrong(
     own_messengers: OwnMessengers, wrong_rank: int
 ) -> None:
     """Both still send all, when their passes are over."""

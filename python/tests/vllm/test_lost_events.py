@@ -256,7 +256,7 @@ def test_should_decode_the_events_behind_one_that_cannot_be_read(caplog: pytest.
     assert "which this wheel does not know" in caplog.text
 
 
-def test_should_tell_the_workers_in_the_next_step_what_a_failed_one_did_not(engine: EngineMaker) -> None:
+def test_should_give_the_workers_in_the_next_step_what_a_failed_one_did_not(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
     half = decoder.own_scheduler._half
 
@@ -277,7 +277,7 @@ def test_should_tell_the_workers_in_the_next_step_what_a_failed_one_did_not(engi
     assert decoder.at_rest()
 
 
-def test_should_tell_a_decoder_of_a_prompt_whose_step_cannot_be_read(
+def test_should_notify_a_decoder_of_a_prompt_whose_step_cannot_be_read(
     engine: EngineMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is preempted in that step is fenced all the same."""

@@ -23,7 +23,7 @@ def ranges(messenger: SimulatedMessenger, request: str = REQUEST) -> list[tuple[
     ]
 
 
-def test_should_tell_every_chunk_before_its_forward_pass(engine: EngineMaker) -> None:
+def test_should_report_every_chunk_before_its_forward_pass(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 700, remote_decode())
     prefiller.steps(3)
@@ -106,7 +106,7 @@ def test_should_send_a_prompt_of_one_token(engine: EngineMaker) -> None:
     assert ranges(prefiller.messenger) == [(0, 0, 1, 1)]
 
 
-def test_should_tell_nothing_of_steps_that_only_decode(engine: EngineMaker) -> None:
+def test_should_report_nothing_of_steps_that_only_decode(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 130, remote_decode(), max_tokens=4)
     prefiller.step()
@@ -174,7 +174,7 @@ def test_should_hold_blocks_of_an_aborted_prefill(engine: EngineMaker, steps: in
     assert prefiller.at_rest()
 
 
-def test_should_tell_the_decoder_of_a_request_that_ends_before_the_next_step(engine: EngineMaker) -> None:
+def test_should_notify_the_decoder_of_a_request_that_ends_before_the_next_step(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 700, remote_decode())
     prefiller.abort(REQUEST)
@@ -185,7 +185,7 @@ def test_should_tell_the_decoder_of_a_request_that_ends_before_the_next_step(eng
     assert prefiller.at_rest()
 
 
-def test_should_announce_a_queued_request_and_tell_its_decoder_when_it_ends_there(engine: EngineMaker) -> None:
+def test_should_announce_a_queued_request_and_notify_its_decoder_when_it_ends_there(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer", chunk_tokens=0)
     prefiller.add(REQUEST, 700, remote_decode())
     prefiller.steps(3)
@@ -201,7 +201,7 @@ def test_should_announce_a_queued_request_and_tell_its_decoder_when_it_ends_ther
     assert prefiller.at_rest()
 
 
-def test_should_tell_the_decoder_of_a_request_that_is_aborted_after_a_preemption(engine: EngineMaker) -> None:
+def test_should_notify_the_decoder_of_a_request_that_is_aborted_after_a_preemption(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 700, remote_decode())
     prefiller.step()
@@ -254,7 +254,7 @@ def test_should_compute_the_prompt_again_when_a_request_of_windows_is_resumed(en
     assert ranges(prefiller.messenger) == [(0, 0, 256, 2)] * 2
 
 
-def test_should_tell_the_decoder_of_a_request_whose_chunk_cannot_be_planned(
+def test_should_notify_the_decoder_of_a_request_whose_chunk_cannot_be_planned(
     engine: EngineMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     prefiller = engine("kv_producer")
@@ -274,7 +274,7 @@ def test_should_tell_the_decoder_of_a_request_whose_chunk_cannot_be_planned(
     assert prefiller.at_rest()
 
 
-def test_should_tell_the_decoder_at_once_when_a_chunk_cannot_be_planned(engine: EngineMaker) -> None:
+def test_should_notify_the_decoder_at_once_when_a_chunk_cannot_be_planned(engine: EngineMaker) -> None:
     """The engine may go on with the request for minutes: the decoder would wait for its own limit."""
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 700, remote_decode(), max_tokens=50)

@@ -124,7 +124,7 @@ def test_should_name_what_no_prefiller_can_enqueue(fields: dict[str, Any], named
     assert f"the prompt has {named}, expected plain tokens" in reason if named else reason == ""
 
 
-def test_should_tell_prompts_of_vectors_apart() -> None:
+def test_should_distinguish_prompts_of_vectors() -> None:
     torch = pytest.importorskip("torch", reason="torch comes with the engine: see the suite that has vLLM")
     vectors = torch.ones((3, 4), dtype=torch.bfloat16)
     digests = [

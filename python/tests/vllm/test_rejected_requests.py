@@ -113,7 +113,7 @@ def test_should_not_mix_it_up_with_a_request_of_the_same_transfer(engine: Engine
     assert expected["promptDigest"] == prompt_digest(range(700))
 
 
-def test_should_know_how_the_release_tells_of_them(vllm_release: Release) -> None:
+def test_should_know_how_the_release_reports_them(vllm_release: Release) -> None:
     vllm = vllm_release.folder / "vllm"
     client = (vllm / "v1" / "engine" / "async_llm.py").read_text()
     assert "async def notify_kv_transfer_request_rejected(" in client

@@ -88,7 +88,7 @@ def test_should_have_a_decision_on_every_method_of_the_base_class(vllm_release: 
     assert not unclassified, f"vLLM {vllm_release.name} calls what is not classified: {sorted(unclassified)}"
 
 
-def test_should_handle_and_inherit_what_is_said_here(vllm_release: Release) -> None:
+def test_should_handle_and_inherit_what_is_listed_here(vllm_release: Release) -> None:
     own = set(vars(vllm_release.connector.KvMessengerConnector))
     existing = methods_of(vllm_release)
     assert {name for name in existing & own if CLASSIFIED[name] != HANDLED} == set()

@@ -135,7 +135,7 @@ def test_should_keep_the_pages_of_two_requests_of_one_name_apart(engine: EngineM
     assert decoder.at_rest()
 
 
-def test_should_tell_an_operator_a_requests_name_and_number(
+def test_should_show_an_operator_a_requests_name_and_number(
     engine: EngineMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     decoder = engine("kv_consumer")

@@ -129,7 +129,7 @@ def test_should_see_a_change_of_each_option_that_is_not_harmless(part: str, name
     assert same == (name in names_in(lists.harmless))
 
 
-def test_should_tell_invented_weights_from_files_and_no_other_loaders_apart() -> None:
+def test_should_distinguish_invented_weights_from_files_and_no_other_loaders() -> None:
     dummy, auto, tensors = (
         engine_settings.of_engine(OptionsOf("load_config", "load_format", value).vllm_config)
         for value in ("dummy", "auto", "safetensors")
@@ -252,7 +252,9 @@ def long_rope(monkeypatch: pytest.MonkeyPatch, max_model_len: int, max_position:
     )
 
 
-def test_should_tell_the_long_factors_that_are_in_use_from_the_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_distinguish_the_long_factors_that_are_in_use_from_the_short_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     short, long, longer = (built_rope.of_modules([long_rope(monkeypatch, n)]) for n in (1024, 1025, 4096))
     assert short[built_rope.LONG_ROPE] == "short"
     assert long[built_rope.LONG_ROPE] == "long"

@@ -245,7 +245,7 @@ def test_should_check_the_first_pass_of_each_messenger(engine: EngineMaker) -> N
     assert half._open.counted_right == 0
 
 
-def test_should_refuse_to_start_where_nothing_tells_of_a_sleep(vllm_release: Release) -> None:
+def test_should_refuse_to_start_where_nothing_reports_a_sleep(vllm_release: Release) -> None:
     may_sleep = SimpleNamespace(
         model_config=SimpleNamespace(enable_sleep_mode=True), device_config=SimpleNamespace(device_type="cuda")
     )

@@ -106,7 +106,7 @@ def of_a_user(worker: Any) -> None:
     """Sent to the workers, where it does what it likes."""
 
 
-def test_should_tell_a_changed_engine_from_one_that_is_not(digests: Callable[..., tuple[str, str]]) -> None:
+def test_should_distinguish_a_changed_engine_from_one_that_is_not(digests: Callable[..., tuple[str, str]]) -> None:
     for change in (RELOAD, SENT, ("set_weight_version", "step 7"), *OWN_CODE, ("collective_rpc", of_a_user)):
         before, after = digests([], [change])
         assert before != after, change
@@ -114,7 +114,7 @@ def test_should_tell_a_changed_engine_from_one_that_is_not(digests: Callable[...
         assert before == after, change
 
 
-def test_should_go_by_the_version_where_one_was_told(digests: Callable[..., tuple[str, str]]) -> None:
+def test_should_go_by_the_version_where_one_was_given(digests: Callable[..., tuple[str, str]]) -> None:
     named = ("set_weight_version", "step 7")
     one, other = digests([SENT, SENT, named], [named])
     assert one == other, "a server that came later has what others were given bit by bit"
@@ -325,7 +325,7 @@ def test_should_recognise_what_no_worker_has(vllm_release: Release) -> None:
     assert NO_SUCH_METHOD[1].format("no_such_method") in str(missing.value)
 
 
-def test_should_tell_each_core_s_own_connectors(core_class: type, engine: EngineMaker) -> None:
+def test_should_notify_each_core_s_own_connectors(core_class: type, engine: EngineMaker) -> None:
     engine("kv_producer")
     methods: list[str] = []
     ours = SimpleNamespace(on_weights_called=lambda method, *_, **__: methods.append(method))

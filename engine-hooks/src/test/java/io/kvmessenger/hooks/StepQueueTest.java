@@ -52,7 +52,7 @@ class StepQueueTest {
 
     /** On a GPU the end is told when kernels are queued, and none may have run. */
     @Test
-    void shouldReleaseNothingBecauseAnEndIsTold() {
+    void shouldReleaseNothingBecauseAnEndIsReported() {
         engine.set(50);
         steps.begin(1, 50, LAYER_COUNT);
         steps.end(1, 54);
@@ -101,7 +101,7 @@ class StepQueueTest {
     }
 
     @Test
-    void shouldIgnoreBumpsOfPassesThatAreNotTold() {
+    void shouldIgnoreBumpsOfPassesThatAreNotReported() {
         engine.bump(17);
         steps.begin(0, 17, LAYER_COUNT);
         assertThat(steps.readableLayerCount(0)).isZero();

@@ -42,7 +42,7 @@ class PagePoolTest {
     }
 
     @Test
-    void shouldTellPagesOfAnEarlierRoundAndSwappedPagesApart() {
+    void shouldDistinguishPagesOfAnEarlierRoundAndSwappedPages() {
         source.fill(1, SOURCE);
         transfer();
         assertThat(target.countBadBytes(2, SOURCE, TARGET)).isEqualTo(2 * PAGE_BYTES);

@@ -8,7 +8,7 @@ import org.junit.jupiter.api.Timeout;
 class AotTrainingTest {
     @Test
     @Timeout(900)
-    void shouldFetchOnceOverTheTransportItIsTold() {
+    void shouldFetchOnceOverTheTransportItIsGiven() {
         assertThatCode(() -> AotTraining.main(new String[] {"tcp"})).doesNotThrowAnyException();
     }
 }

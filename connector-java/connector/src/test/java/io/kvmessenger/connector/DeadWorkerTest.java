@@ -51,7 +51,7 @@ class DeadWorkerTest {
     }
 
     @Test
-    void shouldTellTheDecodersOfADeadPrefillerAndGiveItsPagesBack() throws Exception {
+    void shouldNotifyTheDecodersOfADeadPrefillerAndGiveItsPagesBack() throws Exception {
         try (EngineDouble prefiller = EngineDouble.of("prefiller");
                 EngineDouble decoder = EngineDouble.of("decoder")) {
             decoder.fetch("d1", "t1", prefiller.opened, PROMPT_TOKENS, 0, List.of(1, 2));

@@ -236,7 +236,7 @@ class EventQueueTest {
     }
 
     @Test
-    void shouldTellASumOfALongPromptWhateverIsAskedFor() {
+    void shouldReportASumOfALongPromptWhateverIsAskedFor() {
         PrefillTimeline million = timeline(1954, 126);
         for (KvEvents.Timelines asked : List.of(KvEvents.Timelines.SUMMARY, KvEvents.Timelines.FULL)) {
             assertThat(reported(asked, million))
@@ -248,7 +248,7 @@ class EventQueueTest {
     }
 
     @Test
-    void shouldTellChunksOnlyWhereTheyAreAskedFor() {
+    void shouldReportChunksOnlyWhereTheyAreAskedFor() {
         assertThat(reported(KvEvents.Timelines.FULL, timeline(2, 2))).contains("\"chunks\"");
         assertThat(reported(KvEvents.Timelines.SUMMARY, timeline(2, 2)))
                 .contains("\"forwardEndNs\":0")

@@ -16,7 +16,7 @@ class FaultLogTest {
     private final FaultLog log = new FaultLog(events, () -> nowNs);
 
     @Test
-    void shouldTellAKindOnceAndThenItsCount() throws IOException {
+    void shouldLogAKindOnceAndThenItsCount() throws IOException {
         for (int i = 0; i < 9_000; i++) {
             log.add(fault());
         }
@@ -29,7 +29,7 @@ class FaultLogTest {
     }
 
     @Test
-    void shouldTellKindsApartAndBoundThem() throws IOException {
+    void shouldDistinguishKindsAndBoundThem() throws IOException {
         log.add(fault());
         log.add(new OutOfMemoryError("no heap"));
         assertThat(reported()).hasSize(2);

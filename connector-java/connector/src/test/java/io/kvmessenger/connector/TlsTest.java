@@ -105,7 +105,7 @@ class TlsTest {
     }
 
     @Test
-    void shouldTellADecoderWithoutTls() throws Exception {
+    void shouldNotifyADecoderWithoutTls() throws Exception {
         Map<String, Object> soonTakenForSilent = Map.of("connectLimitMillis", (int) SOON_SILENT_MILLIS);
         try (EngineDouble p = open("prefiller", made.files("p", "ca"), soonTakenForSilent);
                 EngineDouble d = EngineDouble.of("decoder")) {
@@ -116,7 +116,7 @@ class TlsTest {
     }
 
     @Test
-    void shouldTellADecoderWithTlsThatThePrefillerHasNone() throws Exception {
+    void shouldNotifyADecoderWithTlsThatThePrefillerHasNone() throws Exception {
         try (EngineDouble p = EngineDouble.of("prefiller");
                 EngineDouble d = open("decoder", made.files("d", "ca"))) {
             fetch(d, p);
@@ -172,7 +172,7 @@ class TlsTest {
     }
 
     @Test
-    void shouldTellASilentPeerThatThereIsTls() throws Exception {
+    void shouldNotifyASilentPeerThatThereIsTls() throws Exception {
         Inbox inbox = new Inbox(System::nanoTime, () -> {});
         try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
                 NettyControlNetwork network = network(inbox, SOON_SILENT_MILLIS, closeOnExec);

@@ -77,7 +77,7 @@ class TwoMessengersTest {
     }
 
     @Test
-    void shouldTellTheDecoderWhenThePrefillIsAborted() {
+    void shouldNotifyTheDecoderWhenThePrefillIsAborted() {
         try (EngineDouble p = EngineDouble.of("prefiller");
                 EngineDouble d = EngineDouble.of("decoder")) {
             d.fetch("d1", "t1", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
@@ -199,7 +199,7 @@ class TwoMessengersTest {
     }
 
     @Test
-    void shouldTellWaitingDecodersThatThePrefillerIsShuttingDown() {
+    void shouldNotifyWaitingDecodersThatThePrefillerIsShuttingDown() {
         try (EngineDouble d = EngineDouble.of("decoder")) {
             EngineDouble p = EngineDouble.of("prefiller");
             d.fetch("d1", "t1", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);

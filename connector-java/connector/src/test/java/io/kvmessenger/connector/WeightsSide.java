@@ -76,13 +76,13 @@ final class WeightsSide implements AutoCloseable {
             poll();
             Map<?, ?> event = events.poll();
             if (event != null) {
-                StringBuilder told = new StringBuilder(String.valueOf(event.get("event")));
+                StringBuilder line = new StringBuilder(String.valueOf(event.get("event")));
                 for (String field : List.of("ticket", "updateId", "version", "reason")) {
                     if (event.get(field) != null) {
-                        told.append(' ').append(event.get(field));
+                        line.append(' ').append(event.get(field));
                     }
                 }
-                return told.toString();
+                return line.toString();
             }
             LockSupport.parkNanos(POLL_PERIOD_NS);
         }

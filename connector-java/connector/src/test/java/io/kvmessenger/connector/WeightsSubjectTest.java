@@ -153,7 +153,7 @@ class WeightsSubjectTest {
     }
 
     @Test
-    void shouldTellASenderWhyAHostTakesNothing() {
+    void shouldNotifyASenderWhyAHostTakesNothing() {
         try (WeightsSide sender = side("sender", "tcp", "");
                 WeightsSide target = side("host", "tcp", "")) {
             target.dial(sender, "one", "this server has another model");

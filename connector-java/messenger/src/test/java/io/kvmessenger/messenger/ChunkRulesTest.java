@@ -46,7 +46,7 @@ class ChunkRulesTest extends MessengerPair {
     }
 
     @Test
-    void shouldTakePositionsThatAreToldTwice() {
+    void shouldTakePositionsThatAreGivenTwice() {
         announce("r");
         fetch("r", 1, 0);
         carry();

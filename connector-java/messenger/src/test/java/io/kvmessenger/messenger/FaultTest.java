@@ -106,7 +106,7 @@ class FaultTest extends MessengerPair {
 
     /** An engine that has not heard of a release tells the end again, as often as it likes. */
     @Test
-    void shouldReleaseAgainAPrefillWhoseEndIsToldAgain() {
+    void shouldReleaseAgainAPrefillWhoseEndIsReportedAgain() {
         compute("r", 0);
         end("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         nowNs += LIMITS.grantWaitNs() / 2;

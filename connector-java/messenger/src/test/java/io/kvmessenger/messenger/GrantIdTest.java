@@ -93,7 +93,7 @@ class GrantIdTest extends MessengerPair {
     }
 
     @Test
-    void shouldIgnoreWhatIsSaidOfAGrantThatNeverWas() {
+    void shouldIgnoreReportsOfAGrantThatNeverWas() {
         fetch("r", 1, 0);
         carry();
         answer(ControlFrame.newBuilder()

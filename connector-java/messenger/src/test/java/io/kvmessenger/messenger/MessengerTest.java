@@ -227,7 +227,7 @@ class MessengerTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellTheGrantOfAnAnnouncedPromptWhicheverComesFirst() {
+    void shouldReportTheGrantOfAnAnnouncedPromptWhicheverComesFirst() {
         announce("early");
         fetch("early", 1, 0);
         fetch("late", 3, 0);
@@ -271,7 +271,7 @@ class MessengerTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellThatAnAnnouncedPromptWasCancelled() {
+    void shouldReportThatAnAnnouncedPromptWasCancelled() {
         announce("r");
         fetch("r", 1, 0);
         carry();

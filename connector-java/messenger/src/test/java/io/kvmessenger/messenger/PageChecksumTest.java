@@ -62,7 +62,7 @@ class PageChecksumTest extends ComparingPair {
     }
 
     @Test
-    void shouldFailWhenThePrefillerGoesBeforeItHasSaidWhatItsPagesHold() {
+    void shouldFailWhenThePrefillerGoesBeforeItHasReportedWhatItsPagesHold() {
         send("r");
         fill();
         prefiller.wire.take();

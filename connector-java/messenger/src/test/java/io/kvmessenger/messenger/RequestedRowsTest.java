@@ -104,7 +104,7 @@ class RequestedRowsTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellAnEngineThatListensWhatIsAskedFor() {
+    void shouldNotifyAnEngineThatListensOfWhatIsAskedFor() {
         connect(Sending.ALWAYS, Sending.ON_REQUEST);
         announce("r");
         fetch("r", 7, List.of("room"), 1, 2);

@@ -132,7 +132,7 @@ class TransferAttemptsTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellADecoderThatExpectsAPromptWhenItIsComputed() {
+    void shouldNotifyADecoderThatExpectsAPromptWhenItIsComputed() {
         expect("r");
         announce("r");
         compute("r", 0);
@@ -149,7 +149,7 @@ class TransferAttemptsTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellADecoderAtOnceThatExpectsAPromptThatIsComputedOrOver() {
+    void shouldNotifyADecoderAtOnceThatExpectsAPromptThatIsComputedOrOver() {
         finish("r");
         expect("r");
         announce("aborted");
@@ -163,7 +163,7 @@ class TransferAttemptsTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellADecoderOnceThatExpectsAPromptThatDoesNotComeInTime() {
+    void shouldNotifyADecoderOnceThatExpectsAPromptThatDoesNotComeInTime() {
         expect("never");
         expect("queued");
         announce("queued");
@@ -183,7 +183,7 @@ class TransferAttemptsTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellADecoderOfTheEndOfAPrefillerOnceForEachTransferThatItExpects() {
+    void shouldNotifyADecoderOfTheEndOfAPrefillerOnceForEachTransferThatItExpects() {
         expect("r");
         expect("declined");
         decoder.cache.onCommand(new EngineCommand.Decline(new TransferKey("t-declined", ""), PREFILLER));
@@ -303,7 +303,7 @@ class TransferAttemptsTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellTheDecoderWhenAnAnnouncedRequestEndsWhileItIsPreempted() {
+    void shouldNotifyTheDecoderWhenAnAnnouncedRequestEndsWhileItIsPreempted() {
         announce("r");
         fetch("r", 1, LONG_NS);
         carry();
@@ -330,7 +330,7 @@ class TransferAttemptsTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellADecoderAtOnceWhoseGrantWasOnItsWayWhenTheEngineGaveThePromptUp() {
+    void shouldNotifyADecoderAtOnceWhoseGrantWasOnItsWayWhenTheEngineGaveThePromptUp() {
         announce("r");
         end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         fetch("r", 1, LONG_NS);
@@ -348,7 +348,7 @@ class TransferAttemptsTest extends MessengerPair {
     }
 
     @Test
-    void shouldTellADecoderAtOnceThatAPreemptedPromptIsNotComputedAgain() {
+    void shouldNotifyADecoderAtOnceThatAPreemptedPromptIsNotComputedAgain() {
         fetch("r", 1, LONG_NS);
         carry();
         beginStep(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));

@@ -45,7 +45,7 @@ final class WindowRangesTest {
      * crosses from one layer's pages into another's, which no write does, they may think differently.
      */
     @Test
-    void shouldContainTheSameWhetherToldByPagesOrByRanges() {
+    void shouldContainTheSameWhetherGivenByPagesOrByRanges() {
         long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
         System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
         Random random = new Random(seed);

@@ -98,7 +98,7 @@ class MessengerMetricsTest {
     }
 
     @Test
-    void shouldTellACounterApartByReasonOnThePageAndSumItInTheSnapshot() throws Exception {
+    void shouldDistinguishACounterByReasonOnThePageAndSumItInTheSnapshot() throws Exception {
         metrics.add(MessengerMetric.FETCHES_FAILED, FetchFailure.TIME_LIMIT);
         metrics.add(MessengerMetric.FETCHES_FAILED, FetchFailure.TIME_LIMIT);
         metrics.add(MessengerMetric.FETCHES_FAILED, FetchFailure.ABANDONED);
@@ -142,7 +142,7 @@ class MessengerMetricsTest {
     }
 
     @Test
-    void shouldBeHealthyUntilToldOtherwise() throws Exception {
+    void shouldBeHealthyUntilSetOtherwise() throws Exception {
         assertThat(get("/health").statusCode()).isEqualTo(200);
         metrics.watch(() -> Optional.of("the messenger's thread has ended"));
         HttpResponse<String> answer = get("/health");
@@ -420,7 +420,7 @@ class MessengerMetricsTest {
     }
 
     @Test
-    void shouldTellPeersApartWhenAskedTo() throws Exception {
+    void shouldDistinguishPeersWhenAskedTo() throws Exception {
         assertThat(get("/metrics").body()).doesNotContain("peer=");
         try (MessengerMetrics reported =
                 MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {

@@ -116,7 +116,7 @@ class PeerSeriesTest {
     }
 
     @Test
-    void shouldTellNothingApartWhenAskedForNoPeers() {
+    void shouldDistinguishNothingWhenAskedForNoPeers() {
         PeerSeries none = new PeerSeries(0);
         assertThat(none.open("a", Optional.empty())).isSameAs(PeerTally.NONE);
         none.read(MessengerMetric.PEER_BYTES_SENT, (engineId, value) -> {

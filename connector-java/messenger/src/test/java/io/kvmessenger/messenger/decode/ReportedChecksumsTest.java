@@ -41,7 +41,7 @@ class ReportedChecksumsTest {
     }
 
     @Test
-    void shouldGiveBackWhatWasSaidInItsOrder() {
+    void shouldGiveBackWhatWasReportedInItsOrder() {
         for (int chunk = 0; chunk < 40; chunk++) {
             for (int layer = 0; layer < 3; layer++) {
                 reported.add(write(layer, chunk));

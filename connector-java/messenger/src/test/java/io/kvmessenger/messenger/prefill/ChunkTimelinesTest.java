@@ -78,7 +78,7 @@ class ChunkTimelinesTest {
     }
 
     @Test
-    void shouldTellTheChunksOfPassesInFlightApart() {
+    void shouldDistinguishTheChunksOfPassesInFlight() {
         ChunkTimeline first = begin(0, 2, 10);
         ChunkTimeline second = begin(1, 2, 11);
         chunks.onSubmitted(0, CHUNK_PAGES, 12);

@@ -40,7 +40,7 @@ class PromptPagesTest {
     }
 
     @Test
-    void shouldKnowNoPageOutsideOfWhatWasTold() {
+    void shouldKnowNoPageOutsideOfWhatWasGiven() {
         add(3, new int[] {7, 8});
 
         assertThat(pages.first()).isEqualTo(3);

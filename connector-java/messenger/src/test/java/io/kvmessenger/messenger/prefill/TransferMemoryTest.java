@@ -24,7 +24,7 @@ class TransferMemoryTest {
     private final TransferMemory memory = new TransferMemory(LIMITS);
 
     @Test
-    void shouldTellALateAnswerFromANewTransferAsLongAsTheFetchMayLast() {
+    void shouldDistinguishALateAnswerFromANewTransferAsLongAsTheFetchMayLast() {
         memory.ended(new Prefill("r", TRANSFER, Geometries.of("m").groups(), 0), 0);
 
         assertThat(memory.takeLate(grant(), PROMPT, FETCH_LIMIT_NS)).isEmpty();
@@ -49,7 +49,7 @@ class TransferMemoryTest {
     }
 
     @Test
-    void shouldTellOnlyItsDecoderHowATransferEnded() {
+    void shouldNotifyOnlyItsDecoderHowATransferEnded() {
         Prefill prefill = new Prefill("r", TRANSFER, Geometries.of("m").groups(), 0);
         DecoderSession other = Decoders.attached(Geometries.of("m"), Geometries.of("m"), Wire.DIALLED_LINK + 1);
         PageGrant grant = grant();

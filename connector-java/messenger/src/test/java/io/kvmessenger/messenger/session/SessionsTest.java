@@ -327,7 +327,7 @@ class SessionsTest {
     }
 
     @Test
-    void shouldTellTheEndOfASessionOnce() {
+    void shouldReportTheEndOfASessionOnce() {
         Side decoder = connected();
         decoder.sessions.end(decoder.session, "enough");
         decoder.sessions.end(decoder.session, "once more");
@@ -454,7 +454,7 @@ class SessionsTest {
     }
 
     @Test
-    void shouldTellThePeerWhyItEndsASession() {
+    void shouldNotifyThePeerWhyItEndsASession() {
         Side decoder = connected();
         prefiller.sessions.end(prefiller.session, "the data paths to decoder-1 ended (UNREACHABLE): no route");
         carry(decoder);

@@ -59,7 +59,7 @@ final class DeviceCopyStreamTest {
     }
 
     @Test
-    void shouldTellThatAMarkIsReachedOnlyWhenItsCopiesAreDone() {
+    void shouldReportThatAMarkIsReachedOnlyWhenItsCopiesAreDone() {
         standIn.delay(DELAY_NS);
         pinned.memory().fill((byte) 7);
         stream.fromHost(memory.address(), pinned.memory().address(), LENGTH_BYTES);
@@ -150,7 +150,7 @@ final class DeviceCopyStreamTest {
     }
 
     @Test
-    void shouldTellThatWhatItQueuedHasFailed() {
+    void shouldReportThatWhatItQueuedHasFailed() {
         stream.onDevice(memory.address() + 64, memory.address(), 64);
         standIn.fail("cuEventQuery", 1, NOT_FOUND);
         long serial = stream.mark();

@@ -154,7 +154,7 @@ final class StagedFaultTest extends WriterAndTarget {
 
     /** What is told free is overwritten at once by the engine: a copy that still runs would show. */
     @Test
-    void shouldTellNothingFreeWhileADeviceStillReadsOrWritesIt() {
+    void shouldReportNothingFreeWhileADeviceStillReadsOrWritesIt() {
         fillSource(new Random(4));
         standIn.delay(LONG_DELAY_NS / 4);
         for (int round = 0; round < 8; round++) {

@@ -177,7 +177,7 @@ final class LibFabricFaultTest extends WriterAndTarget {
     }
 
     @Test
-    void shouldReadOnWhenOnlySomeCompletionsAreSaid() {
+    void shouldReadOnWhenOnlySomeCompletionsAreReported() {
         provider.make(Fault.SHORT_READS);
         for (int round = 0; round < 5; round++) {
             moveAll();

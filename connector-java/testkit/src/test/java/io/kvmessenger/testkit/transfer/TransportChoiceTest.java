@@ -98,7 +98,7 @@ final class TransportChoiceTest {
     }
 
     @Test
-    void shouldListenForDataWhereItIsTold() {
+    void shouldListenForDataWhereItIsConfigured() {
         TransferOptions tcp = TransferOptions.defaults().withTransports("tcp");
         String any;
         try (DrivenEngine first = new DrivenEngine(tcp, "first", MEMORY_BYTES)) {

@@ -67,7 +67,7 @@ final class PeerMemoriesTest {
     }
 
     @Test
-    void shouldRefusePartsThatWereNotSaid() {
+    void shouldRefusePartsThatWereNotAnnounced() {
         assertThatThrownBy(() -> memories.addPart(new PartRecord(3, GRANULE_BYTES), fd))
                 .isInstanceOf(IllegalArgumentException.class);
         memories.addDevice(region(3, 2));
@@ -95,7 +95,7 @@ final class PeerMemoriesTest {
 
     /** The driver, not the peer's word, says how long a part is. */
     @Test
-    void shouldRefuseAPartThatIsShorterThanWasSaid() {
+    void shouldRefuseAPartThatIsShorterThanWasAnnounced() {
         memories.addDevice(new DeviceRecord(3, new ExportForm(4096, 0, 2 * GRANULE_BYTES, 1, new byte[64])));
         assertThatThrownBy(() -> memories.addPart(new PartRecord(3, 2 * GRANULE_BYTES), fd))
                 .isInstanceOf(IllegalStateException.class)

@@ -71,7 +71,7 @@ final class AllowancesTest {
 
     /** After all generations have passed the number is the same, and the window another. */
     @Test
-    void shouldTellTwoWindowsOfOneNumberApart() {
+    void shouldDistinguishTwoWindowsOfOneNumber() {
         RemoteWindow first = allowances.allow(Imm.of(5, 1), AREA);
         RemoteWindow second = allowances.allow(Imm.of(5, 1), AREA);
         assertThat(allowed(first)).isFalse();

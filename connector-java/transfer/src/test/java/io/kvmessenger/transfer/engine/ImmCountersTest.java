@@ -44,7 +44,7 @@ final class ImmCountersTest {
     }
 
     @Test
-    void shouldTellWhatHasArrivedWhenItIsRetired() {
+    void shouldReportWhatHasArrivedWhenItIsRetired() {
         int imm = open(9);
         counters.arrive(imm, 4);
         assertThat(counters.retire(imm)).isEqualTo(4);

@@ -98,7 +98,7 @@ final class InboundWritesTest {
 
     /** The decoder takes its pages back after a revocation: a link that was not told would let the peer write on. */
     @Test
-    void shouldTellTheLinkOfARevokedAdmissionAndEndOneWithoutALinkAtOnce() {
+    void shouldNotifyTheLinkOfARevokedAdmissionAndEndOneWithoutALinkAtOnce() {
         InboundAdmission linked = admit(1);
         InboundAdmission unused = admit(2);
         InboundAdmission other = admit(3);

@@ -46,7 +46,7 @@ class InvokedEngineTest {
             () -> events++);
 
     @Test
-    void shouldTellItsPollerOnceForWorkBetweenTwoDutyCycles() {
+    void shouldNotifyItsPollerOnceForWorkBetweenTwoDutyCycles() {
         Admission admission = invoked.engine().admit("peer");
         invoked.engine().revoke(admission);
         invoked.engine().revoke(admission);

@@ -144,7 +144,7 @@ final class OutboundRoutesTest extends OutboundPeerBed {
     }
 
     @Test
-    void shouldLoseThePeerInTheTimeSaidWhenNoRouteIsLeft() {
+    void shouldLoseThePeerInTheTimeSetWhenNoRouteIsLeft() {
         FakePath first = openPreferred();
         preferred.events.onPathLost(first);
         peer.doWork(0);

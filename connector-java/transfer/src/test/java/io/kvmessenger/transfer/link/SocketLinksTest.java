@@ -112,7 +112,7 @@ final class SocketLinksTest extends SocketLinksBed {
     }
 
     @Test
-    void shouldTakeAHangUpForProofOfAPeerThatHasSaidThatItsDeviceIsQuiet() throws IOException, InterruptedException {
+    void shouldTakeAHangUpForProofOfAPeerThatHasReportedItsDeviceQuiet() throws IOException, InterruptedException {
         Process process = new ProcessBuilder("sleep", "600").start();
         peersDeath = LIB_C.pidfd_open((int) process.pid());
         int peer = peer(KEY);

@@ -271,7 +271,7 @@ final class ShmDomainTest {
     }
 
     @Test
-    void shouldTellOfNoLostPathThatHasNotOpened() {
+    void shouldReportNoLostPathThatHasNotOpened() {
         try (Accepted writer = new Accepted()) {
             channel.say(SameHostRecord.REGION, new RegionRecord(3, 4096).encode());
             assertThat(lost).hasSize(1);
@@ -322,7 +322,7 @@ final class ShmDomainTest {
 
     /** What was pushed needs not be sent again: it is told as sent before the mapping is told as lost. */
     @Test
-    void shouldTellWhatWasCopiedBeforeItFails() {
+    void shouldReportWhatWasCopiedBeforeItFails() {
         try (Accepted writer = new Accepted().opened()) {
             Endpoint path = opened.getFirst();
             assertThat(writer.post(1)).isEqualTo(1);

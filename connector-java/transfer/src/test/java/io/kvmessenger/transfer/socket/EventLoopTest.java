@@ -52,7 +52,7 @@ final class EventLoopTest {
     }
 
     @Test
-    void shouldTellOnlyTheOwnerThatThrew() {
+    void shouldNotifyOnlyTheOwnerThatThrew() {
         watch(owner("first", null));
         watch(owner("second", new InternalError("no memory there")));
         watch(owner("third", null));

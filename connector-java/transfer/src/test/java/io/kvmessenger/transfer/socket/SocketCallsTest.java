@@ -43,7 +43,7 @@ class SocketCallsTest {
     }
 
     @Test
-    void shouldTellThisUsersSocketsFromAnothers() {
+    void shouldReportThisUsersSocketsFromAnothers() {
         String name = "kvmessenger-user-" + ProcessHandle.current().pid();
         int listener = SOCKETS.listenAbstract(name);
         int fd = SOCKETS.connectAbstract(name);

@@ -9,7 +9,7 @@ class FiguresTest {
     private final Figures figures = new Figures();
 
     @Test
-    void shouldSumWhatTransportsHaveCountedAndTellItApart() {
+    void shouldSumWhatTransportsHaveCountedAndDistinguishThem() {
         figures.ofTransport("shm").add(TransferCounter.BYTES_SENT, 3);
         figures.ofTransport("tcp").add(TransferCounter.BYTES_SENT, 4);
         figures.ofTransport("tcp").increment(TransferCounter.PATHS_LOST);

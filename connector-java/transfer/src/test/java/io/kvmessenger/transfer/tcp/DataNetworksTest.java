@@ -28,13 +28,13 @@ final class DataNetworksTest {
     }
 
     @Test
-    void shouldReadWhatWasTold() {
+    void shouldReadWhatWasGiven() {
         DataNetworks reported = new DataNetworks(List.of(FIRST, SECOND, SIX), at(FIRST, SECOND, SIX));
         assertThat(DataNetworks.parse(reported.encode(), OTHERWISE)).isEqualTo(reported.addresses());
     }
 
     @Test
-    void shouldDialTheOnlyAddressWhereNothingIsTold() {
+    void shouldDialTheOnlyAddressWhereNothingIsGiven() {
         DataNetworks none = new DataNetworks(List.of(), List.of());
         assertThat(DataNetworks.parse(none.encode(), OTHERWISE)).containsExactly(OTHERWISE);
     }

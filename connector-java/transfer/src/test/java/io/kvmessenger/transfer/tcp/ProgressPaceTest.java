@@ -28,7 +28,7 @@ final class ProgressPaceTest {
     }
 
     @Test
-    void shouldTellFramesToAndFroTogether() {
+    void shouldReportFramesToAndFroTogether() {
         for (int i = 0; i < PINGS; i++) {
             doWork(1, STEP_NS);
             for (long idleNs = STEP_NS; idleNs < PING_NS; idleNs += STEP_NS) {
@@ -40,7 +40,7 @@ final class ProgressPaceTest {
     }
 
     @Test
-    void shouldTellAtOnceWhatIsManyFramesOrManyBytes() {
+    void shouldReportAtOnceWhatIsManyFramesOrManyBytes() {
         assertThat(pace.isDue(ProgressPace.FRAMES_MAX, 1, nowNs)).isTrue();
         pace.onReported();
         assertThat(pace.isDue(1, ProgressPace.BYTES_MAX, nowNs)).isTrue();
@@ -50,7 +50,7 @@ final class ProgressPaceTest {
 
     /** The writer waits for its completions: a stop is told long before the oldest is old. */
     @Test
-    void shouldTellSoonWhenFramesStop() {
+    void shouldReportSoonWhenFramesStop() {
         for (int frame = 0; frame < 3; frame++) {
             doWork(1, 4 * STEP_NS);
         }
@@ -64,7 +64,7 @@ final class ProgressPaceTest {
 
     /** Several in one duty cycle: nothing is known of their distance. */
     @Test
-    void shouldTellInTheNextIdleTurnWhatCameAtOnce() {
+    void shouldReportInTheNextIdleDutyCycleWhatCameAtOnce() {
         doWork(2, STEP_NS);
         assertThat(reported).isZero();
         doWork(0, 1);
@@ -72,7 +72,7 @@ final class ProgressPaceTest {
     }
 
     @Test
-    void shouldTellALoneFrameWhenItIsOld() {
+    void shouldReportALoneFrameWhenItIsOld() {
         doWork(1, 10 * ProgressPace.AGE_MAX_NS);
         doWork(0, ProgressPace.AGE_MAX_NS - 1);
         assertThat(reported).isZero();

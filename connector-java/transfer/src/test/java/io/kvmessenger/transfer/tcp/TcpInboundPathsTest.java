@@ -149,7 +149,7 @@ final class TcpInboundPathsTest {
     }
 
     @Test
-    void shouldTellAPeerLaterThatDidNotReadWhenItsSocketsCame() {
+    void shouldNotifyAPeerLaterThatDidNotReadWhenItsSocketsCame() {
         channel.full = true;
         open(2);
         doWork();
@@ -282,7 +282,7 @@ final class TcpInboundPathsTest {
     }
 
     @Test
-    void shouldTellItsOwnErrorAndLetNothingHalfLandedBe() {
+    void shouldReportItsOwnErrorAndLetNothingHalfLandedBe() {
         open(1);
         port.thrown = new InternalError("the port has a bug");
         byte[] frame = frame();
@@ -309,7 +309,7 @@ final class TcpInboundPathsTest {
     }
 
     @Test
-    void shouldTellWhatItTookOfAPathThatEndsInsideAFrame() {
+    void shouldReportWhatItTookOfAPathThatEndsInsideAFrame() {
         open(2);
         byte[] frame = frame();
         send(1, frame, 0, frame.length);
@@ -336,7 +336,7 @@ final class TcpInboundPathsTest {
     }
 
     @Test
-    void shouldTellManyFramesOfAllPathsByFewRecords() {
+    void shouldReportManyFramesOfAllPathsByFewRecords() {
         open(2);
         reported();
         byte[] frame = frame();
@@ -370,7 +370,7 @@ final class TcpInboundPathsTest {
 
     /** What was taken is not to be sent again by a writer that goes on another way. */
     @Test
-    void shouldTellWhatItTookBeforeItStops() {
+    void shouldReportWhatItTookBeforeItStops() {
         open(1);
         reported();
         byte[] frame = frame();

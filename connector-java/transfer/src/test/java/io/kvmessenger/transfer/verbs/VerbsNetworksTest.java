@@ -62,7 +62,7 @@ final class VerbsNetworksTest {
     }
 
     @Test
-    void shouldTellOnlyOfTheLostPathAndOpenItAgain() {
+    void shouldReportOnlyTheLostPathAndOpenItAgain() {
         paths = new PathPair(2, 2).opened();
         Endpoint lost = paths.paths.get(1);
         postOneToEach();
@@ -232,7 +232,7 @@ final class VerbsNetworksTest {
     }
 
     @Test
-    void shouldNotHearWhatIsSaidOfAnEarlierPath() {
+    void shouldIgnoreEventsOfAnEarlierPath() {
         paths = new PathPair(2, 2).opened();
         paths.paths.get(1).giveUp();
         paths.turn();

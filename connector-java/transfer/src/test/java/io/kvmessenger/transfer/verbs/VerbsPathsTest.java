@@ -162,7 +162,7 @@ final class VerbsPathsTest {
     }
 
     @Test
-    void shouldTellOfEachPostWhetherItCameThroughWhenAPathFails() {
+    void shouldReportOfEachPostWhetherItCameThroughWhenAPathFails() {
         paths.opened();
         post(5);
         paths.library.deliver(1);
