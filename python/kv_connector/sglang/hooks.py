@@ -6,7 +6,7 @@ Imported once this backend is requested. Used by the scheduler's thread only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,6 +27,8 @@ from kv_connector.sglang.twins import Computed, Twins
 def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
     """Wraps ``Scheduler.run_batch``: the batch has its pages and is computed next."""
     weight_changes.CACHED.filled()
+    if batch.forward_mode.is_extend():
+        _name_anew(scheduler, batch.reqs)
     pulls = _pulls_of(scheduler)
     if pulls is None or not batch.forward_mode.is_extend():
         return _run_batch(original, scheduler, batch, *more, **named)
@@ -120,6 +122,27 @@ def leave_unclaimed(_result: Any, queue: Any, *_args: Any, **_kwargs: Any) -> No
         pull.leave()
 
 
+def note_weights(_result: Any, _queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs after ``PrefillBootstrapQueue.create_sender``: by which weights the prompt is named."""
+    if isinstance(request.disagg_kv_sender, Sender):
+        request.disagg_kv_sender.weights = weight_changes.name()
+
+
+def name_queued(queue: Any) -> None:
+    """Runs before ``PrefillBootstrapQueue.pop_bootstrapped``: what waits for its decoder has the name of now."""
+    if queue.queue:
+        _name_anew(queue.scheduler, queue.queue)
+
+
+def _name_anew(scheduler: Any, requests: Sequence[Any]) -> None:
+    """Names prompts anew that were queued before the engine was given other weights, which compute them now."""
+    name = weight_changes.name()
+    for request in requests:
+        sender = request.disagg_kv_sender
+        if isinstance(sender, Sender) and sender.weights != name:
+            sender.rename(_digest_in(scheduler, request), name)
+
+
 def check_host(_queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
     """Runs before ``DecodePreallocQueue.add``: SGLang joins host and port at once, and a host that is no text ends it.
 
@@ -148,7 +171,8 @@ def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None
 
 def _name(queue: Any, waiting: Any) -> None:
     if isinstance(waiting.kv_receiver, Receiver):
-        waiting.kv_receiver.prompt_digest = _digest_in(queue.scheduler, waiting.req)
+        waiting.kv_receiver.digest_now = lambda: _digest_in(queue.scheduler, waiting.req)
+        waiting.kv_receiver.prompt_digest = waiting.kv_receiver.digest_now()
         waiting.kv_receiver.prompt_tokens = length_of(waiting.req)
         waiting.kv_receiver.arrival.adapter = _adapter(queue.scheduler, waiting.req.lora_id)
         bind(waiting.req, waiting.kv_receiver.arrival)

@@ -88,6 +88,10 @@ class PageList:
         self._pages[reported.first_page - self._first : reported.end_page - self._first] = reported.pages
         self.reported_end = max(self.reported_end, reported.end_page)
 
+    def forget_reported(self) -> None:
+        """The messenger knows the prompt by another name from now on, and none of its pages."""
+        self.reported_end = self._first
+
     @property
     def _known(self) -> int:
         return self._first + len(self._pages)

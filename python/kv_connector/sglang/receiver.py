@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -36,6 +36,8 @@ class Receiver(BaseKVReceiver):
         self.conclude_state: int | None = None
         self.require_staging = False
         self.prompt_digest = NO_DIGEST
+        self.digest_now: Callable[[], str] | None = None
+        """Gives the prompt's digest with the present weights; None where there is no scheduler."""
         self.prompt_tokens = 0
         """Used only if the model has sliding windows; otherwise whole pages are counted."""
         self.request_row = NO_SLOT
@@ -178,6 +180,8 @@ class Receiver(BaseKVReceiver):
 
         First the topology is requested, then the addresses of its ranks; if neither has changed, the failure is final.
         """
+        if self._fetch_by_another_name():
+            return KVPoll.Transferring if self.conclude_state is None else self.conclude_state
         if self._asked_again:
             return self._fail(failure)
         if self._topology is None:
@@ -198,6 +202,25 @@ class Receiver(BaseKVReceiver):
         self.bootstrap_infos = self._lookup.addresses
         self._fetch()
         return KVPoll.Transferring if self.conclude_state is None else self.conclude_state
+
+    def _fetch_by_another_name(self) -> bool:
+        """Asks anew for a prompt of which the weights have changed since: its prefiller, given them too, names it so.
+
+        Part of its KV may be of the weights before, as in an engine that is alone, so it is no proof of the pair.
+        """
+        name, asked_with = self._named(), self.arrival.pair
+        if self._ask is None or name == self._ask["prompt_digest"]:
+            return False
+        self._ask["prompt_digest"] = name
+        self._fetch()
+        self.arrival.pair = asked_with
+        return True
+
+    def _named(self) -> str:
+        """The digest of the prompt with the present weights."""
+        if self.digest_now is not None:
+            self.prompt_digest = self.digest_now()
+        return self.prompt_digest
 
     def _places_again(self) -> list[RankPlace] | str:
         """The prefiller's ranks in its latest topology, or an error message."""
@@ -239,7 +262,7 @@ class Receiver(BaseKVReceiver):
             self.kv_mgr.exchange.abandon(self._incoming)
             self.abort_notified = True
         elif self.bootstrap_infos:
-            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self.prompt_digest)
+            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self._named())
 
     def _fail(self, reason: str) -> int:
         # The messenger's own option is not available here; the limit is one of SGLang's.

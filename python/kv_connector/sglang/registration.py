@@ -92,6 +92,8 @@ def hook_scheduler() -> None:
     further = [
         (weight_changes.RELEASE, (hooks.end_pulls_of, HookType.BEFORE)),
         (f"{_PREFILL_QUEUE}.create_sender", (hooks.leave_unclaimed, HookType.AFTER)),
+        (f"{_PREFILL_QUEUE}.create_sender", (hooks.note_weights, HookType.AFTER)),
+        (f"{_PREFILL_QUEUE}.pop_bootstrapped", (hooks.name_queued, HookType.BEFORE)),
     ]
     for target, (hook, kind) in [*by_target.items(), *further]:
         if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):

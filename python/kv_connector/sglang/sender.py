@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.runtime.commands import Chunk
+from kv_connector.runtime.facade import Granted
 from kv_connector.sglang.beside_pages import PromptParts, as_lists
 from kv_connector.sglang.client_fields import NO_ROOM, room_fault
 from kv_connector.sglang.endpoint import TransferEndpoint
@@ -19,6 +20,8 @@ from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError
 from kv_connector.sglang.transfer_spans import TransferSpans
 
 _FAILED_ELSEWHERE = "the transfer failed on another rank"
+RENAMED_LIMIT_SECONDS = 30.0
+"""How long a prompt that had its grant waits for another one after it was named anew; its pages are held meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,11 @@ class Sender(BaseKVSender):
         """The state that was last reported to the first pipeline stage."""
         self._with_stages = True
         """Whether the stages have not agreed yet on whether the request is computed."""
+        self.weights = ""
+        """The name of the weights in the prompt's digest."""
+        self._granted_before: Granted | None = None
+        """What its decoder has granted under an earlier name."""
+        self._renamed_seconds = 0.0
         self._given_tokens = mgr.take_prompt_tokens()
         self._parts = PromptParts(0)
         """What the model's pools hold of the prompt."""
@@ -86,9 +94,24 @@ class Sender(BaseKVSender):
 
     # ---- before the forward pass
 
+    def rename(self, digest: str, weights: str) -> None:
+        """Names a prompt anew that other weights compute than those by which it is named.
+
+        Its decoder asks for it by this name if it has these weights too. What earlier passes computed goes once more.
+        """
+        self.weights = weights
+        out = self._outgoing
+        if self.stands_by or out.ended or out.failure or digest == out.prompt_digest:
+            return
+        self._granted_before = out.granted or self._granted_before
+        self._renamed_seconds = time.monotonic()
+        self.kv_mgr.exchange.abort(out, "it was named anew")
+        self._outgoing = self.kv_mgr.exchange.announce(self.bootstrap_room, digest)
+        self._pages.forget_reported()
+
     def pop_decode_prefix_len(self) -> int:
         """The number of tokens that the decoder has in its own cache."""
-        granted = self._outgoing.granted
+        granted = self._outgoing.granted or self._granted_before
         return granted.first_token if granted is not None else 0
 
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
@@ -240,6 +263,8 @@ class Sender(BaseKVSender):
             self.conclude_state = KVPoll.Failed
         elif out.released:
             self.conclude_state = KVPoll.Success
+        elif out.granted is None and self._granted_before is not None:
+            return self._poll_renamed()
         elif self._sent:
             return KVPoll.Transferring
         else:
@@ -267,9 +292,19 @@ class Sender(BaseKVSender):
         waited = time.monotonic() - self._since
         if waited < self.kv_mgr.bootstrap_timeout:
             return KVPoll.Bootstrapping
+        changed = "; its weights have changed since it came" if self._renamed_seconds else ""
         self._fail(
             f"no decoder asked for room {self.bootstrap_room} within {waited:.0f} s"
-            " (SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT)"
+            f" (SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT){changed}"
+        )
+        return KVPoll.Failed
+
+    def _poll_renamed(self) -> int:
+        if time.monotonic() - self._renamed_seconds < RENAMED_LIMIT_SECONDS:
+            return KVPoll.Transferring if self._sent else KVPoll.Bootstrapping
+        self._fail(
+            f"weights changed while room {self.bootstrap_room} waited, and no decoder with these weights asked for it"
+            f" within {RENAMED_LIMIT_SECONDS:g} s: update both sides while both are paused"
         )
         return KVPoll.Failed
 

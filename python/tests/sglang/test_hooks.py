@@ -44,8 +44,9 @@ def test_should_hook_what_another_plug_in_has_hooked_before(monkeypatch: pytest.
     for _asked_for in range(2):
         hook_scheduler()
     queue = SimpleNamespace(kv_manager=SimpleNamespace(steps=Steps(seen)))
-    Scheduler.run_batch(SimpleNamespace(disagg_prefill_bootstrap_queue=queue), "a batch")
-    assert seen == ["ours", "a batch", "the other's"]
+    batch = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: False))
+    Scheduler.run_batch(SimpleNamespace(disagg_prefill_bootstrap_queue=queue), batch)
+    assert seen == ["ours", batch, "the other's"]
 
 
 def transfer_queue() -> Any:
