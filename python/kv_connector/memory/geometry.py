@@ -85,3 +85,8 @@ class ContextRow(TypedDict):
     rowBytes: int
     sending: NotRequired[Literal["always", "onRequest"]]
     """Sent with all transfers (if absent), or only with those whose ``fetch`` names it in ``contextKinds``."""
+
+
+def is_shareable(memory: Memory | DeviceMemory) -> bool:
+    """Whether other processes can map the memory."""
+    return memory["memfd"] >= 0 if memory["kind"] == "host" else memory["handleKind"] != "none"

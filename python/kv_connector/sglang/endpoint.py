@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from kv_connector.configuration.options import Options
 from kv_connector.exceptions import KvConnectorError, MessengerError
 from kv_connector.memory.first_pass import FirstPass
-from kv_connector.memory.geometry import ContextRow, DeviceMemory, Geometry, Memory
+from kv_connector.memory.geometry import ContextRow, Geometry, is_shareable
 from kv_connector.memory.layer_counter import LayerCounter
 from kv_connector.naming.pair_rules import Check
 from kv_connector.naming.prompt_digest import NO_DIGEST
@@ -232,7 +232,7 @@ class TransferEndpoint(CommonEndpoint):
             len(names),
             group["layout"],
             len(metadata),
-            "shareable" if all(_is_shareable(memory) for memory in memories) else "private",
+            "shareable" if all(is_shareable(memory) for memory in memories) else "private",
         )
         return messenger, names
 
@@ -288,7 +288,9 @@ class TransferEndpoint(CommonEndpoint):
         if self._stand_in is not None or not hasattr(self, "exchange"):
             return None
         if self.prefix_pulls is None:
-            self.prefix_pulls = PrefixPulls(scheduler, self._server_args, self._pull_rules, self.exchange, logger)
+            self.prefix_pulls = PrefixPulls(
+                *(scheduler, self._server_args, self._pull_rules, self.exchange, self._ranks_with_heads, logger)
+            )
         return self.prefix_pulls
 
     def report_stages(self, room: int, state: int) -> None:
@@ -373,8 +375,7 @@ class TransferEndpoint(CommonEndpoint):
         info = self.prefill_info_table.get(bootstrap_addr)
         if info is None:
             return f"the prefiller at {bootstrap_addr} is not known any more: send the request again"
-        here = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
-        tp_ranks = geometry.ranks_with_heads_of(here, self._pools.kv_head_counts, info.attn_tp_size)
+        tp_ranks = self._ranks_with_heads(info.attn_tp_size)
         if not tp_ranks:
             heads = " and ".join(str(count) for count in sorted(set(self._pools.kv_head_counts)))
             return (
@@ -383,6 +384,11 @@ class TransferEndpoint(CommonEndpoint):
             )
         cp_rank = cp_rank_of(room, info.dp_size, info.attn_cp_size)
         return [RankPlace(dp_rank, cp_rank, tp_rank, stage) for tp_rank in tp_ranks for stage in range(info.pp_size)]
+
+    def _ranks_with_heads(self, tp_size: int) -> list[int]:
+        """Which of an engine's tensor-parallel ranks hold a part of this rank's KV."""
+        here = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
+        return geometry.ranks_with_heads_of(here, self._pools.kv_head_counts, tp_size)
 
     def forget_prefiller(self, bootstrap_addr: str) -> None:
         """Drops what is known about a prefiller, so that the next request looks it up again."""
@@ -489,8 +495,3 @@ class TransferEndpoint(CommonEndpoint):
         if self._mode == "prefill" and self.pp_size > 1:
             self.request_status.close()
         self._zmq_ctx.destroy(linger=0)
-
-
-def _is_shareable(memory: Memory | DeviceMemory) -> bool:
-    """Whether other processes can map the memory."""
-    return memory["memfd"] >= 0 if memory["kind"] == "host" else memory["handleKind"] != "none"

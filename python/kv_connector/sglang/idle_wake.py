@@ -50,6 +50,10 @@ class IdleWake:
             os.eventfd_read(self._descriptor)
         self._polled.set()
 
+    def wake(self) -> None:
+        """The scheduler is to go on at once: there is something to do in its next round."""
+        os.eventfd_write(self._descriptor, 1)
+
     def close(self) -> None:
         """Ends the thread, and waits for none of its waits."""
         self._closed = True

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,13 @@ from kv_connector.runtime.facade import Asked, Offered
 from kv_connector.sglang import weight_changes
 from kv_connector.sglang.exchange import SETTLE_INTERVAL_SECONDS, Exchange
 from kv_connector.sglang.idle_wake import IdleWake
+from kv_connector.sglang.landings import Landings
 from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.passes import PassesSoFar
 from kv_connector.sglang.prefix_tree import PrefixTree
 from kv_connector.sglang.pull_offers import Offers
 from kv_connector.sglang.pull_proof import PullProof
+from kv_connector.sglang.pull_ranks import PullRanks, ranks_of
 from kv_connector.sglang.pull_rules import PullRules
 from kv_connector.sglang.pulls import Pull, Pulls
 
@@ -62,20 +64,36 @@ class MeasuredPasses:
             self._rate.step_over(self._queued.popleft()[0])
 
 
+def agree(ranks: PullRanks, landings: Landings, offers: Offers) -> None:
+    """What all ranks of an engine do in one round: what was said, and what all their messengers have ended."""
+    ranks.hear()
+    agreed = iter(ranks.all_have([*landings.votes(), *offers.votes()]))
+    landings.agreed(agreed)
+    offers.agreed(agreed)
+
+
 class PrefixPulls:
     """The two sides of pulls."""
 
     def __init__(
-        self, scheduler: Any, server_args: Any, rules: PullRules, exchange: Exchange, logger: logging.Logger
+        self,
+        scheduler: Any,
+        server_args: Any,
+        rules: PullRules,
+        exchange: Exchange,
+        source_ranks: Callable[[int], Sequence[int]],
+        logger: logging.Logger,
     ) -> None:
+        """``source_ranks``: which of an engine's so many ranks hold a part of this rank's KV."""
         self._exchange = exchange
+        self._ranks = ranks = ranks_of(scheduler)
         self._is_overlooked = False
         weights, passes = weight_changes.name, lambda: PassesSoFar(scheduler)
         tree = PrefixTree(scheduler)
         pairs = PairStates(rules.check, weights=weights, logger=logger)
-        proof = PullProof(scheduler, server_args, tree, pairs, exchange, logger)
-        self.asked_for = Pulls(tree, rules, exchange, proof, passes, weights, logger)
-        self.offers = Offers(tree, rules, exchange, passes, weight_changes.name_in_cache, logger)
+        proof = PullProof(scheduler, server_args, tree, pairs, exchange, ranks, logger)
+        self.asked_for = Pulls(tree, rules, exchange, proof, ranks, passes, weights, source_ranks, logger)
+        self.offers = Offers(tree, rules, exchange, ranks, passes, weight_changes.name_in_cache, logger)
         self.passes = MeasuredPasses(scheduler, self.asked_for.rate)
         self._idle_wake = IdleWake.of(scheduler, exchange)
         if exchange.on_connected is None:
@@ -87,13 +105,17 @@ class PrefixPulls:
         return self.asked_for.queued(request)
 
     def poll(self) -> None:
-        """Looks after both sides; called once a round of the scheduler."""
+        """Looks after both sides; called once a round of the scheduler, by all ranks."""
         self._exchange.drain()
         if self._idle_wake is not None:
             self._idle_wake.polled()
         self.passes.poll()
+        landings = self.asked_for.landings
+        agree(self._ranks, landings, self.offers)
         self.asked_for.poll()
         self.offers.poll()
+        if self._idle_wake is not None and not self._ranks.is_alone and (self._ranks.awaits() or landings.count()):
+            self._idle_wake.wake()  # what other ranks' messengers report wakes nothing
 
     def on_event(self, event: Asked | Offered) -> None:
         """The messenger has a question of another engine, or another engine's answer."""
@@ -101,6 +123,8 @@ class PrefixPulls:
             self.offers.asked(event)
         else:
             self.asked_for.offered(event)
+        if self._idle_wake is not None and self._ranks.awaits():
+            self._idle_wake.wake()
 
     def on_released(self, request: str) -> None:
         """Nothing reads the pages of an offer any more."""
@@ -133,13 +157,14 @@ class PrefixPulls:
     def let_go(self) -> None:
         """Ends what can be ended, and waits for that for a limited time: the prefix cache is to be emptied.
 
-        Nothing is offered meanwhile.
+        Nothing is offered meanwhile. All ranks wait for as long.
         """
+        self._ranks.hear()
         self.asked_for.abandon_all()
         with self.offers.closed():
             self.offers.withdraw()
             deadline = time.monotonic() + LET_GO_LIMIT_SECONDS
             self.poll()
-            while self.holds() and time.monotonic() < deadline:
+            while self.holds() and self._ranks.all_have([time.monotonic() < deadline]) == [True]:
                 time.sleep(SETTLE_INTERVAL_SECONDS)
                 self.poll()

@@ -1,6 +1,9 @@
 """SGLang's prefix cache and its pages, as pulls use them: look-up, hold, take, add. Only here are they touched.
 
-Used by the scheduler's thread only. It serves one rank with one pool of full attention, whose cache is the plain tree.
+A look-up of SGLang's is a change: it moves what it finds away from eviction. So with several ranks all but
+``held_count`` is called by all of them, at the same place of the same round.
+
+Used by the scheduler's thread only. It serves a rank with one pool of full attention, whose cache is the plain tree.
 """
 
 from __future__ import annotations
@@ -54,8 +57,9 @@ class PrefixTree:
         return token_count // self.page_tokens * self.page_tokens
 
     def held_count(self, tokens: Sequence[int], salt: str) -> int:
-        """How many of the first tokens the cache holds now, in whole pages."""
-        return self.whole_pages(int(self._match(tokens, salt).device_prefix_len))
+        """How many of the first tokens the cache holds now, in whole pages. Changes nothing."""
+        held_count, _node, _pinned_count = self._tree.tree_core.match_full_device_prefix(_key(tokens, salt))
+        return self.whole_pages(int(held_count))
 
     def hold(self, tokens: Sequence[int], salt: str) -> Held:
         """Looks up what the cache holds of the first tokens, and keeps it there until ``let_go``."""

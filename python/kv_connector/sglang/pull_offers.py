@@ -5,6 +5,9 @@ there until the messenger has released the offer, which it does once it is fetch
 A chunk is in SGLang's cache from when its pass is queued, so an offer leaves once all passes queued by then are over.
 Nothing is computed for another engine, and nothing is held for a conversation.
 
+The question comes to the first rank. All ranks hold what they find, each gives its own messenger its own offer, and
+none lets go before the last messenger has released it: see ``pull_ranks.py``.
+
 Used by the scheduler's thread only.
 """
 
@@ -14,7 +17,8 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from kv_connector.naming.prompt_digest import prompt_digest
@@ -23,6 +27,7 @@ from kv_connector.runtime.facade import Asked
 from kv_connector.sglang.exchange import UNHEARD_SECONDS, Exchange
 from kv_connector.sglang.passes import PassesSoFar
 from kv_connector.sglang.prefix_tree import Held, PrefixTree
+from kv_connector.sglang.pull_ranks import PullRanks
 from kv_connector.sglang.pull_rules import PullRules
 
 QUESTIONS_MAX = 64
@@ -35,6 +40,17 @@ class _Question:
     cache_salt: str
     token_count: int
     tokens: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hold:
+    """A word: all ranks hold what their caches have of these tokens, and offer it."""
+
+    number: str
+    transfer: str
+    prompt_digest: str
+    salt: str
+    tokens: array[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +67,7 @@ class Offers:
         tree: PrefixTree,
         rules: PullRules,
         exchange: Exchange,
+        ranks: PullRanks,
         passes: Callable[[], PassesSoFar],
         weights: Callable[[], str],
         logger: logging.Logger,
@@ -60,6 +77,7 @@ class Offers:
         self._tree = tree
         self._rules = rules
         self._exchange = exchange
+        self._ranks = ranks
         self._passes = passes
         self._weights = weights
         self._logger = logger
@@ -74,6 +92,9 @@ class Offers:
         """When the messenger got each offer, or was last told to end it."""
         self._charged: dict[str, int] = {}
         """How many of its tokens nothing else had kept in the cache."""
+        self._released: set[str] = set()
+        """Those of which this rank's messenger reads nothing any more; other ranks' may."""
+        ranks.on(Hold, self._hold_all)
 
     def asked(self, event: Asked) -> None:
         """A part of a question has come; with the last one it is looked up."""
@@ -89,36 +110,60 @@ class Offers:
             self._look_up(event.transfer, question)
 
     def _look_up(self, transfer: str, question: _Question) -> None:
-        offer = Offer(f"offer#{next(self._count)}", transfer, question.prompt_digest, True, 0, [], "")
+        number = f"offer#{next(self._count)}"
+        reason: OfferReason = "unavailable"
         try:
-            reason = self._cannot_be_offered(question) or self._hold(offer.request, question)
-            if not reason:
-                self._waiting.append(self._held_offer(offer))
+            reason = self._cannot_be_offered(question)
         except Exception:
             self._logger.exception("a question of another engine is not answered")
-            self.released(offer.request)
-            reason = "unavailable"
         if reason:
-            self._exchange.submit(replace(offer, reason=reason))
+            self._exchange.submit(Offer(number, transfer, question.prompt_digest, True, 0, [], reason))
+            return
+        tokens = array("q", question.tokens)
+        self._ranks.say(Hold(number, transfer, question.prompt_digest, question.cache_salt, tokens))
+
+    def _cannot_be_offered(self, question: _Question) -> OfferReason:
+        """Why nothing of the prompt can be offered, whatever the cache holds; "" if something may be."""
+        if self._is_closed:
+            return "busy"
+        if not self._ranks.is_first or self._tree.unfit():
+            return "misfit"
+        return self._misfit(question.tokens, question.cache_salt, question.prompt_digest)
+
+    def _misfit(self, tokens: Sequence[int], salt: str, digest: str) -> OfferReason:
+        own = prompt_digest(tokens, cache_salt=salt, weights=self._weights())
+        return "" if digest == own else "misfit"
+
+    def _hold_all(self, word: Hold) -> None:
+        """Holds what this rank's cache has of it, if all ranks do."""
+        offer = Offer(word.number, word.transfer, word.prompt_digest, self._ranks.is_first, 0, [], "")
+        waiting: _Waiting | None = None
+        reason: OfferReason = "unavailable"
+        try:
+            # Whatever is found, the look-up has to be made: the others make it too.
+            reason = self._hold(word) or self._misfit(word.tokens, word.salt, word.prompt_digest)
+            waiting = None if reason else self._held_offer(offer)
+        except Exception:
+            self._logger.exception("a question of another engine is not answered")
+        (is_held,) = self._ranks.all_have([waiting is not None])
+        if waiting is not None and is_held:
+            self._waiting.append(waiting)
+            return
+        self._let_go(word.number)
+        if self._ranks.is_first:
+            self._exchange.submit(replace(offer, reason=reason or "unavailable"))
 
     def _held_offer(self, offer: Offer) -> _Waiting:
         held = self._held[offer.request]
         pages = [ChunkPages(0, self._tree.pages_of(held.slots))]
         return _Waiting(replace(offer, held_tokens=held.token_count, groups=pages), self._passes())
 
-    def _cannot_be_offered(self, question: _Question) -> OfferReason:
-        """Why nothing of the prompt can be offered, whatever the cache holds; "" if something may be."""
+    def _hold(self, word: Hold) -> OfferReason:
+        """Holds what the cache has of it; why nothing is held, or ""."""
         if self._is_closed:
             return "busy"
-        if self._tree.unfit():
-            return "misfit"
-        digest = prompt_digest(question.tokens, cache_salt=question.cache_salt, weights=self._weights())
-        return "" if digest == question.prompt_digest else "misfit"
-
-    def _hold(self, number: str, question: _Question) -> OfferReason:
-        """Holds what the cache has of it; why nothing is held, or ""."""
         before_count = self._tree.protected_count()
-        held = self._tree.hold(question.tokens, question.cache_salt)
+        held = self._tree.hold(word.tokens, word.salt)
         newly_count = self._tree.protected_count() - before_count
         limit = self._rules.pages_share * self._tree.capacity_count()
         reason: OfferReason = "" if held.token_count else "not_held"
@@ -127,7 +172,7 @@ class Offers:
         if reason:
             self._tree.let_go(held)
         else:
-            self._held[number], self._charged[number] = held, newly_count
+            self._held[word.number], self._charged[word.number] = held, newly_count
         return reason
 
     def poll(self) -> None:
@@ -149,9 +194,28 @@ class Offers:
                 self._exchange.submit(PrefillEnded(number, "finished"))
 
     def released(self, number: str) -> None:
-        """Nothing reads the pages of this offer any more; other numbers are ignored."""
-        self._charged.pop(number, None)
+        """This rank's messenger reads the pages of this offer no more; other numbers are ignored."""
+        if number not in self._held:
+            return
         self._given_at_seconds.pop(number, None)
+        if self._ranks.is_alone:
+            self._let_go(number)
+        else:
+            self._released.add(number)
+
+    def votes(self) -> list[bool]:
+        """For each offer whether this rank's messenger has released it, for ``agreed``."""
+        return [number in self._released for number in self._held]
+
+    def agreed(self, votes: Iterator[bool]) -> None:
+        """Lets go what the messengers of all ranks have released; the votes about this object's offers come next."""
+        for number in list(self._held):
+            if next(votes):
+                self._let_go(number)
+
+    def _let_go(self, number: str) -> None:
+        self._released.discard(number)
+        self._charged.pop(number, None)
         if (held := self._held.pop(number, None)) is not None:
             self._tree.let_go(held)
 
@@ -159,14 +223,15 @@ class Offers:
         """What is offered is not to be fetched any more, unless that has begun."""
         for each in self._waiting:
             self.released(each.offer.request)
-            self._exchange.submit(replace(each.offer, held_tokens=0, groups=[], reason="not_held"))
+            if each.offer.asked:
+                self._exchange.submit(replace(each.offer, held_tokens=0, groups=[], reason="not_held"))
         self._waiting.clear()
-        for number in self._held:
+        for number in self._held.keys() - self._released:
             self._exchange.submit(Withdraw(number))
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:
-        """Inside, each question is answered that this engine is busy."""
+        """Inside, each question is answered that this engine is busy; called by all ranks in the same round."""
         self._is_closed = True
         try:
             yield

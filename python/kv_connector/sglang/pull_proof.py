@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kv_connector.naming.pair_rules import PairState
@@ -16,6 +17,7 @@ from kv_connector.sglang.own_pass import NoRoomError, OwnPass, on_stream
 from kv_connector.sglang.pair_check import OWN_PASS_TOKENS_MAX, rows_to_compare
 from kv_connector.sglang.pair_states import Arrival, PairStates, Verdict, Wanted
 from kv_connector.sglang.prefix_tree import PrefixTree
+from kv_connector.sglang.pull_ranks import PullRanks
 from kv_connector.sglang.received_rows import ReceivedRows
 
 
@@ -29,6 +31,7 @@ class PullProof:
         tree: PrefixTree,
         pairs: PairStates,
         exchange: Exchange,
+        ranks: PullRanks,
         logger: logging.Logger,
     ) -> None:
         self.pairs = pairs
@@ -36,6 +39,7 @@ class PullProof:
         self._server_args = server_args
         self._tree = tree
         self._exchange = exchange
+        self._ranks = ranks
         self._logger = logger
         self._rows: ReceivedRows | None = None
         self._unable: str | None = None
@@ -61,7 +65,7 @@ class PullProof:
         return self.pairs.wanted(arrival, OWN_PASS_TOKENS_MAX) is Wanted.COMPARE and not self._is_unable()
 
     def proves(self, arrival: Arrival, tokens: Sequence[int], slots: Any, end_count: int) -> bool:
-        """Whether what has arrived may be used: it is compared if that is due.
+        """Whether what has arrived may be used: it is compared if that is due. All ranks give the same answer.
 
         :param slots: those into which it has arrived, the last ones before token ``end_count``
         """
@@ -69,25 +73,52 @@ class PullProof:
             return True
         computed_count = min(end_count, OWN_PASS_TOKENS_MAX)
         comparable_count = 0 if self._is_unable() else computed_count - (end_count - len(slots))
-        if self.pairs.wanted(arrival, comparable_count) is Wanted.COMPARE:
-            verdict = self._verdict(tokens[:computed_count], slots, end_count - len(slots))
+        (is_due,) = self._ranks.any_has([self.pairs.wanted(arrival, comparable_count) is Wanted.COMPARE])
+        if is_due:
+            verdict = self._agreed_verdict(tokens[:computed_count], slots, end_count - len(slots))
             self.pairs.conclude(arrival, verdict)
             self._exchange.count_compared(verdict.outcome, verdict.worst, arrival.pair.prefillers)
-        return self.pairs.check == "warn" or self.pairs.state_of(arrival.pair) is PairState.PROVEN
+        proven = self.pairs.check == "warn" or self.pairs.state_of(arrival.pair) is PairState.PROVEN
+        return self._ranks.all_have([proven])[0]
 
-    def _verdict(self, tokens: Sequence[int], slots: Any, first_token: int) -> Verdict:
-        rows = self._rows
-        if rows is None:
-            raise AssertionError("a comparison without rows")
+    def _agreed_verdict(self, tokens: Sequence[int], slots: Any, first_token: int) -> Verdict:
+        """Computes and compares, on all ranks or on none: their passes exchange data."""
+        own = self._prepared(tokens)
+        try:
+            (ready,) = self._ranks.all_have([own is not None])
+            mine = Verdict(judged=False)
+            if ready and own is not None:
+                mine = self._judged(own, slots, first_token)
+        finally:
+            self._release(own)
+        unjudged, different = self._ranks.any_has([not mine.judged, bool(mine.finding)])
+        finding = mine.finding or ("another rank of this engine has found it, see its log" if different else "")
+        return replace(mine, judged=not unjudged or different, finding=finding)
+
+    def _prepared(self, tokens: Sequence[int]) -> OwnPass | None:
         try:
             self._tree.free_up(len(tokens))
-            own = OwnPass(self._scheduler, tokens, None)
+            return OwnPass(self._scheduler, tokens, None)
         except NoRoomError as full:
             self._logger.info("pulled KV is not compared: %s", full)
-            return Verdict(judged=False)
+        except Exception:
+            self._logger.exception("pulled KV is not compared")
+        return None
+
+    def _judged(self, own: OwnPass, slots: Any, first_token: int) -> Verdict:
         try:
+            if self._rows is None:
+                raise AssertionError("a comparison without rows")
             with on_stream(self._scheduler):
                 own.run()
-                return rows.landed_verdict(slots, own.row, first_token, own.token_count)
-        finally:
-            own.release()
+                return self._rows.landed_verdict(slots, own.row, first_token, own.token_count)
+        except Exception:
+            self._logger.exception("pulled KV could not be compared")
+            return Verdict(judged=False)
+
+    def _release(self, own: OwnPass | None) -> None:
+        try:
+            if own is not None:
+                own.release()
+        except Exception:
+            self._logger.exception("an own pass could not give its pages back")

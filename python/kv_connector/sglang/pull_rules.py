@@ -27,8 +27,6 @@ class PullRules:
     offer_limit_seconds: float
     check: Check = "fail"
     """What happens to KV of an engine that is not proven to compute the same."""
-    counts: bool = True
-    """Whether this rank counts the requests that name an engine: each comes to all ranks of one model."""
 
     def opening(self, options: Options) -> Options:
         """The options of the messenger: an engine that pulls, or is pulled from, both sends and receives."""
@@ -53,15 +51,7 @@ def pull_rules(
         options.pull_pages_share,
         options.offer_limit_seconds,
         check,
-        _is_first_rank(),
     )
-
-
-def _is_first_rank() -> bool:
-    from sglang.srt.runtime_context import get_parallel
-
-    parallel = get_parallel()
-    return not max(int(rank) for rank in (parallel.attn_tp_rank, parallel.attn_cp_rank, parallel.pp_rank))
 
 
 def _unfit(server_args: Any, mode: str, pool_count: int) -> str:
@@ -70,14 +60,13 @@ def _unfit(server_args: Any, mode: str, pool_count: int) -> str:
 
     parallel = get_parallel()
     sizes = {
-        "--tp-size": parallel.tp_size,
         "--pp-size": parallel.pp_size,
         "--attn-cp-size": parallel.attn_cp_size,
         "--dp-size": parallel.attn_dp_size,
     }
     for option, size in sizes.items():
         if int(size) > 1:
-            return f"{option} is {size}, expected 1, since ranks would have to change their prefix caches in one step"
+            return f"{option} is {size}, expected 1, since ranks change their prefix caches in one round: leave it out"
     if pool_count > 1:
         return f"the model's KV is in {pool_count} pools, expected 1, that of full attention: it takes another model"
     if server_args.disable_radix_cache:

@@ -18,6 +18,7 @@ import itertools
 import logging
 import time
 import uuid
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,14 +28,14 @@ from kv_connector.naming.prompt_digest import prompt_digest
 from kv_connector.pulls.prefill_rate import PrefillRate
 from kv_connector.pulls.pull_hint import Unreadable, read_hint
 from kv_connector.pulls.pull_prices import PullPrices
-from kv_connector.runtime.commands import Ask, Decline, FetchPages, PrefillerAddress, PullEnded, PullOutcome
+from kv_connector.runtime.commands import Ask, Decline, PrefillerAddress, PullEnded, PullOutcome
 from kv_connector.runtime.facade import Offered
-from kv_connector.sglang import weight_changes
-from kv_connector.sglang.exchange import Exchange, Incoming
-from kv_connector.sglang.pair_states import Arrival
+from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.landings import Land, LandingEnd, Landings, Leave
 from kv_connector.sglang.passes import PassesSoFar
-from kv_connector.sglang.prefix_tree import Held, PrefixTree
+from kv_connector.sglang.prefix_tree import PrefixTree
 from kv_connector.sglang.pull_proof import PullProof
+from kv_connector.sglang.pull_ranks import PullRanks
 from kv_connector.sglang.pull_rules import PullRules
 
 PLACE = "custom_params"
@@ -42,17 +43,14 @@ PLACE = "custom_params"
 ASKS_MAX = 64
 FETCH_LIMIT_SECONDS = 30.0
 """How long a pull may take whose worth is not known: no prompt has been computed yet."""
-LANDING_SHARE_MAX = 0.5
-"""The part of all pages into which pulls may land at a time."""
 UNBOOKED = ("aborted", "unproven")
 """Outcomes that show nothing of what an answer is worth."""
 
 
 class _State(enum.Enum):
     ASKED = "asked"
-    TAKEN = "taken"
-    """It has its landing, into which passes that were queued before may still write."""
-    FETCHING = "fetching"
+    LANDING = "landing"
+    """What is offered is fetched by all ranks, or will be from their next round on."""
     OVER = "over"
 
 
@@ -78,22 +76,7 @@ class Pull:
     """Since when the request would be computed, but for this."""
     left: bool = False
     """Whether the request is computed, or has ended."""
-    is_unwanted: bool = False
-    """Whether what arrives is not to be used: the cache is to be emptied."""
     answer_seconds: float = 0.0
-    fetch_since_seconds: float = 0.0
-    held: Held | None = None
-    """What this engine's cache had of the beginning when the fetch began; held until it is over."""
-    slots: Any = None
-    """Those that the fetch fills."""
-    end_count: int = 0
-    """The tokens of the beginning that is fetched."""
-    incoming: Incoming | None = None
-    arrival: Arrival | None = None
-    passes: PassesSoFar | None = None
-    """Those that may still write to its landing: the fetch begins once they are over."""
-    pages: Sequence[int] = ()
-    """Those of the landing."""
 
     def keeps_waiting(self) -> bool:
         """Whether the request, which could be computed now, waits for it."""
@@ -104,13 +87,8 @@ class Pull:
         self.pulls.leave(self)
 
     @property
-    def fetched_count(self) -> int:
-        """The tokens that are fetched."""
-        return self.end_count - (self.held.token_count if self.held is not None else 0)
-
-    @property
     def addresses(self) -> tuple[PrefillerAddress, ...]:
-        """The messengers of the source."""
+        """All messengers of the source; the first one is asked."""
         return tuple(PrefillerAddress(each.host, each.port) for each in self.source)
 
 
@@ -123,17 +101,22 @@ class Pulls:
         rules: PullRules,
         exchange: Exchange,
         proof: PullProof,
+        ranks: PullRanks,
         passes: Callable[[], PassesSoFar],
         weights: Callable[[], str],
+        source_ranks: Callable[[int], Sequence[int]],
         logger: logging.Logger,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``passes`` marks what is queued on the device now; ``weights`` names the current ones."""
+        """``passes`` marks what is queued on the device now; ``weights`` names the current ones.
+
+        ``source_ranks``: which of an engine's so many ranks hold a part of this rank's KV.
+        """
         self._tree = tree
         self._rules = rules
         self._exchange = exchange
         self._proof = proof
-        self._passes = passes
+        self._ranks = ranks
         self._weights = weights
         self._logger = logger
         self._now_seconds = now_seconds
@@ -141,12 +124,20 @@ class Pulls:
         self._open: dict[str, Pull] = {}
         self.rate = PrefillRate(now_seconds)
         self._prices = PullPrices(rules, self.rate, now_seconds)
+        self.landings = Landings(
+            *(tree, exchange, proof, ranks, passes, weights, source_ranks),
+            lambda token_count: self._prices.fetch_limit_seconds(token_count) or FETCH_LIMIT_SECONDS,
+            *(logger, now_seconds, self._landing_over),
+        )
 
     # ---- a request comes
 
     def queued(self, request: Any) -> Pull | None:
-        """A request is queued: the engine that it names is asked, if it names one and that is worth it."""
-        if not self._rules.counts:
+        """A request is queued: the engine that it names is asked, if it names one and that is worth it.
+
+        It comes to all ranks, and the first one asks: a request waits as long as one of them says so.
+        """
+        if not self._ranks.is_first:
             return None
         try:
             return self._queued(request)
@@ -184,7 +175,7 @@ class Pulls:
     def _unfit(self, request: Any, source: Messengers, asked_count: int) -> PullOutcome | Literal[""]:
         if self._rules.asks_none_because:
             return self._rules.asks_none_because
-        if _is_of_own_kind(request) or self._tree.unfit():
+        if _is_of_own_kind(request) or self._tree.unfit() or not self.landings.addresses_in(source):
             return "misfit"
         if self._is_own(source):
             return "not_worth"
@@ -196,7 +187,7 @@ class Pulls:
 
     def _is_own(self, source: Messengers) -> bool:
         opened = self._exchange.opened
-        return [(each.host, each.port) for each in source] == [(opened.control_host, opened.control_port)]
+        return (source[0].host, source[0].port) == (opened.control_host, opened.control_port)
 
     def _ask(self, request: Any, source: Messengers, tokens: Sequence[int], lacked_count: int) -> Pull | None:
         self._prices.asked(source)
@@ -241,30 +232,25 @@ class Pulls:
             return False
         if pull.waits_since_seconds is None:
             pull.waits_since_seconds = self._now_seconds()
-        return not (pull.incoming is not None and pull.incoming.quarantine)
+        return not self.landings.is_stuck(pull.ask)
 
     def leave(self, pull: Pull) -> None:
         """See ``Pull.leave``."""
         if pull.left or pull.state is _State.OVER:
             return
         pull.left = True
-        if pull.state in (_State.ASKED, _State.TAKEN):
-            self._give_back(pull)
+        if pull.state is _State.ASKED:
             self._decline(pull, "aborted")
-        elif pull.incoming is not None:
-            self._exchange.abandon(pull.incoming)
+        else:
+            self._ranks.say(Leave(pull.ask))
 
     # ---- progress
 
     def poll(self) -> None:
-        """Looks after all pulls; called once a round of the scheduler."""
+        """Looks after those that wait for an answer; called once a round of the scheduler."""
         for pull in list(self._open.values()):
             if pull.state is _State.ASKED and self._now_seconds() >= pull.late_at_seconds:
                 self._decline(pull, "late")
-            elif pull.state is _State.TAKEN:
-                self._begin_fetch(pull)
-            elif pull.incoming is not None and pull.incoming.ended:
-                self._fetch_ended(pull, pull.incoming)
 
     def offered(self, event: Offered) -> None:
         """The engine that was asked has answered."""
@@ -278,106 +264,46 @@ class Pulls:
         if held_count <= 0:
             self._end(pull, event.reason or "not_held")
             return
-        try:
-            reason = self._fetch(pull, held_count)
-        except Exception:
-            self._logger.exception("a pull does not begin")
-            self._give_back(pull)
-            reason = "misfit"
+        reason = self._land(pull, pull.tokens[:held_count])
         if reason:
             self._decline(pull, reason)
 
-    def _fetch(self, pull: Pull, held_count: int) -> PullOutcome | Literal[""]:
-        """Fetches what the other engine holds; why it is not fetched, or ""."""
-        arrival = Arrival()
-        refusal = self._proof.pairs.fetching(arrival, pull.addresses)
-        if refusal:
-            return "unproven"
-        whole = self._proof.is_due(arrival)
-        held = self._tree.hold(pull.tokens[:held_count], pull.salt)
-        pull.held, gained_count = held, held_count - held.token_count
+    def _land(self, pull: Pull, tokens: Sequence[int]) -> PullOutcome | Literal[""]:
+        """Has all ranks fetch what the other engine holds; why it is not fetched, or ""."""
+        if pull.weights != self._weights():
+            return "misfit"
+        gained_count = len(tokens) - self._tree.held_count(tokens, pull.salt)
+        gained_min = 1 if self._rules.always else self._rules.tokens_min
         worth = self._rules.always or self._prices.is_worth(pull.source, gained_count)
-        if gained_count < (1 if self._rules.always else self._rules.tokens_min) or not worth:
-            self._give_back(pull)
+        if gained_count < gained_min or not worth:
             return "not_worth"
-        if whole:
-            self._tree.let_go(held)
-            pull.held = held = self._tree.hold((), pull.salt)
-        pull.slots = self._landing(held_count - held.token_count)
-        if pull.slots is None:
-            self._give_back(pull)
-            return "busy"
-        pull.arrival, pull.end_count, pull.fetch_since_seconds = arrival, held_count, self._now_seconds()
-        pull.pages, pull.passes = self._tree.pages_of(pull.slots), self._passes()
-        pull.state = _State.TAKEN
-        self._begin_fetch(pull)
-        return ""
-
-    def _begin_fetch(self, pull: Pull) -> None:
-        """Begins the fetch if nothing of this engine writes to its landing any more.
-
-        SGLang gives the pages of an aborted chunk to others while its pass is still queued: passes behind it would
-        write to them later, and another engine may write earlier.
-        """
-        if pull.held is None or pull.passes is None or not pull.passes.are_over():
-            return
-        pull.incoming = self._exchange.fetch_offered(
-            (pull.transfer, pull.prompt_digest),
-            pull.addresses,
-            (pull.held.token_count, pull.end_count),
-            [FetchPages(pull.pages)],
-            limit_seconds=self._prices.fetch_limit_seconds(pull.fetched_count) or FETCH_LIMIT_SECONDS,
-            answer_seconds=pull.answer_seconds,
+        word = Land(
+            pull.ask,
+            pull.source,
+            array("q", tokens),
+            pull.salt,
+            pull.transfer,
+            pull.prompt_digest,
+            gained_min,
+            pull.answer_seconds,
         )
-        pull.state = _State.FETCHING
-
-    def _landing(self, token_count: int) -> Any | None:
-        landing_count = sum(len(each.slots) for each in self._open.values() if each.slots is not None)
-        if landing_count + token_count > LANDING_SHARE_MAX * self._tree.capacity_count():
-            return None
-        return self._tree.take(token_count)
+        pull.state = _State.LANDING
+        self._ranks.say(word)
+        return ""
 
     # ---- its end
 
-    def _fetch_ended(self, pull: Pull, incoming: Incoming) -> None:
-        """Nothing writes to the landing any more."""
-        outcome: PullOutcome = "aborted" if pull.left else "failed"
-        try:
-            if incoming.arrived and not pull.is_unwanted:
-                outcome = self._landed(pull, incoming)
-        except Exception:
-            self._logger.exception("a pulled beginning is not used")
-        fetch_seconds = self._now_seconds() - pull.fetch_since_seconds
-        self._prices.pulled(pull.source, pull.fetched_count, pull.answer_seconds + fetch_seconds)
-        fetched_count = pull.fetched_count
-        self._give_back(pull)
-        self._end(pull, outcome, fetched_count, fetch_seconds)
-
-    def _landed(self, pull: Pull, incoming: Incoming) -> PullOutcome:
-        held, arrival = pull.held, pull.arrival
-        if held is None or arrival is None:
-            raise AssertionError("a landing without its beginning")
-        if pull.weights != self._weights():
-            return "misfit"
-        arrival.sessions = incoming.sessions
-        if not self._proof.proves(arrival, pull.tokens, pull.slots, pull.end_count):
-            return "unproven"
-        tokens = pull.tokens[: pull.end_count]
-        if self._tree.is_being_computed(tokens, pull.salt):
-            return "not_worth"
-        slots, pull.slots = pull.slots, None
-        weight_changes.CACHED.filled()
-        self._tree.add(tokens, pull.salt, held.slots, slots)
-        return "arrived"
-
-    def _give_back(self, pull: Pull) -> None:
-        """Gives back what the pull holds; what has landed is the cache's by then, or lost."""
-        slots, pull.slots = pull.slots, None
-        if slots is not None:
-            self._tree.give_back(slots)
-        held, pull.held = pull.held, None
-        if held is not None:
-            self._tree.let_go(held)
+    def _landing_over(self, ask: str, end: LandingEnd) -> None:
+        """All ranks are through with it."""
+        pull = self._open.get(ask)
+        if pull is None:  # not the first rank, or its messenger is closed
+            return
+        if end.fetched_count:
+            self._prices.pulled(pull.source, end.fetched_count, pull.answer_seconds + end.seconds)
+        if end.is_declined:
+            self._end(pull, end.outcome, end.fetched_count, end.seconds)
+        else:
+            self._decline(pull, end.outcome)
 
     def _decline(self, pull: Pull, outcome: PullOutcome) -> None:
         self._exchange.submit(Decline(pull.transfer, pull.prompt_digest, pull.addresses))
@@ -402,20 +328,21 @@ class Pulls:
         self._exchange.submit(PullEnded(outcome, tokens, round(answer_seconds * 1e6), round(fetch_seconds * 1e6)))
 
     def abandon_all(self) -> None:
-        """No request waits for its pull any more, and nothing that arrives is used."""
+        """No request waits for its pull any more, and nothing that arrives is used; all ranks do it in one round."""
         for pull in list(self._open.values()):
-            pull.is_unwanted = True
             self.leave(pull)
+        self.landings.abandon_all()
 
     def on_lost(self) -> None:
         """The messenger is closed: it writes to no page any more, and answers no question."""
+        self.landings.on_lost()
         for pull in list(self._open.values()):
-            self._give_back(pull)
-            self._end(pull, "unreachable")
+            if pull.state is _State.ASKED:
+                self._end(pull, "unreachable")
 
     def landing_count(self) -> int:
         """The number of pulls that hold pages."""
-        return sum(each.state in (_State.TAKEN, _State.FETCHING) for each in self._open.values())
+        return self.landings.count()
 
 
 def _is_of_own_kind(request: Any) -> bool:

@@ -35,6 +35,7 @@ _RECEIVED = "sglang.srt.disaggregation.decode.SchedulerDisaggregationDecodeMixin
 _ROUTED_BY_ROOM = "sglang.srt.managers.data_parallel_controller.DataParallelController.follow_bootstrap_room_scheduler"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _FLUSH = f"{_SCHEDULER}.flush_cache"
+_RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
 _DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
@@ -70,9 +71,10 @@ def hook_scheduler() -> None:
     """Installs the hooks of a scheduler that uses this backend; others run without them."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from kv_connector.sglang import decoder_stages, hooks, sglang_api
+    from kv_connector.sglang import decoder_stages, hooks, rank_words, sglang_api
 
     by_target = {
+        f"{_RECEIVER}._broadcast_reqs_across_ranks": (rank_words.WORDS.broadcast, HookType.AROUND),
         f"{_SCHEDULER}.run_batch": (hooks.run_batch, HookType.AROUND),
         f"{_PREFILL_QUEUE}.pop_bootstrapped": (hooks.poll_queued, HookType.BEFORE),
         f"{_DECODE_QUEUE}.pop_preallocated": (hooks.poll_pulls, HookType.BEFORE),

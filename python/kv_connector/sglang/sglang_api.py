@@ -108,6 +108,8 @@ _LAYERS = "sglang.srt.model_executor.model_runner_components.layer_setup"
 _STAGES = "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin"
 _WEIGHT_UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
 _TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+_TREE_CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface.UnifiedTreeCoreInterface"
+_RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
 _SIGNATURES = (
     (
         f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__",
@@ -159,7 +161,9 @@ _SIGNATURES = (
         f"{_DISAGGREGATION}.decode.DecodePreallocQueue.pop_preallocated",
         "self, rids_to_check, pp_good_rids, pp_bad_rids",
     ),
+    (f"{_RECEIVER}._broadcast_reqs_across_ranks", "self, recv_reqs, local_reqs"),
     (f"{_TREE}.match_prefix", "self, params"),
+    (f"{_TREE_CORE}.match_full_device_prefix", "self, key"),
     (f"{_TREE}.insert", "self, params"),
     (f"{_TREE}.lock", "self, node_id, skip_lock_components"),
     (f"{_TREE}.unlock", "self, lock"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +25,10 @@ from kv_connector.runtime.commands import Ask, Decline, Offer, PrefillEnded, Pul
 from kv_connector.runtime.facade import Asked, Offered
 from kv_connector.sglang.exchange import Incoming
 from kv_connector.sglang.pair_states import PairStates
+from kv_connector.sglang.prefix_pulls import agree
 from kv_connector.sglang.prefix_tree import PrefixTree
 from kv_connector.sglang.pull_offers import Offers
+from kv_connector.sglang.pull_ranks import PullRanks
 from kv_connector.sglang.pull_rules import PullRules
 from kv_connector.sglang.pulls import Pull, Pulls
 
@@ -127,6 +129,9 @@ class Engine:
     passes: Passes = field(default_factory=Passes)
     proof: Proof = field(default_factory=Proof)
     rules: PullRules = field(default_factory=lambda: PullRules("", True, True, 1, 0.5, 5.0, "off"))
+    ranks: PullRanks = field(default_factory=PullRanks)
+    source_ranks: Callable[[int], Sequence[int]] = range
+    """Which of a source's so many ranks hold a part of this one's KV."""
 
     def __post_init__(self) -> None:
         kv = MHATokenToKVPool(POOL_TOKENS, self.page_tokens, torch.float32, 1, 1, 1, "cpu", enable_memory_saver=False)
@@ -165,8 +170,16 @@ class Engine:
         weights = lambda: self.weights[0]  # noqa: E731
         proof: Any = self.proof
         made_passes: Any = lambda: self.passes  # noqa: E731
-        self.pulls = Pulls(prefix, self.rules, self.messenger, proof, made_passes, weights, logger, lambda: self.now[0])
-        self.offers = Offers(prefix, self.rules, self.messenger, made_passes, weights, logger, lambda: self.now[0])
+        first: tuple[Any, ...] = (prefix, self.rules, self.messenger)
+        more: tuple[Any, ...] = (logger, lambda: self.now[0])
+        self.pulls = Pulls(*first, proof, self.ranks, made_passes, weights, self.source_ranks, *more)
+        self.offers = Offers(*first, self.ranks, made_passes, weights, *more)
+
+    def poll(self) -> None:
+        """A round of its scheduler."""
+        agree(self.ranks, self.pulls.landings, self.offers)
+        self.pulls.poll()
+        self.offers.poll()
 
     def note_taken(self, slots: Any) -> Any:
         """What is taken while passes are queued may be what an aborted chunk of theirs had."""
@@ -270,7 +283,7 @@ class World:
                 else:
                     incoming.failure = "the source is gone"
         self.source.offers.released(offer.request)
-        self.asker.pulls.poll()
+        self.asker.poll()
 
     def _copy(self, offer: Offer, first: int, end: int, pages: Sequence[int]) -> None:
         size = self.page_tokens

@@ -130,6 +130,7 @@ def test_should_end_pulls_before_memory_is_given_back() -> None:
 def test_should_wait_for_no_release_that_does_not_come(monkeypatch: pytest.MonkeyPatch, polls: int) -> None:
     """With ``polls`` it comes, after as many rounds."""
     from kv_connector.sglang import prefix_pulls
+    from kv_connector.sglang.pull_ranks import PullRanks
 
     monkeypatch.setattr(prefix_pulls, "LET_GO_LIMIT_SECONDS", WAIT_LIMIT_SECONDS if polls else 0.0)
     seen: list[str] = []
@@ -137,12 +138,17 @@ def test_should_wait_for_no_release_that_does_not_come(monkeypatch: pytest.Monke
     pulls: Any = object.__new__(prefix_pulls.PrefixPulls)
     pulls._exchange = SimpleNamespace(drain=lambda: seen.append("poll"))
     pulls._idle_wake = None
+    pulls._ranks = PullRanks()
     pulls.passes = SimpleNamespace(poll=lambda: None)
+    nothing: dict[str, Any] = {"poll": lambda: None, "votes": list, "agreed": lambda _: None}
     pulls.asked_for = SimpleNamespace(
-        poll=lambda: None, abandon_all=lambda: seen.append("abandon"), landing_count=lambda: 0
+        poll=lambda: None,
+        abandon_all=lambda: seen.append("abandon"),
+        landing_count=lambda: 0,
+        landings=SimpleNamespace(**nothing),
     )
     pulls.offers = SimpleNamespace(
-        poll=lambda: None,
+        **nothing,
         withdraw=lambda: seen.append("withdraw"),
         held_count=held,
         closed=contextlib.nullcontext,
@@ -206,6 +212,7 @@ class ProofWorld:
         from kv_connector.sglang import pair_check, pull_proof
         from kv_connector.sglang.own_pass import NoRoomError
         from kv_connector.sglang.pair_states import Arrival, PairStates, Verdict
+        from kv_connector.sglang.pull_ranks import PullRanks
 
         self.compared: list[Any] = []
         self.counted: list[str] = []
@@ -237,7 +244,7 @@ class ProofWorld:
         tree: Any = SimpleNamespace(free_up=lambda _: None)
         self.pairs = PairStates(check, weights=lambda: "", logger=logging.getLogger("pulls"))
         self.proof = pull_proof.PullProof(
-            SimpleNamespace(enable_overlap=False), None, tree, self.pairs, exchange, logging.getLogger("pulls")
+            SimpleNamespace(enable_overlap=False), None, tree, self.pairs, exchange, PullRanks(), logging.getLogger("pulls")
         )
         self.arrival = Arrival()
         self.source = (PrefillerAddress("10.0.0.1", 7),)

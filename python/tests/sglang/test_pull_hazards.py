@@ -37,12 +37,12 @@ def test_should_fetch_only_once_no_queued_pass_may_write_to_its_pages() -> None:
     w = world()
     w.asker.passes.over = False
     pull, offer = offered(w)
-    w.asker.pulls.poll()
+    w.asker.poll()
     assert not w.asker.messenger.fetches
     assert pull.keeps_waiting()
     assert w.asker.pulls.landing_count() == 1
     w.asker.end_passes()
-    w.asker.pulls.poll()
+    w.asker.poll()
     w.land(offer)
     assert w.asker.cached(PROMPT) == 40
     w.assert_at_rest()
@@ -56,7 +56,7 @@ def test_should_give_back_a_landing_that_nothing_was_fetched_into(ends: str) -> 
     pull.leave() if ends == "leave" else w.asker.pulls.on_lost()
     assert w.asker.messenger.outcomes == ["aborted" if ends == "leave" else "unreachable"]
     w.asker.end_passes()
-    w.asker.pulls.poll()
+    w.asker.poll()
     assert not w.asker.messenger.fetches
     w.source.offers.released(offer.request)
     w.assert_at_rest()
@@ -198,6 +198,7 @@ def pulls_of(w: Any, rounds: list[int]) -> Any:
             w.source.offers.released(number)
 
     pulls._exchange, pulls._idle_wake, pulls._is_overlooked = SimpleNamespace(drain=drain), None, False
+    pulls._ranks = w.source.ranks
     pulls.passes = SimpleNamespace(poll=lambda: None)
     pulls.asked_for, pulls.offers = w.source.pulls, w.source.offers
     return pulls

@@ -239,7 +239,7 @@ def test_should_be_late_after_its_limit_and_ignore_the_answer() -> None:
     pull = w.ask(PROMPT)
     w.deliver_asks()
     w.asker.now[0] += 5.0
-    w.asker.pulls.poll()
+    w.asker.poll()
     assert w.asker.messenger.outcomes == ["late"]
     assert not pull.keeps_waiting()
     (offer,) = w.deliver_offers()
@@ -256,8 +256,8 @@ def test_should_keep_the_landing_of_a_request_that_left_until_nothing_writes_to_
     w.deliver_asks()
     (offer,) = w.deliver_offers()
     pull.leave()
-    assert [each.request for each in w.asker.messenger.abandoned] == [pull.incoming.request]
-    w.asker.pulls.poll()
+    assert [each.request for each in w.asker.messenger.abandoned] == [w.asker.messenger.fetches[0][3].request]
+    w.asker.poll()
     assert w.asker.pulls.landing_count() == 1
     w.land(offer, arrives=arrives)
     assert w.asker.cached(PROMPT) == (40 if arrives else 0)
@@ -386,7 +386,7 @@ class Story:
 
     def wait(self) -> None:
         self.world.asker.now[0] += self.draw.choice([0.1, 6.0])
-        self.world.asker.pulls.poll()
+        self.world.asker.poll()
         for pull in self.pulls:
             pull.keeps_waiting()
 
@@ -397,13 +397,13 @@ class Story:
         self.offers += w.deliver_offers()
         self.land()
         w.asker.end_passes()
-        w.asker.pulls.poll()
+        w.asker.poll()
         for offer in self.offers:
             w.land(offer, arrives=self.draw.random() < 0.5)
         for *_, incoming in w.asker.messenger.fetches:
             incoming.failure = incoming.failure or "" if incoming.arrived else "ended"
         w.asker.now[0] += 60
-        w.asker.pulls.poll()
+        w.asker.poll()
         for number in list(w.source.offers._held):
             w.source.offers.released(number)
 
