@@ -79,7 +79,7 @@ def drawn_legs(trio: Trio, prompts: list[str], count: int, seed: int, silent_por
     draw = random.Random(seed)
     pairs = (trio.first, trio.second)
     sides = [trio.first.prefiller, trio.second.prefiller, trio.first.decoder]
-    engines = [named(trio.ports[side.server.name], host) for side in sides for host in (LOOPBACK, "localhost")]
+    engines = [named(trio.messengers[side.server.name][0], host) for side in sides for host in (LOOPBACK, "localhost")]
     others = [named(free_port()), named(silent_port), *UNREADABLE, *(named(port, host) for host, port in UNREACHABLE)]
     return [
         Leg(

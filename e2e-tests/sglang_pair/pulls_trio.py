@@ -16,6 +16,8 @@ from sglang_workload import ANSWER_TOKENS
 
 EXTRA: Final = {"pull_tokens_min": 1, "offer_limit_seconds": 600, "pull_pages_share": 0.5}
 """With `pulls` always, what an engine holds is pulled however fast this machine computes."""
+CHECKED: Final = {"SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1"}
+"""SGLang compares what its ranks do with their prefix caches, and ends a server whose ranks differ."""
 NAMES = itertools.count(1)
 
 
@@ -25,18 +27,28 @@ class Trio:
 
     first: Pair
     second: Pair
-    ports: dict[str, int]
-    """Of the messengers, by the name of their server."""
+    messengers: dict[str, list[int]]
+    """The ports of the messengers, by the name of their server."""
 
     @classmethod
-    def started(cls, ground: Ground, stack: ExitStack, pulls: str = "always") -> Trio:
-        """The three servers; they end with `stack`. The writes of the first prefiller can be held back."""
-        ports: dict[str, int] = {}
+    def started(
+        cls, ground: Ground, stack: ExitStack, pulls: str = "always", ranks: tuple[int, int, int] = (1, 1, 1)
+    ) -> Trio:
+        """The three servers; they end with `stack`. The writes of the first prefiller can be held back.
+
+        `ranks` are the tensor-parallel ones of the prefillers and of the decoder.
+        """
+        messengers: dict[str, list[int]] = {}
+        counts = iter(ranks)
 
         def made(role: Role, kind: Kind, bootstrap_port: int, name: str) -> Side:
-            ports[name] = free_port()
-            options = {**EXTRA, "pulls": pulls, "listen_port": ports[name]}
-            return ground.side(role, replace(kind, options=options), bootstrap_port, name=name)
+            count = next(counts)
+            first_port = free_port(count)
+            messengers[name] = list(range(first_port, first_port + count))
+            options = {**EXTRA, "pulls": pulls, "listen_port": first_port}
+            environment = CHECKED if count > 1 else {}
+            made_so = replace(kind, options=options, tp_size=count, environment=environment)
+            return ground.side(role, made_so, bootstrap_port, name=name)
 
         holdable = replace(KV_MESSENGER, warm_up=False)
         plain = replace(holdable, holdable=False)
@@ -50,7 +62,7 @@ class Trio:
             Pair(side, decoder, side.server, port, ground.gate)
             for side, port in zip(prefillers, bootstraps, strict=True)
         )
-        return cls(first, second, ports)
+        return cls(first, second, messengers)
 
     def ask(self, pair: Pair, prompt: str, source: Side | int | None = None) -> tuple[list[str], int]:
         """The answer's words, and how many tokens of the prompt the prefiller had in its cache."""
@@ -67,8 +79,8 @@ class Trio:
         """The request, which names the engine to pull from, or the port of its messenger."""
         body = pair.body(prompt, answer_tokens, f"pulls-{next(NAMES)}")
         if source is not None:
-            port = source if isinstance(source, int) else self.ports[source.server.name]
-            body["custom_params"] = {"remote_kv_source": {"remote_host": LOOPBACK, "remote_port": port}}
+            ports = [source] if isinstance(source, int) else self.messengers[source.server.name]
+            body["custom_params"] = {"remote_kv_source": named(ports)}
         return body
 
     @staticmethod
@@ -85,3 +97,9 @@ class Trio:
     def wait_at_rest(self) -> None:
         for side in (self.first.prefiller, self.second.prefiller, self.first.decoder):
             side.wait_at_rest()
+
+
+def named(ports: list[int]) -> dict[str, Any]:
+    """As a request names an engine with these messengers, in the order of its ranks."""
+    several = ",".join(f"{LOOPBACK}:{port}" for port in ports)
+    return {"remote_host": several if len(ports) > 1 else LOOPBACK, "remote_port": ports[0]}

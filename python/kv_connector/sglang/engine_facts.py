@@ -179,8 +179,8 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
             raise OptionError(f"{OPTIONS_VARIABLE} has {name} {shown(given[name])}, expected {expected}, because {why}")
         if environment.get(variable) not in (None, "", only):
             raise OptionError(f"{variable} is {shown(environment[variable])}, expected {expected}, because {why}")
-    place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
-    engine_id = f"sglang-{mode}-{os.getpid()}-{place}"
+    # The tensor-parallel ranks have one name: what is offered to the engine that asked is fetched by each of them.
+    engine_id = f"sglang-{mode}-{os.getppid()}-dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}"
     options = _parse(given, mode, engine_id, environment)
     if options.shared_secret and (host := own_host.own_host(given, environment)):
         options = _parse({**given, "listen_host": host}, mode, engine_id, environment)

@@ -27,6 +27,8 @@ class PullRules:
     offer_limit_seconds: float
     check: Check = "fail"
     """What happens to KV of an engine that is not proven to compute the same."""
+    counts: bool = True
+    """Whether this rank asks, and counts the requests that name an engine: each comes to all ranks of one model."""
 
     def opening(self, options: Options) -> Options:
         """The options of the messenger: an engine that pulls, or is pulled from, both sends and receives."""
@@ -51,7 +53,15 @@ def pull_rules(
         options.pull_pages_share,
         options.offer_limit_seconds,
         check,
+        _is_first_rank(),
     )
+
+
+def _is_first_rank() -> bool:
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    return not max(int(rank) for rank in (parallel.attn_tp_rank, parallel.attn_cp_rank, parallel.pp_rank))
 
 
 def _unfit(server_args: Any, mode: str, pool_count: int) -> str:

@@ -137,7 +137,7 @@ class Pulls:
 
         It comes to all ranks, and the first one asks: a request waits as long as one of them says so.
         """
-        if not self._ranks.is_first:
+        if not self._rules.counts:
             return None
         try:
             return self._queued(request)
