@@ -32,11 +32,16 @@ class Trio:
 
     @classmethod
     def started(
-        cls, ground: Ground, stack: ExitStack, pulls: str = "always", ranks: tuple[int, int, int] = (1, 1, 1)
+        cls,
+        ground: Ground,
+        stack: ExitStack,
+        pulls: str = "always",
+        ranks: tuple[int, int, int] = (1, 1, 1),
+        **more: Any,
     ) -> Trio:
         """The three servers; they end with `stack`. The writes of the first prefiller can be held back.
 
-        `ranks` are the tensor-parallel ones of the prefillers and of the decoder.
+        `ranks` are the tensor-parallel ones of the prefillers and of the decoder, `more` KV Messenger's options.
         """
         messengers: dict[str, list[int]] = {}
         counts = iter(ranks)
@@ -45,7 +50,7 @@ class Trio:
             count = next(counts)
             first_port = free_port(count)
             messengers[name] = list(range(first_port, first_port + count))
-            options = {**EXTRA, "pulls": pulls, "listen_port": first_port}
+            options = {**EXTRA, "pulls": pulls, "listen_port": first_port, **more}
             environment = CHECKED if count > 1 else {}
             made_so = replace(kind, options=options, tp_size=count, environment=environment)
             return ground.side(role, made_so, bootstrap_port, name=name)

@@ -21,6 +21,8 @@ from sglang_workload import EDITED_AT, mixed_groups, pulled
 pytest_plugins = ["sglang_fixtures"]
 
 TURNS: Final = 4
+UNFETCHED_SECONDS: Final = 30
+"""How long the ranks of a source that no request names hold their parts."""
 
 
 def pulls(side: Side, reason: str) -> float:
@@ -33,7 +35,7 @@ def trio(request: pytest.FixtureRequest, ground: Ground, by_sglang: Reference) -
     """The ranks of both prefillers and of the decoder."""
     assert by_sglang
     with ExitStack() as stack:
-        yield Trio.started(ground, stack, ranks=request.param)
+        yield Trio.started(ground, stack, ranks=request.param, offer_limit_seconds=UNFETCHED_SECONDS)
 
 
 def test_beginning_comes_from_the_other_prefiller(trio: Trio, by_sglang: Reference) -> None:

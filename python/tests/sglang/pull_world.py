@@ -132,6 +132,8 @@ class Engine:
     ranks: PullRanks = field(default_factory=PullRanks)
     source_ranks: Callable[[int], Sequence[int]] = range
     """Which of a source's so many ranks hold a part of this one's KV."""
+    part: str = ""
+    """Of the KV, which this rank has: a rank's bytes are wrong at another rank."""
 
     def __post_init__(self) -> None:
         kv = MHATokenToKVPool(POOL_TOKENS, self.page_tokens, torch.float32, 1, 1, 1, "cpu", enable_memory_saver=False)
@@ -215,7 +217,7 @@ class Engine:
         assert slots is not None
         self.late_slots -= set(slots.tolist())  # a pass comes after those that were queued before it
         for offset, slot in enumerate(slots.tolist()):
-            self.kv[slot] = kv_of(tokens, held.token_count + offset, salt)
+            self.kv[slot] = kv_of(tokens, held.token_count + offset, salt + self.part)
         self.prefix.add(tokens[:whole], salt, held.slots, slots)
         self.prefix.let_go(held)
 
@@ -224,7 +226,7 @@ class Engine:
         key = RadixKey(array("q", tokens), None, cache_salt=salt or None)
         found = self.tree.match_prefix(MatchPrefixParams(key=key))
         slots = self.tree.path_device_indices(found.last_device_node)[: found.device_prefix_len]
-        right = [kv_of(tokens, place, salt) for place in range(len(slots))]
+        right = [kv_of(tokens, place, salt + self.part) for place in range(len(slots))]
         assert [int(self.kv[slot]) for slot in slots.tolist()] == right, "the cache has wrong KV"
         return len(slots)
 
