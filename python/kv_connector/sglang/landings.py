@@ -338,4 +338,3 @@ class Landings:
             landing.is_lost = True
             if self._ranks.is_alone:
                 self._end(landing, sound=False)
-

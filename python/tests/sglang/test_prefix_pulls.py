@@ -244,7 +244,13 @@ class ProofWorld:
         tree: Any = SimpleNamespace(free_up=lambda _: None)
         self.pairs = PairStates(check, weights=lambda: "", logger=logging.getLogger("pulls"))
         self.proof = pull_proof.PullProof(
-            SimpleNamespace(enable_overlap=False), None, tree, self.pairs, exchange, PullRanks(), logging.getLogger("pulls")
+            SimpleNamespace(enable_overlap=False),
+            None,
+            tree,
+            self.pairs,
+            exchange,
+            PullRanks(),
+            logging.getLogger("pulls"),
         )
         self.arrival = Arrival()
         self.source = (PrefillerAddress("10.0.0.1", 7),)

@@ -277,5 +277,4 @@ def test_should_notice_ranks_that_act_on_their_own(
 ) -> None:
     mutant(monkeypatch)
     with pytest.raises((AssertionError, KeyError, ValueError)):
-        for seed in range(4 * STORIES):
-            told(seed)
+        sum(map(told, range(4 * STORIES)))
