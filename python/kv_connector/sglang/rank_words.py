@@ -22,17 +22,17 @@ class RankWords:
     """Those of one process's scheduler."""
 
     def __init__(self) -> None:
-        self._said: list[Any] = []
+        self._decided: list[Any] = []
         self._heard: list[Any] = []
 
     def say(self, word: Any) -> None:
         """The first rank's: all ranks hear it in their next round, this one too."""
-        self._said.append(word)
+        self._decided.append(word)
 
     @property
     def are_on_their_way(self) -> bool:
         """Whether something was said that no rank has heard yet."""
-        return bool(self._said)
+        return bool(self._decided)
 
     def heard(self) -> list[Any]:
         """What was heard since the last call."""
@@ -41,16 +41,16 @@ class RankWords:
 
     def forget(self) -> None:
         """What was said before is for a messenger that is closed."""
-        self._said.clear()
+        self._decided.clear()
         self._heard.clear()
 
     def broadcast(
         self, original: Callable[..., Any], receiver: Any, requests: list[Any] | None, *args: Any, **named: Any
     ) -> Any:
         """Wraps the step in which SGLang gives the requests of the first rank, the only one that has a list, to all."""
-        if self._said and requests is not None:
-            requests = [*requests, Words(tuple(self._said))]
-            self._said.clear()
+        if self._decided and requests is not None:
+            requests = [*requests, Words(tuple(self._decided))]
+            self._decided.clear()
         received = original(receiver, requests, *args, **named)
         if not any(isinstance(each, Words) for each in received):
             return received

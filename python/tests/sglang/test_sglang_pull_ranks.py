@@ -208,7 +208,7 @@ class Story:
         draw.choice(steps)()
 
 
-def told(seed: int) -> int:
+def arrivals_in(seed: int) -> int:
     """One story; returns how many pulls arrived."""
     draw = random.Random(seed)
     with teams(draw.choice([2, 3]), draw.choice([1, 4])) as w:
@@ -228,7 +228,7 @@ def test_should_keep_all_ranks_alike_through_any_story(first_seed: int) -> None:
     arrived = 0
     for seed in range(first_seed, first_seed + STORIES // 6):
         try:
-            arrived += told(seed)
+            arrived += arrivals_in(seed)
         except BaseException as fault:
             fault.add_note(f"seed {seed}")
             raise
@@ -277,4 +277,4 @@ def test_should_notice_ranks_that_act_on_their_own(
 ) -> None:
     mutant(monkeypatch)
     with pytest.raises((AssertionError, KeyError, ValueError)):
-        sum(map(told, range(4 * STORIES)))
+        sum(map(arrivals_in, range(4 * STORIES)))
