@@ -33,10 +33,11 @@ from kv_connector.vllm.engine_facts import (
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.guards import guarded
 from kv_connector.vllm.kv_groups import longest_request_blocks
+from kv_connector.vllm.last_token_checks import can_stop, check_of_engine
 from kv_connector.vllm.loaded_adapters import LoadedAdapters
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
 from kv_connector.vllm.own_part import OwnPart
-from kv_connector.vllm.pair_proofs import PairProofs, can_stop, check_of_engine
+from kv_connector.vllm.pair_proofs import PairProofs
 from kv_connector.vllm.prompts import digest_of
 from kv_connector.vllm.pull_rules import pull_rules
 from kv_connector.vllm.rank_start import OpenMessenger, RankStart
@@ -60,7 +61,7 @@ from kv_connector.vllm.vllm_api import (
     reports_sleep,
     withdraw_offers,
 )
-from kv_connector.vllm.weight_changes import LOADED_AT_REST, WeightChanges, may_change_weights
+from kv_connector.vllm.weight_changes import WeightChanges, may_change_weights
 from kv_connector.vllm.worker_half import WorkerHalf
 
 logger = init_logger("vllm.kv_messenger")
@@ -95,9 +96,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             own = (groups.tp_size, groups.pp_size, groups.messenger_count)
             drafts = draft_with_kv(vllm_config) is not None
             side = Side(self._facts.options.role, *own, ids_are_randomised(), self._facts.is_one_of_several, drafts)
-            gate = FetchGate(
-                longest_request_blocks(kv_cache_config, vllm_config), self._facts.options.fetch_limit_seconds
-            )
+            longest = longest_request_blocks(kv_cache_config, vllm_config)
+            gate = FetchGate(longest, self._facts.options.fetch_limit_seconds)
             self._adapters = LoadedAdapters(adapters_kept_max(vllm_config), logger)
             files = functools.partial(digest_of_model, vllm_config, logger)
             self._weights = WeightChanges(files, self._adapters.forget, logger)
@@ -390,7 +390,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     ) -> None:
         """The workers were called with a method that may change the engine's weights."""
         self._weights.on_called(method, args, kwargs, fault)
-        if method == LOADED_AT_REST:
+        if self._weights.is_settled:
             self._half.weights_loaded()
         self._half.cached.changed()
         self._half.withdraw_offers(of_old_weights=True)
@@ -406,6 +406,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def on_weights_versioned(self, version: str) -> None:
         """The engine was given the version of its weights."""
         self._weights.on_versioned(version)
+        self._half.weights_loaded()
 
     @guarded(lambda: None)
     def on_adapter_added(self, adapter: Any) -> None:

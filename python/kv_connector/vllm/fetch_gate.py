@@ -28,6 +28,10 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
+TOO_LONG = (
+    "beside its tokens the KV cache has no room for a request of max_model_len; lower max_model_len, or send both legs"
+)
+
 
 @dataclass(slots=True)
 class _Queued:
@@ -36,6 +40,8 @@ class _Queued:
     needed_blocks: int
     since_seconds: float
     computed: bool = False
+    outdated: bool = False
+    """Whether it is computed by weights that this engine has no longer."""
 
 
 class FetchGate:
@@ -74,15 +80,30 @@ class FetchGate:
             self._any_came_to_both = True
             self._of_transfer.setdefault(transfer, set()).add(request)
 
-    def computes_here(self, request: str) -> bool:
-        """Whether the decoder must compute the prompt itself: it is decoder first and too long for this pool."""
+    def why_here(self, request: str) -> str:
+        """Why the decoder must compute the prompt itself, as worded in the log; "" if it need not."""
         queued = self._queued.get(request)
-        return (
-            queued is not None
-            and queued.transfer is None
-            and self._any_came_to_both
-            and queued.needed_blocks + self._reserved_blocks > self._pool_blocks
-        )
+        if queued is None:
+            return ""
+        if queued.outdated:
+            return "its prefiller had computed it when this engine got other weights or another adapter"
+        too_long = queued.needed_blocks + self._reserved_blocks > self._pool_blocks
+        if queued.transfer is None and self._any_came_to_both and too_long:
+            return TOO_LONG
+        return ""
+
+    def outdated(self, request: str) -> bool:
+        """This engine has other weights now: whether the prompt is computed already, by those of before."""
+        queued = self._queued.get(request)
+        if queued is None or not queued.computed:
+            return False
+        queued.outdated = True
+        return True
+
+    def is_outdated(self, request: str) -> bool:
+        """Whether its KV is of weights that this engine has no longer."""
+        queued = self._queued.get(request)
+        return queued is not None and queued.outdated
 
     def holds_back(self, request: str) -> bool:
         """Whether the request has to wait for its prefiller; bounded, because the prefiller's report may be lost."""

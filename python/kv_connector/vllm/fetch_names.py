@@ -27,7 +27,7 @@ class _Waiting(NamedTuple):
 class FetchNames:
     """A transfer's name has the digest of what is fetched, which is kept while a request waits.
 
-    A long prompt's takes milliseconds.
+    A long prompt's takes milliseconds. The names of open fetches are kept until their KV has come.
     """
 
     def __init__(self, digest_of: Callable[[Any], str]) -> None:
@@ -35,6 +35,7 @@ class FetchNames:
         self._digest_of = digest_of
         self._waiting: dict[str, _Waiting] = {}
         """By request id."""
+        self._fetching: dict[str, _Waiting] = {}
 
     def queued(self, request: Any, ask: Receive) -> Transfer:
         """As ``of``; the digest is kept."""
@@ -52,19 +53,38 @@ class FetchNames:
         digest = waiting.digest if waiting is not None else self._digest_of(part_of(request, ask))
         return Transfer(or_of_prompt(ask.transfer, digest), digest)
 
+    def fetching(self, request: Any, ask: Receive) -> Transfer:
+        """As ``of``; the request has its blocks, and asks for the transfer now."""
+        waiting = self._waiting.get(request.request_id) or self._named(request, ask)
+        self._fetching[request.request_id] = waiting
+        return waiting.transfer()
+
     def renamed(self) -> list[tuple[Any, Receive, Transfer]]:
         """Takes the digests anew; returns the requests that have another one now, with their names before."""
+        return [(before.request, before.ask, before.transfer()) for before in self._renamed(self._waiting)]
+
+    def renamed_fetches(self) -> list[tuple[Any, Transfer]]:
+        """The same of open fetches, with their names now."""
+        before = self._renamed(self._fetching)
+        return [(each.request, self._fetching[each.request.request_id].transfer()) for each in before]
+
+    def _renamed(self, named: dict[str, _Waiting]) -> list[_Waiting]:
         changed = []
-        for request_id, waiting in list(self._waiting.items()):
-            if computed_with(waiting.request, self._digest_of) != waiting.computed_with:
-                changed.append((waiting.request, waiting.ask, waiting.transfer()))
-                self._waiting[request_id] = self._named(waiting.request, waiting.ask)
+        for request_id, before in list(named.items()):
+            if computed_with(before.request, self._digest_of) != before.computed_with:
+                changed.append(before)
+                named[request_id] = self._named(before.request, before.ask)
         return changed
 
     def forget(self, request_id: str) -> None:
         """The request has its blocks, or has ended."""
         self._waiting.pop(request_id, None)
 
+    def fetched(self, request_id: str) -> None:
+        """Its fetch is over, or could not be planned, or is not needed any more."""
+        self._waiting.pop(request_id, None)
+        self._fetching.pop(request_id, None)
+
     def __len__(self) -> int:
         """The number of digests that are kept; for leak checks at rest."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._fetching)

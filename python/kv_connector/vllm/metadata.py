@@ -87,6 +87,15 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Renamed:
+    """The engine has other weights than those that name an open fetch."""
+
+    request: str
+    transfer: Transfer | None
+    """What is to be fetched instead; None: the fetch fails."""
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """Blocks of the prefix cache that hold the first tokens of an asked prompt; none if there are 0 tokens."""
 
@@ -131,6 +140,8 @@ class StepMetadata(KVConnectorMetadata):
     """Those of ``prefill_ends`` that are not to be reported as sent: nothing has read their blocks."""
     chunks: list[Chunk] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
+    renamed: dict[str, Renamed] = field(default_factory=dict)
+    """Fetches of earlier steps, by number."""
     abandoned: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     declines: list[Decline] = field(default_factory=list)

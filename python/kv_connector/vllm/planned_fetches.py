@@ -7,8 +7,12 @@ from dataclasses import replace
 from logging import Logger
 from typing import Any
 
-from kv_connector.vllm.metadata import Fetch, Transfer
-from kv_connector.vllm.request_numbers import shown
+from kv_connector.runtime.commands import Decline
+from kv_connector.vllm.fetch_gate import FetchGate
+from kv_connector.vllm.fetch_names import FetchNames
+from kv_connector.vllm.messenger_commands import prefillers
+from kv_connector.vllm.metadata import Fetch, Renamed, StepMetadata, Transfer
+from kv_connector.vllm.request_numbers import RequestNumbers, shown
 from kv_connector.vllm.shadow_fetches import ShadowFetches
 from kv_connector.vllm.transfer_params import Receive
 
@@ -60,3 +64,35 @@ def shadow_fetch(
         logger.exception("request %s is computed here and not compared", shown(request.request_id))
         shadows.drop(number)
         return None
+
+
+def waiting_outdated(names: FetchNames, gate: FetchGate, meta: StepMetadata) -> list[tuple[Any, Receive]]:
+    """This engine has other weights: requests that wait are declined by their names of before.
+
+    Returns those to be expected anew. What is computed by the weights of before is not computed once more by its
+    prefiller: such a request is computed here.
+    """
+    expected = []
+    for request, ask, before in names.renamed():
+        if meta.expects.pop(request.request_id, None) is None:
+            meta.declines.append(Decline(*before, prefillers(ask.messengers)))
+        if gate.outdated(request.request_id):
+            names.forget(request.request_id)
+        else:
+            gate.gone(request.request_id)
+            expected.append((request, ask))
+    return expected
+
+
+def fetches_renamed(
+    names: FetchNames, numbers: RequestNumbers, messenger_count: int, meta: StepMetadata
+) -> Sequence[Any]:
+    """The same of requests whose KV is being fetched; returns them.
+
+    Several messengers could come to have parts of one request's KV by unlike weights, so those fetches fail.
+    """
+    renamed = names.renamed_fetches()
+    for request, transfer in renamed:
+        number = numbers.of(request.request_id)
+        meta.renamed[number] = Renamed(number, transfer if messenger_count == 1 else None)
+    return [request for request, _ in renamed]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from logging import Logger
-from typing import Any
+from typing import Any, NamedTuple
 
 from kv_connector.runtime.commands import Announce, PrefillOutcome
 from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup
 from kv_connector.vllm.metadata import Chunk
-from kv_connector.vllm.prompts import computed_with
+from kv_connector.vllm.prompts import computed_with, prompt_of
 from kv_connector.vllm.request_name import or_of_prompt
-from kv_connector.vllm.request_numbers import RequestNumbers, shown
+from kv_connector.vllm.request_numbers import RequestNumbers
 from kv_connector.vllm.scheduled import placed
 from kv_connector.vllm.transfer_params import Send
 from kv_connector.vllm.window_blocks import WindowBlocks
@@ -21,27 +20,38 @@ FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
 """The names of vLLM's statuses of requests that were answered to their end."""
 
 
+class PrefillName(NamedTuple):
+    """What a decoder asks for."""
+
+    transfer: str
+    base: str
+    digest: str
+    computed_with: str
+    """Names the engine's weights, and the request's adapter."""
+
+
 @dataclass(slots=True)
 class Prefill:
     """The state of a request whose KV is sent."""
 
     request: Any
     """The engine's own object."""
-    transfer: str
-    base: str
+    ask: Send
+    prompt: Any
+    """What its digest is of: the whole prompt, of which the engine's object may lack the last token."""
+    name: PrefillName
     prompt_tokens: int
     """Those that are sent."""
     named_tokens: int
-    """Those of the whole prompt, of which the digest is."""
-    digest: str
-    computed_with: str
-    """Names the engine's weights, and the request's adapter, as they were when it was named."""
+    """Those of the whole prompt."""
+    other_names: dict[str, tuple[str, PrefillName]] = field(default_factory=dict)
+    """The numbers and names by which it is announced besides, by what it would be computed with (``PrefillNames``)."""
     reported: bool = False
     """Whether the workers know it, from an announcement or a chunk."""
     given_up: bool = False
     """Whether it continues in the engine but is not sent any further."""
     is_outdated: bool = False
-    """Whether it is named by weights that the engine has no longer."""
+    """Whether it has blocks, and is named by weights that the engine has no longer."""
     has_blocks: bool = False
     """Whether the engine has given it blocks, of which it may compute or load the KV."""
     tables: list[list[int]] = field(default_factory=list)
@@ -56,27 +66,13 @@ class Prefill:
         for table, blocks in zip(self.tables, group_blocks, strict=False):  # empty if no block was allocated
             table.extend(blocks)
 
-    def note_weights(self, digest_of: Callable[[Any], str]) -> None:
-        """Notes whether the engine has other weights, or another adapter for it, than those that name it."""
-        self.is_outdated = self.is_outdated or computed_with(self.request, digest_of) != self.computed_with
+    def named_now(self, digest_of: Callable[[Any], str]) -> str:
+        """What names the engine's weights, and the request's adapter, now."""
+        return computed_with(self.request, digest_of)
 
-    def names_other_weights(
-        self, request_id: str, digest_of: Callable[[Any], str], logger: Logger, *, whole_table: bool
-    ) -> bool:
-        """Whether something of it is still to be computed, or with ``whole_table`` again, by weights not its name's.
-
-        vLLM may read an adapter's files for each pass.
-        """
-        if getattr(self.request, "lora_request", None) is not None:
-            self.note_weights(digest_of)
-        if not self.is_outdated or not (whole_table or self.sent_tokens < self.prompt_tokens):
-            return False
-        logger.warning(
-            "request %s is not sent: it waited while other weights or another adapter were loaded, and was announced"
-            " with KV of those before; its decoder fails it or computes it (kv_load_failure_policy)",
-            shown(request_id),
-        )
-        return True
+    def name_of_now(self, digest_of: Callable[[Any], str]) -> PrefillName:
+        """The name that the prompt would get if it were queued now."""
+        return _name(self.prompt, self.ask, digest_of)
 
     @property
     def is_unread(self) -> bool:
@@ -97,23 +93,23 @@ class Prefill:
 
 def begin_prefill(request: Any, ask: Send, digest_of: Callable[[Any], str]) -> Prefill:
     """The state of a request that was just queued."""
-    digest, tokens = digest_of(request), int(request.num_prompt_tokens)
+    tokens, prompt = int(request.num_prompt_tokens), prompt_of(request)
+    return Prefill(request, ask, prompt, _name(prompt, ask, digest_of), tokens, tokens)
+
+
+def _name(prompt: Any, ask: Send, digest_of: Callable[[Any], str]) -> PrefillName:
+    digest = digest_of(prompt)
     transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
-    return Prefill(request, transfer, base, tokens, tokens, digest, computed_with(request, digest_of))
-
-
-def note_outdated(open_ones: Iterable[Prefill], digest_of: Callable[[Any], str]) -> None:
-    """Marks those that other weights would name now."""
-    for prefill in open_ones:
-        prefill.note_weights(digest_of)
+    return PrefillName(transfer, base, digest, computed_with(prompt, digest_of))
 
 
 def announced_again(open_ones: Mapping[str, Prefill], numbers: RequestNumbers) -> list[Announce]:
     """For messengers that know nothing of prefills that are queued."""
     return [
-        Announce(numbers.of(request_id), prefill.transfer, prefill.digest)
+        Announce(number, name.transfer, name.digest)
         for request_id, prefill in open_ones.items()
         if not prefill.given_up
+        for number, name in ((numbers.of(request_id), prefill.name), *prefill.other_names.values())
     ]
 
 
@@ -164,13 +160,13 @@ class PrefillChunks:
         # first chunk therefore begins at token 0: a layer's pages are sent when the pass has written that layer.
         return Chunk(
             request=self._numbers.of(request_id),
-            transfer=prefill.transfer,
+            transfer=prefill.name.transfer,
             prompt_tokens=prefill.prompt_tokens,
             cached_tokens=0,
             first_token=0 if begins else first_token,
             end_token=end_token,
             groups=groups,
-            prompt_digest=prefill.digest,
+            prompt_digest=prefill.name.digest,
         )
 
     def _keep_windows(self, request_id: str, prefill: Prefill) -> None:
@@ -192,4 +188,4 @@ class PrefillChunks:
         """
         prefill.request.skip_reading_prefix_cache |= any(group.window_tokens for group in self._groups)
         prefill.forget_progress()
-        prefill.has_blocks = False
+        prefill.has_blocks = prefill.is_outdated = False

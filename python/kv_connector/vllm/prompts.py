@@ -36,6 +36,18 @@ def digest_of(request: Any, weights: str = "", adapter_of: Callable[[Any], str] 
     )
 
 
+def prompt_of(request: Any) -> Any:
+    """Of a request only what ``digest_of`` reads, as it is now."""
+    return SimpleNamespace(
+        prompt_token_ids=request.prompt_token_ids,
+        prompt_embeds=getattr(request, "prompt_embeds", None),
+        prompt_is_token_ids=getattr(request, "prompt_is_token_ids", None),
+        lora_request=getattr(request, "lora_request", None),
+        mm_features=getattr(request, "mm_features", None),
+        cache_salt=getattr(request, "cache_salt", None),
+    )
+
+
 def computed_with(request: Any, digest_of: Callable[[Any], str]) -> str:
     """The digest of the weights and the adapter alone with which the engine would compute this request now."""
     return digest_of(SimpleNamespace(prompt_token_ids=(), lora_request=getattr(request, "lora_request", None)))

@@ -31,7 +31,7 @@ from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.held_prefix import held_prefix
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.messenger_commands import prefillers
-from kv_connector.vllm.metadata import Fetch, StepMetadata, Transfer
+from kv_connector.vllm.metadata import Fetch, Renamed, StepMetadata, Transfer
 from kv_connector.vllm.misfits import stands_for_rejected, unfit_to_be_enqueued
 from kv_connector.vllm.planned_fetches import fetch_of
 from kv_connector.vllm.pull_params import read_pull
@@ -300,10 +300,13 @@ class Pulls:
         self._end(pulling, pulling.why_not or "unproven", meta)
 
     def weights_changed(self, meta: StepMetadata) -> None:
-        """What was asked for is KV of the weights before: requests that have no blocks for it yet are computed."""
+        """What was asked for is KV of the weights before: it is not used, and computed here instead."""
         for pulling in list(self._pulling.values()):
             if pulling.state is not _State.FETCHING:
                 self._end(pulling, "misfit", meta)
+            else:
+                number = self._numbers.of(pulling.request_id)
+                meta.renamed[number] = Renamed(number, None)
 
     # ---- what the workers report
 

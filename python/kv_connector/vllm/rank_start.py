@@ -30,11 +30,11 @@ from kv_connector.vllm.drafts import draft_with_kv, named_with
 from kv_connector.vllm.engine_facts import EngineFacts, digest_of_model, options_of_messenger
 from kv_connector.vllm.head_counts import HeadCounts
 from kv_connector.vllm.kv_groups import GroupPages
+from kv_connector.vllm.last_token_checks import check_of_engine
 from kv_connector.vllm.last_token_proof import StepProofs, proof_layers
 from kv_connector.vllm.messenger_limits import Limits
 from kv_connector.vllm.own_part import OwnPart
 from kv_connector.vllm.page_bytes import page_bytes
-from kv_connector.vllm.pair_proofs import check_of_engine
 from kv_connector.vllm.rank_groups import RankGroup
 from kv_connector.vllm.sleep import SleepingPart
 from kv_connector.vllm.submitted_steps import SubmittedSteps

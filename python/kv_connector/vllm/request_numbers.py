@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 
-from kv_connector.runtime.facade import Timeline
+from kv_connector.runtime.facade import Log, Timeline
 
 NAME_LENGTH_MAX = 100
 """How much of a name a log line has: enough to find the request, however long its client made it."""
@@ -58,6 +58,12 @@ class RequestNumbers:
         """The workers have dropped its name with a report that was not its end: they learn it again."""
         self._new[self._numbers[request_id]] = request_id
 
+    def adopt(self, request_id: str, number: str) -> None:
+        """The request goes on by a number that was nameless; by the one of before nothing is known of it any more."""
+        self.forget(request_id)
+        self._numbers[request_id] = number
+        self._names[number] = self._new[number] = request_id
+
     def forget(self, request_id: str) -> None:
         """The engine's request is over for the workers: one of the same id that comes later gets another number."""
         number = self._numbers.pop(request_id, "")
@@ -88,8 +94,10 @@ class RequestNames:
         name = self._names.get(number)
         return f"{shown(name)} (number {number})" if name is not None else f"number {number}"
 
-    def in_timeline(self, event: Timeline) -> Timeline:
-        """A timeline with the request's name, cut, beside the number that the messenger gives."""
+    def in_log(self, event: Timeline | Log) -> Timeline | Log:
+        """A timeline with the request's name, cut, beside the number that the messenger gives; a line as it is."""
+        if isinstance(event, Log):
+            return event
         number = event.fields.get("request", "")
         name = self._names.get(number)
         fields = {**event.fields, "request": shown(name), "number": number} if name is not None else event.fields

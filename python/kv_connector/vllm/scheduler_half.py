@@ -22,8 +22,9 @@ from kv_connector.vllm.misfits import misfit, stands_for_rejected
 from kv_connector.vllm.offers import Offers
 from kv_connector.vllm.open_messengers import OpenMessengers
 from kv_connector.vllm.pair_proofs import PairProofs, Way
-from kv_connector.vllm.planned_fetches import fetch_of, shadow_fetch
+from kv_connector.vllm.planned_fetches import fetch_of, fetches_renamed, shadow_fetch, waiting_outdated
 from kv_connector.vllm.prefill_chunks import FINISHED, Prefill, PrefillChunks, begin_prefill
+from kv_connector.vllm.prefill_names import PrefillNames
 from kv_connector.vllm.prompts import leave_out_last_token
 from kv_connector.vllm.pull_params import read_carrier
 from kv_connector.vllm.pull_rules import PullRules
@@ -76,6 +77,7 @@ class SchedulerHalf:
         self._quarantine = Quarantine(logger)
         self._window_blocks = WindowBlocks()
         self._chunks = PrefillChunks(groups, self._window_blocks, self._numbers)
+        self._prefill_names = PrefillNames(digest_of, self._numbers, self._ended, logger)
         self._pulls = Pulls(groups, pull_rules, self._numbers, digest_of, side.messenger_count, logger)
         self._offers = Offers(groups, pull_rules, self._numbers, digest_of, logger)
         self.cached = self._offers.cached
@@ -131,7 +133,7 @@ class SchedulerHalf:
             if rule.leaves_out:
                 prefill.prompt_tokens = leave_out_last_token(request, rule)
             number = self._numbers.of(request_id)
-            self._pending.announces.append(Announce(number, prefill.transfer, prefill.digest))
+            self._pending.announces.append(Announce(number, prefill.name.transfer, prefill.name.digest))
         elif (rejected := stands_for_rejected(request)) or isinstance(ask, Refused):
             self._pending.rejections += rejections.of_queued(request, ask, self._logger, rejected=rejected)
         elif isinstance(ask, Receive):
@@ -153,12 +155,11 @@ class SchedulerHalf:
 
     def weights_loaded(self) -> None:
         """Prompts that wait may be computed with other weights, or another adapter, than those that name them."""
-        prefill_chunks.note_outdated(self._prefills.values(), self._digest_of)
-        for request, ask, before in self._names.renamed():
-            if self._pending.expects.pop(request.request_id, None) is None:
-                self._pending.declines.append(Decline(*before, prefillers(ask.messengers)))
-            self._gate.gone(request.request_id)
+        self._prefill_names.weights_changed(self._prefills, self._pending)
+        for request, ask in waiting_outdated(self._names, self._gate, self._pending):
             self._expect(request, ask)
+        for request in fetches_renamed(self._names, self._numbers, self._side.messenger_count, self._pending):
+            self._proofs.renamed(request)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """(tokens beyond the computed ones that will be loaded, whether asynchronously); changes no state.
@@ -175,7 +176,7 @@ class SchedulerHalf:
             return None, False
         if not isinstance(ask, Receive | Refused):
             return self._pulls.matched_tokens(request, computed_tokens, self._shadows)
-        if self._gate.computes_here(request.request_id):
+        if self._gate.why_here(request.request_id):
             return 0, False
         if self._gate.holds_back(request.request_id):
             return None, False
@@ -217,12 +218,8 @@ class SchedulerHalf:
                 self._logger.warning("request %s is computed here: %s", shown(request.request_id), ask.reason)
             elif self._begins_shadow(request, ask):
                 return
-            elif self._gate.computes_here(request.request_id):
-                self._logger.info(
-                    "request %s is computed here: beside its %d tokens the KV cache has no room for a request of"
-                    " max_model_len; lower max_model_len, or send both legs",
-                    *(shown(request.request_id), request.num_prompt_tokens),
-                )
+            elif why := self._gate.why_here(request.request_id):
+                self._logger.info("request %s is computed here: %s", shown(request.request_id), why)
             self._gate.gone(request.request_id)
             self._decline(request, ask)
             return
@@ -251,13 +248,14 @@ class SchedulerHalf:
             self._pending.refusals.append(Refusal(self._numbers.of(request.request_id), blocks))
             return
         number = self._numbers.of(request.request_id)
-        fetch = fetch_of(begun, ask, self._names.of(request, ask), number, (first_token, end_token), groups)
+        fetch = fetch_of(begun, ask, self._names.fetching(request, ask), number, (first_token, end_token), groups)
         self._proofs.fetching(begun, ask, end_token, first_token, blocks)
         self._pending.fetches.append(fetch)
 
     def _begins_shadow(self, request: Any, ask: Receive | Refused) -> bool:
         """Whether the request, which is computed here, is fetched besides to compare both; no fault harms it."""
-        if isinstance(ask, Refused) or request.skip_reading_prefix_cache or stands_for_rejected(request):
+        is_alone = request.skip_reading_prefix_cache or self._gate.is_outdated(request.request_id)
+        if isinstance(ask, Refused) or is_alone or stands_for_rejected(request):
             return False
         number = self._numbers.nameless()
         begun = part_of(request, ask)
@@ -336,18 +334,16 @@ class SchedulerHalf:
             prefill = self._prefills.get(request_id)
             if prefill is None or prefill.given_up:
                 continue
-            if prefill.names_other_weights(request_id, self._digest_of, self._logger, whole_table=whole_table):
-                self._give_up(request_id, prefill, meta)
-                continue
             try:
-                chunk = self._chunks.plan(
-                    *(request_id, prefill, group_blocks, whole_table), first_token, first_token + count
-                )
+                tokens = group_blocks, whole_table, first_token, first_token + count
+                is_named = self._prefill_names.settled(request_id, prefill, meta, whole_table=whole_table)
+                chunk = self._chunks.plan(request_id, prefill, *tokens) if is_named else None
             except Exception:
                 self._logger.exception("request %s is not sent: its chunk could not be planned", shown(request_id))
+                is_named, chunk = False, None
+            if not is_named:
                 self._give_up(request_id, prefill, meta)
-                continue
-            if chunk is not None:
+            elif chunk is not None:
                 meta.chunks.append(chunk)
 
     def _preempt(self, request_id: str, meta: StepMetadata) -> None:
@@ -363,6 +359,7 @@ class SchedulerHalf:
 
     def _give_up(self, request_id: str, prefill: Prefill, meta: StepMetadata) -> None:
         """Stops sending a request that continues in the engine: its decoder is told, its end releases its blocks."""
+        self._prefill_names.end_others(prefill, "failed", meta)
         if prefill.reported:
             prefill.given_up = True
             meta.given_up.append(self._numbers.of(request_id))
@@ -388,9 +385,11 @@ class SchedulerHalf:
             self._shadows.aborted(request_id)
         self._pulls.gone(request_id, self._pending)
         prefill = self._prefills.pop(request_id, None)
+        if prefill is not None:
+            self._prefill_names.end_others(prefill, "aborted", self._pending)
         is_loading = request_id in self._awaited
         if is_loading:  # its workers report it once, when the load is over and nothing reads its pages
-            self._names.forget(request_id)  # left over if the fetch could not be planned
+            self._names.fetched(request_id)
             self._pending.abandoned.append(self._numbers.of(request_id))
         if prefill is not None and (self._is_known(request_id, prefill) or not is_loading):
             return self._finished_prefill(request, prefill)
@@ -424,7 +423,7 @@ class SchedulerHalf:
         self._ended.hold(request_id)
         if outcome != "finished":
             return True, None
-        return True, self._open.answer(prefill.base, request_id, prefill.named_tokens, self._side, self._logger)
+        return True, self._open.answer(prefill.name.base, request_id, prefill.named_tokens, self._side, self._logger)
 
     def _is_known(self, request_id: str, prefill: Prefill) -> bool:
         """Whether the workers know it, or will with the next step."""
@@ -463,6 +462,7 @@ class SchedulerHalf:
             self._numbers.forget(request_id)
         for request_id in received:
             self._awaited.pop(request_id, None)
+            self._names.fetched(request_id)
             self._gate.gone(request_id)
             self._pulls.loaded(request_id)
             if (number := self._numbers.of(request_id)) in self._pending.abandoned and not self._ended.is_quiet(number):

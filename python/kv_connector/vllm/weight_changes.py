@@ -122,6 +122,11 @@ class WeightChanges:
             self._weights.on_lost(f"lost by {self._own_word}")
             self._forget_adapters()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no update of the model is under way: the name stays until the next one begins."""
+        return self._session != "model"
+
     def name(self) -> str:
         """The name of the weights in prompt digests; "" for those of the start."""
         name = self._weights.name(self._version)

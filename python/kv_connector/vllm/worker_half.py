@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any, TypeVar
 
-from kv_connector.configuration.messenger_addresses import Address, Messengers
+from kv_connector.configuration.messenger_addresses import Address
 from kv_connector.exceptions import MessengerError
 from kv_connector.runtime.client import MessengerClient
 from kv_connector.runtime.commands import Abandon, Command, Decline, Expect, ReportEnd
@@ -42,11 +42,12 @@ from kv_connector.vllm.metadata import (
     Fetch,
     MessengerAddress,
     Refusal,
+    Renamed,
     StepMetadata,
     Transfer,
     WorkerNews,
 )
-from kv_connector.vllm.open_fetch import PROOF_WAIT_SECONDS, OpenFetch
+from kv_connector.vllm.open_fetch import OUTDATED, OpenFetch
 from kv_connector.vllm.outgoing_prefills import OutgoingPrefills
 from kv_connector.vllm.proof_messages import ProofTally
 from kv_connector.vllm.reports import Reports
@@ -134,6 +135,7 @@ class WorkerHalf:
         self._each(meta.given_up, self._prefills.give_up)
         self._each(meta.refusals, self._refuse, self._fail_broken)
         self._each(meta.fetches, self._fetch, self._fail_broken)
+        self._each(meta.renamed.values(), self._rename)
         self._end_prefills(meta)
         self._each(meta.expects.values(), self._expect)
         self._each(meta.declines, self._decline)
@@ -187,9 +189,13 @@ class WorkerHalf:
 
     def _abandon(self, request: str) -> None:
         if request in self._fetching:
-            self._fetching[request].other_prefillers.clear()
-            self._fetching[request].logged_as = logging.INFO  # the client has left, or the engine was told to abort it
+            self._fetching[request].abandon()
             self._client.submit(Abandon(request))
+
+    def _rename(self, renamed: Renamed) -> None:
+        """What comes by the name of before is not used; it ends when its prefiller computes it, by either name."""
+        if renamed.request in self._fetching:
+            self._fetching[renamed.request].rename(renamed.transfer)
 
     def _begin_chunks(self, meta: StepMetadata, chunks: Sequence[Chunk]) -> None:
         described = self._prefills.described(chunks, self._groups)
@@ -202,33 +208,30 @@ class WorkerHalf:
             self._lose(chunks)
 
     def _fetch(self, fetch: Fetch) -> None:
-        deadline_seconds = self._now_seconds() + self._limits.fetch_seconds
-        waiting = OpenFetch(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
-        waiting.logged_as = logging.WARNING if fetch.shadow else logging.ERROR
-        self._fetching[fetch.request] = waiting
+        self._fetching[fetch.request] = OpenFetch.of(fetch, self._now_seconds() + self._limits.fetch_seconds)
         self._expected.discard(Transfer(fetch.transfer, fetch.prompt_digest))
-        if not self._ask(fetch, fetch.messengers, fetch.limit_seconds):
+        if not self._ask(fetch, fetch.limit_seconds):
             self._fail(fetch.request, "the messenger did not take the fetch")
 
-    def _ask(self, fetch: Fetch, messengers: Messengers, limit_seconds: float) -> bool:
-        return self._client.submit(fetch_command(fetch, messengers, limit_seconds, self._groups))
+    def _ask(self, fetch: Fetch, limit_seconds: float) -> bool:
+        return self._client.submit(fetch_command(fetch, fetch.messengers, limit_seconds, self._groups))
 
-    def _ask_another(self, request: str, reason: str) -> bool:
-        """Asks the next prefiller that the router named; False if there is none, or no time left."""
+    def _ask_again(self, request: str, reason: str) -> bool:
+        """Asks by another name, or the next prefiller that the router named; False if there is none, or no time."""
         waiting = self._fetching[request]
         left_seconds = waiting.deadline_seconds - self._now_seconds()
-        if waiting.fetch is None or not waiting.other_prefillers or left_seconds < 0.001:
+        if left_seconds < 0.001:
             return False
-        messengers = waiting.other_prefillers.pop(0)
-        self._news.moved[request] = messengers
-        waiting.quarantine_reason = ""
-        self._logger.warning(
-            "the KV of request %s did not come, the prefiller at %s is asked next: %s",
-            self.names.shown(request),
-            messengers[0],
-            reason,
-        )
-        return self._ask(waiting.fetch, messengers, left_seconds)
+        fetch = waiting.take_renamed()
+        if fetch is None:
+            if (fetch := waiting.take_next()) is None:
+                return False
+            self._news.moved[request] = fetch.messengers
+            self._logger.warning(
+                "the KV of request %s did not come, the prefiller at %s is asked next: %s",
+                *(self.names.shown(request), fetch.messengers[0], reason),
+            )
+        return self._ask(fetch, left_seconds)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Fails a request; the scheduler's half has logged the reason."""
@@ -427,21 +430,22 @@ class WorkerHalf:
                     self._let_go(request)
                 elif request not in self._fetching:
                     self._logger.warning("request %s failed and does not wait: %s", self.names.shown(request), reason)
-                elif not self._ask_another(request, reason):
+                elif not self._ask_again(request, reason):
                     self._fail(request, reason)
-            case Timeline():
-                write_to_log(self.names.in_timeline(event), self._logger)
-            case Log():
-                write_to_log(event, self._logger)
+            case Timeline() | Log():
+                write_to_log(self.names.in_log(event), self._logger)
 
     def _on_arrived(self, request: str) -> None:
-        waiting = self._fetching.pop(request, None)
+        waiting = self._fetching.get(request)
         if waiting is None:
             self._logger.warning("KV arrived for request %s, which does not wait for any", self.names.shown(request))
-            return
-        if not waiting.is_shadow:
-            self._loaded(request)
-        self._news.arrived.append(request)
+        elif waiting.is_outdated:
+            self._fail(request, OUTDATED)
+        else:
+            del self._fetching[request]
+            if not waiting.is_shadow:
+                self._loaded(request)
+            self._news.arrived.append(request)
 
     def _loaded(self, request: str) -> bool:
         """A load is over, well or not: False if its request has ended and is reported once nothing reads its pages."""
@@ -452,12 +456,7 @@ class WorkerHalf:
 
     def _on_quarantined(self, request: str, reason: str) -> None:
         waiting = self._fetching.get(request)
-        if waiting is None:
-            return
-        if waiting.other_prefillers:
-            waiting.quarantine_reason = reason or "its pages may still be written to"
-            waiting.proof_deadline_seconds = self._now_seconds() + PROOF_WAIT_SECONDS
-        else:
+        if waiting is not None and not waiting.awaits_proof(reason, self._now_seconds()):
             self._take_in(request, reason)
 
     def _take_in(self, request: str, reason: str) -> None:
@@ -476,8 +475,8 @@ class WorkerHalf:
     def _fail(self, request: str, reason: str) -> None:
         waiting = self._fetching.pop(request)
         if reason:
-            shown = self.names.shown(request)
-            self._logger.log(waiting.logged_as, "the KV of request %s did not come: %s", shown, reason)
+            shown, why = self.names.shown(request), OUTDATED if waiting.is_outdated else reason
+            self._logger.log(waiting.logged_as, "the KV of request %s did not come: %s", shown, why)
         if waiting.is_shadow:
             self._news.shadows_failed.append(request)
             return

@@ -25,12 +25,22 @@ class RequestsByName:
         self._names: dict[str, str] = {}
         self._numbers: dict[str, str] = {}
 
-    def learn(self, metadata: Any) -> None:
-        """Takes the names in a step's metadata, in those of other connectors too."""
+    def learn(self, metadata: Any) -> dict[str, str]:
+        """Takes the names in a step's metadata, in those of other connectors too.
+
+        Returns what requests are called now, by what they were called before, if that is not the same: one that goes on
+        by another number, and what it ends by the number of before.
+        """
+        called: dict[str, str] = {}
         for meta in getattr(metadata, "metadata", (metadata,)):
             for number, name in getattr(meta, "names", {}).items():
+                before = self._numbers.get(name)
+                if before is not None and before in meta.unreported:
+                    del self._names[before]
+                    called |= {name: before, number: name}
                 self._names[number] = name
                 self._numbers[name] = number
+        return called
 
     def name(self, number: str) -> str:
         assert len(number) <= NUMBER_LENGTH_MAX, "a client's text goes to Java"

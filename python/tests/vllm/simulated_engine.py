@@ -254,7 +254,7 @@ class SimulatedEngine:
     def step(self) -> None:
         output = self._schedule()
         output.kv_connector_metadata = self.scheduler.build_connector_meta(output)
-        self.messenger.by_name.learn(output.kv_connector_metadata)
+        self.messenger.learn(output.kv_connector_metadata)
         results = self._execute(output)
         self._update(output, results)
 

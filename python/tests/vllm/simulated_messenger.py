@@ -73,6 +73,14 @@ class SimulatedMessenger:
         port = self.options.listen_port or 45678
         return Opened(1, self.options.engine_id, "7", "127.0.0.1", port, "127.0.0.1", 45679, address)
 
+    def learn(self, metadata: Any) -> None:
+        """Takes the names in a step's metadata, by which it calls what it knows."""
+        called = self.by_name.learn(metadata)
+        for known in (self._announced, self._prefills, self._owed):
+            moved = {called.get(request, request): each for request, each in known.items()}
+            known.clear()
+            known.update(moved)  # type: ignore[arg-type]
+
     @property
     def count(self) -> int:
         return int(self._counter.value)
@@ -183,6 +191,12 @@ class SimulatedMessenger:
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [command for command in self.commands if command["do"] == kind]
+
+    def outcomes(self) -> dict[str, str]:
+        """How the prompts that were announced have ended, by digest, in the order of their announcements."""
+        announced = {each["request"]: each["promptDigest"] for each in self.raw if each["do"] == "announce"}
+        ended = {each["request"]: each["outcome"] for each in self.raw if each["do"] == "prefillEnded"}
+        return {digest: ended[number] for number, digest in announced.items()}
 
     # ---- the contract
 

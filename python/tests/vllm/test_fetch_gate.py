@@ -94,15 +94,15 @@ def test_should_let_in_alone_what_no_prefiller_hears_of_before(gate: FetchGate) 
 def test_should_have_computed_here_what_never_leaves_room_beside_requests_that_came_to_both(gate: FetchGate) -> None:
     gate.queued("too long", None, 61)
     gate.queued("fits", None, 60)
-    assert not gate.computes_here("too long"), "no prefiller holds a prompt that waits for pages here"
+    assert not gate.why_here("too long"), "no prefiller holds a prompt that waits for pages here"
     gate.queued("both", "t-both", 1)
-    assert gate.computes_here("too long")
-    assert not gate.computes_here("fits")
-    assert not gate.computes_here("both")
+    assert gate.why_here("too long")
+    assert not gate.why_here("fits")
+    assert not gate.why_here("both")
     gate.gone("both")
     gate.gone("too long")
     gate.queued("later", None, 61)
-    assert gate.computes_here("later"), "the next one may have been computed before this decoder hears of it"
+    assert gate.why_here("later"), "the next one may have been computed before this decoder hears of it"
 
 
 def test_should_not_wait_for_a_word_that_another_request_of_the_transfer_has_taken(gate: FetchGate) -> None:

@@ -105,8 +105,7 @@ def test_should_not_fetch_into_pages_that_the_first_prefiller_may_still_write(
     engine: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = engine("kv_consumer")
-    worker_half = sys.modules[type(decoder.worker._worker).__module__]
-    monkeypatch.setattr(worker_half, "PROOF_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(sys.modules["kv_connector.vllm.open_fetch"], "PROOF_WAIT_SECONDS", 0.0)
     decoder.add(REQUEST, 700, two_prefillers())
     decoder.step()
     decoder.messenger.quarantine(REQUEST)

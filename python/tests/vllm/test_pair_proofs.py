@@ -12,7 +12,8 @@ import pytest
 from kv_connector.configuration.messenger_addresses import Address, Messengers
 from kv_connector.naming.pair_rules import PAIRS_MAX, PROBE_TOKENS_MIN, REFUTED_SECONDS, UNJUDGED_MAX, PairState
 from kv_connector.vllm.kv_groups import KvGroup
-from kv_connector.vllm.pair_proofs import PROBE_LIMIT_SECONDS, PairProofs, can_stop, check_of
+from kv_connector.vllm.last_token_checks import can_stop, check_of
+from kv_connector.vllm.pair_proofs import PROBE_LIMIT_SECONDS, PairProofs
 from kv_connector.vllm.proof_messages import Proof, Proved
 from kv_connector.vllm.transfer_params import Receive, Refused
 

@@ -162,11 +162,13 @@ def test_should_not_send_a_prompt_under_the_name_of_weights_before(engine: Engin
     for side in (source, untouched):
         side.add(REQUEST, 20, remote_decode())
     source.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
-    outcomes = []
     for side in (source, untouched):
         side.steps(3)
-        outcomes += [ended["outcome"] for ended in side.messenger.of_kind("prefillEnded")]
-    assert outcomes == ["failed", "finished"]
+    (before,) = untouched.messenger.outcomes()
+    assert untouched.messenger.outcomes() == {before: "finished"}
+    outcomes = source.messenger.outcomes()
+    assert outcomes.pop(before) == "failed"
+    assert list(outcomes.values()) == ["finished"], "by the name of those that have computed it"
 
 
 def test_should_ask_anew_for_a_prompt_that_waited_while_weights_were_loaded(engine: EngineMaker) -> None:
