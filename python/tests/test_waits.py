@@ -55,6 +55,7 @@ WAITS = {
         "wait_limit_seconds",
         "vllm/test_fetch_gate.py::test_should_hold_back_within_a_limit",
     ),
+    "vllm/fetch_names.py::FetchNames._fetching": ("unheard_seconds", ONE_FETCH),
     "vllm/fetch_gate.py::FetchGate._held": ("unheard_seconds", ONE_FETCH),
     "vllm/outgoing_prefills.py::OutgoingPrefills._ended": ("unheard_seconds", ONE_PREFILL),
     "vllm/pair_proofs.py::PairProofs._held_back": (

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kv_connector.configuration.messenger_addresses import Messengers
+from kv_connector.runtime.commands import Reject
+from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import Fetch, Transfer
 
 OUTDATED = "other weights or another adapter were loaded here while it was fetched, and no prefiller has it of those"
@@ -61,6 +63,15 @@ class OpenFetch:
         """The request needs nothing any more: the client has left, or the engine was told to abort it."""
         self.other_prefillers.clear()
         self.renamed, self.logged_as = None, logging.INFO
+
+    def rejection(self) -> list[Reject]:
+        """For a fetch that failed: no request may ask for its transfer again, whose prefill need not wait for long."""
+        fetch = self.fetch
+        if fetch is None or fetch.shadow or self.logged_as == logging.INFO:
+            return []
+        if fetch.prompt_token_ids is not None or fetch.limit_seconds:  # of a pull, as of decoder first, it has ended
+            return []
+        return [Reject(fetch.transfer, prefillers(fetch.messengers))]
 
     def take_renamed(self) -> Fetch | None:
         """The fetch by its new name, which is this one from now on; None if it has no other."""

@@ -480,6 +480,7 @@ class WorkerHalf:
         if waiting.is_shadow:
             self._news.shadows_failed.append(request)
             return
+        self._each(waiting.rejection(), self._client.submit)
         if self._loaded(request):
             self._reports.failed[request] = waiting.blocks
 

@@ -1,4 +1,4 @@
-"""Weights that are changed, in any of vLLM's ways, while prompts wait: no decoder gets KV of other weights than its own.
+"""Weights that are changed, in any of vLLM's ways, while prompts wait: no decoder gets KV of others than its own.
 
 And no prompt that waits on both sides is lost to two sides that get the same weights, in whichever order.
 """
@@ -242,6 +242,18 @@ def test_should_ask_by_the_new_name_when_the_old_one_has_ended(engine: EngineMak
     assert target.at_rest()
 
 
+def test_should_not_have_a_prefill_wait_for_a_fetch_that_failed(engine: EngineMaker) -> None:
+    """Its prefiller may have computed the prompt by another name, for which nothing asks."""
+    target = engine("kv_consumer", recompute=True)
+    target.add(REQUEST, TOKENS, remote_prefill())
+    target.steps(2)
+    target.messenger.fail(REQUEST, "the prefiller computes it by another name")
+    target.steps(4)
+    (rejected,) = target.messenger.of_kind("reject")
+    assert rejected["transfer"] == target.messenger.of_kind("fetch")[0]["transfer"]
+    assert target.at_rest()
+
+
 def test_should_ask_no_more_for_a_request_that_was_aborted(engine: EngineMaker) -> None:
     target = engine("kv_consumer")
     target.add(REQUEST, TOKENS, remote_prefill())
@@ -281,7 +293,7 @@ class Pair:
         if "fetch" not in self.target.messenger.owes().values():
             return
         asked = self.target.messenger.of_kind("fetch")[-1]["promptDigest"]
-        ends = [end for end in self.source.messenger.of_kind("prefillEnded")]
+        ends = self.source.messenger.of_kind("prefillEnded")
         announced = {each["promptDigest"] for each in self.source.messenger.of_kind("announce")}
         if asked in self.computed and any(end["outcome"] == "finished" for end in ends):
             self.target.messenger.arrive(REQUEST)
