@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kv_connector.weights.manifest import Manifest
-from kv_connector.weights.shares import SHARES_MAX, Share
+from kv_connector.weights.shares import Share
 
 HIDDEN, INNER, LAYERS, EXPERTS, VOCABULARY = 7168, 2048, 61, 384, 163_840
 ATTENTION = {
@@ -47,19 +48,32 @@ def kimi_k2(layers: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
             yield f"{prefix}.mlp.gate.weight", "bfloat16", (EXPERTS, HIDDEN)
 
 
+def divided(layers: int, count: int) -> str:
+    """One line of the table."""
+    whole = Manifest.of(kimi_k2(layers))
+    split = (True,) * len(whole.places)
+    began = time.process_time()
+    share = Share.of(whole, split, 0, count)
+    own_seconds = time.process_time() - began
+    shares = list(share.of_all_ranks())
+    all_seconds = time.process_time() - began - own_seconds
+    manifests = {id(each.own) for each in shares}
+    lengths = [each.own.length_bytes for each in shares]
+    writes = [-(-length // WRITE_BYTES) for length in lengths]
+    rank = f"{own_seconds:.2f} | {lengths[0] / 1e9:.2f} GB | {writes[0]:,}"
+    server = f"{all_seconds:.2f} | {len(manifests)} | {sum(lengths) / 1e9:,.1f} GB | {sum(writes):,}"
+    mean = f"{sum(lengths) // sum(writes):,}"
+    return f"| {len(split):,} | {whole.length_bytes / 1e12:.2f} TB | {count} | {rank} | {server} | {mean} |"
+
+
 def main() -> None:
-    print("names, TB, ranks, rank's own s, all ranks' s, writes of a rank, of all, mean write in bytes")
-    for layers in (16, 31, LAYERS):
-        whole = Manifest.of(kimi_k2(layers))
-        split = (True,) * len(whole.places)
-        began = time.process_time()
-        share = Share.of(whole, split, 0, SHARES_MAX)
-        own_seconds = time.process_time() - began
-        lengths = [each.own.length_bytes for each in share.of_all_ranks()]
-        all_seconds = time.process_time() - began - own_seconds
-        writes = [-(-length // WRITE_BYTES) for length in lengths]
-        figures = f"{len(split):,}, {whole.length_bytes / 1e12:.2f}, {SHARES_MAX}, {own_seconds:.2f}, {all_seconds:.2f}"
-        print(f"{figures}, {writes[0]:,}, {sum(writes):,}, {sum(lengths) // sum(writes):,}", flush=True)
+    print(
+        "| names | model | ranks | a rank: s | bytes | writes | a server: s | manifests | bytes | writes | mean write |"
+    )
+    print("|--:" * 11 + "|")
+    for layers, count in ((16, 256), (31, 256), *((LAYERS, count) for count in (16, 64, 256, 1024))):
+        print(divided(layers, count), flush=True)
+    print(f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB in this process")
 
 
 if __name__ == "__main__":

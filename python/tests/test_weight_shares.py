@@ -14,7 +14,7 @@ from kv_connector.weights import served as served_checkpoint
 from kv_connector.weights import shares_host
 from kv_connector.weights.manifest import Manifest, ManifestError
 from kv_connector.weights.served import ServedCheckpoint
-from kv_connector.weights.shares import SHARES_MAX, Share, rows_of
+from kv_connector.weights.shares import LANDINGS_MAX, Share, rows_of
 from kv_connector.weights.shares_host import SharesHost
 
 UPDATE = 7
@@ -36,6 +36,27 @@ def test_a_share_has_its_rows_and_rank_0_what_is_not_split() -> None:
     assert Share.announced(second.described()) == second
 
 
+@pytest.mark.parametrize("count", [*range(2, 24), 64, 255, 256, 300])
+def test_all_shares_are_those_that_each_rank_makes(count: int) -> None:
+    """A server makes few of them: trainers have many ranks, and models many names."""
+    rows = (1, 2, count - 1, count, count + 1, 3 * count, 5 * count - 2, 577)
+    whole = Manifest.of([*((f"t{each}", "int8", [each, 3]) for each in {*rows, 1}), ("norm", "int8", [4])])
+    split = (True,) * (len(whole.places) - 1) + (False,)
+    shares = list(Share.of(whole, split, 1, count).of_all_ranks())
+    assert shares == [Share.of(whole, split, rank, count) for rank in range(count)]
+    assert len({id(share.own) for share in shares}) <= 2 * len(rows) + 2
+
+
+def test_more_ranks_than_a_server_has_room_for_are_refused(host: SharesHost) -> None:
+    """Their shares are known all the same: a trainer's plan is made without a server."""
+    count = LANDINGS_MAX + 1
+    whole = Manifest.of([("w", "int8", [2 * count, 3])])
+    host.dial("s", "t", Share.of(whole, (True,), 0, count), "")
+    (landing,) = host._hosts
+    assert f"the trainer has {count} ranks that send, expected at most {LANDINGS_MAX}" in landing.dialled[0][2]
+    assert landing.landing is None
+
+
 def test_a_sender_of_whole_tensors_has_the_only_share() -> None:
     share = Share.announced(WHOLE.described())
     assert (share.count, share.own) == (1, WHOLE)
@@ -45,8 +66,7 @@ def test_a_sender_of_whole_tensors_has_the_only_share() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rank_count": SHARES_MAX + 1}, f"the trainer has {SHARES_MAX + 1} ranks, expected 1 to {SHARES_MAX}"),
-        ({"rank_count": 0}, "the trainer has 0 ranks"),
+        ({"rank_count": 0}, "the share is rank 0's of 0"),
         ({"rank": 2}, "the share is rank 2's of 2"),
         ({"rank": -1}, "the share is rank -1's of 2"),
         ({"split": [True]}, "with 1 of 3 tensors"),

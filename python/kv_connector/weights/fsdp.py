@@ -18,7 +18,7 @@ from kv_connector.weights.manifest import Manifest
 from kv_connector.weights.sender import LANDING_LIMIT_SECONDS, WeightSender, new_update_id
 from kv_connector.weights.sender_options import sender_options
 from kv_connector.weights.servers import checked_urls
-from kv_connector.weights.shares import Share
+from kv_connector.weights.shares import Share, why_too_many
 from kv_connector.weights.staging import Staging
 from kv_connector.weights.versions import Versions
 
@@ -130,6 +130,8 @@ class FsdpWeightTransfer:
         if unsound := self._staging.not_finite():
             logger.error("of the weights that rank %d sends, %s", self._rank, unsound)
         share = Share.of(Manifest.of(seen), tuple(split), self._rank, self._rank_count)
+        if too_many := why_too_many(share):
+            raise WeightsError(too_many)
         for place, ruled in zip(manifest.places, share.own.places, strict=True):
             if place != ruled:
                 raise WeightsError(

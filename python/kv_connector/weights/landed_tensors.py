@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kv_connector.weights.decision import Decision
@@ -31,7 +31,7 @@ class MappedLandings:
                 shares = list(share.of_all_ranks())
                 pairs = zip(decision.memfds, (each.own.length_bytes for each in shares), strict=True)
                 self._views = [map_of_process(decision.pid, memfd, length) for memfd, length in pairs]
-                self._own = [{place.name: place for place in each.own.places} for each in shares]
+                self._own = _by_name([each.own for each in shares])
                 self._key = key
         except Exception as denied:
             return f"rank {rank} cannot map the landing of process {decision.pid}: {denied}"
@@ -55,6 +55,15 @@ class MappedLandings:
         """Copies what a loader took as it was: it would change with the next version that lands."""
         for view in self._views:
             part_from_landing(model, view)
+
+
+def _by_name(manifests: Sequence[Manifest]) -> list[dict[str, Place]]:
+    """The tensors of each by name; ranks that have one manifest have one of these."""
+    made: dict[int, dict[str, Place]] = {}
+    for each in manifests:
+        if id(each) not in made:
+            made[id(each)] = {place.name: place for place in each.places}
+    return [made[id(each)] for each in manifests]
 
 
 def tensors_of(manifest: Manifest, landing: memoryview) -> Iterator[tuple[str, Any]]:

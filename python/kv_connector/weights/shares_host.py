@@ -11,7 +11,7 @@ from kv_connector.weights.decision import Decision
 from kv_connector.weights.experts import named_as_in
 from kv_connector.weights.host import WeightsHost
 from kv_connector.weights.manifest import Manifest
-from kv_connector.weights.shares import Share
+from kv_connector.weights.shares import Share, why_too_many
 
 
 class SharesHost:
@@ -90,6 +90,8 @@ class SharesHost:
 
     def _other(self, share: Share) -> str:
         """Why a share is not one of those that this server takes."""
+        if too_many := why_too_many(share):
+            return too_many
         mine = self._share
         if mine is not None and self._has_landing() and (share.count, share.split) != (mine.count, mine.split):
             return (
