@@ -38,7 +38,7 @@ class FirstPasses:
         return []
 
     def run(self, forward: Callable[[], object], computes_prompt: bool = True) -> None:
-        batch = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: computes_prompt))
+        batch = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: computes_prompt), reqs=[])
         assert self._run_batch(lambda *_: forward() or "result", self._scheduler, batch) == "result"
 
     def eager(self, layers: list[Any]) -> Callable[[], object]:

@@ -21,7 +21,7 @@ from unittest import mock
 
 from kv_connector.runtime import commands
 from kv_connector.runtime.facade import Arrived, Failed, Granted, Released, Stopped
-from kv_connector.sglang import endpoint, sender
+from kv_connector.sglang import endpoint, sender, weight_changes
 from kv_connector.sglang.exchange import MessengerLostError
 from sglang_loop import pair_probe
 from sglang_loop.decode_engine import DecodeEngine
@@ -107,6 +107,7 @@ class World:
             stack.enter_context(mock.patch("sglang.srt.disaggregation.common.conn.requests", requests))
             stack.enter_context(mock.patch("sglang.srt.disaggregation.common.conn.logger"))
             stack.enter_context(mock.patch.object(sender.TransferSpans, "of", return_value=None))
+            stack.enter_context(mock.patch.object(weight_changes, "name", return_value=""))
             for logger in loggers:
                 stack.enter_context(mock.patch.object(logger, "handlers", [handler]))
                 stack.enter_context(mock.patch.object(logger, "propagate", False))
