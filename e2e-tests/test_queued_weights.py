@@ -59,9 +59,8 @@ class Pair:
 
     def empty(self, side: str) -> None:
         """vLLM refuses while a prompt waits for its decoder."""
-        wait_until(
-            lambda: self.sides[side].server.post("/reset_prefix_cache", {}).get("success"), LIMIT_SECONDS, "no cache"
-        )
+        server = self.sides[side].server
+        wait_until(lambda: bool(server.post("/reset_prefix_cache", {}).get("success")), LIMIT_SECONDS, "no cache")
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[Future[dict[str, Any]]]:

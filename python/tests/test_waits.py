@@ -107,6 +107,7 @@ WAITS = {
         "ask_limit_seconds",  # then as any fetch
         "sglang/test_sglang_pulls.py::test_should_be_late_after_its_limit_and_ignore_the_answer",
     ),
+    "sglang/landings.py::Landings._open": ("unheard_seconds", FETCH_TWO),
     "sglang/pull_offers.py::Offers._held": ("UNHEARD_SECONDS", UNHEARD_OFFER),
     "sglang/pull_offers.py::Offers._given_at_seconds": ("UNHEARD_SECONDS", UNHEARD_OFFER),
     "sglang/prefillers.py::Prefillers._questions": (
@@ -214,6 +215,10 @@ NO_WAITS = {
     "sglang/prefix_pulls.py::MeasuredPasses._queued": "of passes that the device has queued",
     "sglang/pull_offers.py::Offers._waiting": "of passes that the device has queued; its messenger answers for it",
     "sglang/pull_offers.py::Offers._charged": "a figure of each offer",
+    "sglang/pull_offers.py::Offers._released": "numbers of what is held",
+    "sglang/pull_ranks.py::PullRanks._hearers": FACT,
+    "sglang/rank_words.py::RankWords._decided": "the scheduler's next round broadcasts it",
+    "sglang/rank_words.py::RankWords._heard": STEP,
     "sglang/pull_offers.py::Offers._questions": "at most QUESTIONS_MAX, and nothing is held for one",
     "sglang/hooks.py: request.disagg_kv_sender.poll": "SGLang's poll of a state",
     "sglang/metrics_page.py: self._ended.wait": "a thread of its own, once a second",

@@ -218,11 +218,12 @@ def test_should_queue_begin_and_end_of_a_pass_where_sglang_queues_the_pass(monke
         device_module=SimpleNamespace(stream=stream),
         forward_stream="forward",
     )
-    hooks.run_batch(lambda *_: order.append("pass"), scheduler, None)
+    batch = SimpleNamespace(forward_mode=SimpleNamespace(is_extend=lambda: False))
+    hooks.run_batch(lambda *_: order.append("pass"), scheduler, batch)
     assert order == ["into forward", "begin", "out of forward", "pass", "into forward", "end", "out of forward"]
     order.clear()
     scheduler.enable_overlap = False  # it computes where it schedules
-    hooks.run_batch(lambda *_: order.append("pass"), scheduler, None)
+    hooks.run_batch(lambda *_: order.append("pass"), scheduler, batch)
     assert order == ["begin", "pass", "end"]
 
 
