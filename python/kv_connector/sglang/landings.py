@@ -30,7 +30,7 @@ LANDING_SHARE_MAX = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Land:
-    """A word: this beginning is fetched, by all ranks."""
+    """A decision: this beginning is fetched, by all ranks."""
 
     ask: str
     """The pull's name."""
@@ -47,7 +47,7 @@ class Land:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A word: no request waits for this landing any more."""
+    """A decision: no request waits for this landing any more."""
 
     ask: str
 
@@ -68,7 +68,7 @@ class LandingEnd:
 class Landing:
     """One rank's part of a pull."""
 
-    word: Land
+    decision: Land
     addresses: tuple[PrefillerAddress, ...]
     """The source's messengers that hold this rank's part."""
     arrival: Arrival
@@ -113,7 +113,7 @@ class Landing:
     @property
     def fetched_count(self) -> int:
         """The tokens that are fetched."""
-        return len(self.word.tokens) - (self.held.token_count if self.held is not None else 0)
+        return len(self.decision.tokens) - (self.held.token_count if self.held is not None else 0)
 
 
 class Landings:
@@ -164,25 +164,25 @@ class Landings:
 
     # ---- begin
 
-    def _begin(self, word: Land) -> None:
+    def _begin(self, decision: Land) -> None:
         """Takes the pages, on all ranks or on none."""
-        arrival, addresses = Arrival(), self.addresses_in(word.source)
+        arrival, addresses = Arrival(), self.addresses_in(decision.source)
         refused, whole = self._ranks.any_has(self._seen(arrival, addresses))
         taken: Landing | PullOutcome = "unproven"
         if not refused:
             try:
-                taken = self._taken(Landing(word, addresses, arrival, self._weights(), self._now_seconds()), whole)
+                taken = self._taken(Landing(decision, addresses, arrival, self._weights(), self._now_seconds()), whole)
             except Exception:
                 self._logger.exception("a pull does not begin")
                 taken = "misfit"
         landing = taken if isinstance(taken, Landing) else None
         (is_begun,) = self._ranks.all_have([landing is not None])
         if landing is not None and is_begun:
-            self._open[word.ask] = landing
+            self._open[decision.ask] = landing
             self._fetch(landing)
             return
         self._give_back(landing)
-        self._on_end(word.ask, LandingEnd("misfit" if isinstance(taken, Landing) else taken))
+        self._on_end(decision.ask, LandingEnd("misfit" if isinstance(taken, Landing) else taken))
 
     def _seen(self, arrival: Arrival, addresses: tuple[PrefillerAddress, ...]) -> list[bool]:
         """Whether the source is known to compute another KV, and whether the beginning is to be compared."""
@@ -195,14 +195,14 @@ class Landings:
 
     def _taken(self, landing: Landing, whole: bool) -> Landing | PullOutcome:
         """The landing, with its pages; or why there are none. ``whole``: from the first token on."""
-        word = landing.word
-        landing.held = held = self._tree.hold(word.tokens, word.salt)
-        if landing.fetched_count < word.gained_min:
+        decision = landing.decision
+        landing.held = held = self._tree.hold(decision.tokens, decision.salt)
+        if landing.fetched_count < decision.gained_min:
             self._give_back(landing)
             return "not_worth"
         if whole:
             self._tree.let_go(held)
-            landing.held = self._tree.hold((), word.salt)
+            landing.held = self._tree.hold((), decision.salt)
         landing.slots = self._slots(landing.fetched_count)
         if landing.slots is None:
             self._give_back(landing)
@@ -224,14 +224,14 @@ class Landings:
         """
         if landing.incoming is not None or landing.is_over or landing.passes is None or not landing.passes.are_over():
             return
-        word = landing.word
+        decision = landing.decision
         landing.incoming = self._exchange.fetch_offered(
-            (word.transfer, word.prompt_digest),
+            (decision.transfer, decision.prompt_digest),
             landing.addresses,
-            (len(word.tokens) - landing.fetched_count, len(word.tokens)),
+            (len(decision.tokens) - landing.fetched_count, len(decision.tokens)),
             [FetchPages(landing.pages)],
             limit_seconds=self._limit_seconds(landing.fetched_count),
-            answer_seconds=word.answer_seconds,
+            answer_seconds=decision.answer_seconds,
         )
 
     # ---- progress
@@ -257,8 +257,8 @@ class Landings:
             else:
                 self._fetch(landing)
 
-    def _leave(self, word: Leave) -> None:
-        landing = self._open.get(word.ask)
+    def _leave(self, decision: Leave) -> None:
+        landing = self._open.get(decision.ask)
         if landing is None:
             return
         landing.left = True
@@ -276,7 +276,7 @@ class Landings:
 
     def _end(self, landing: Landing, *, sound: bool) -> None:
         """No rank's pages are written to any more."""
-        del self._open[landing.word.ask]
+        del self._open[landing.decision.ask]
         outcome: PullOutcome = "failed"
         if landing.is_lost:
             outcome = "unreachable"
@@ -295,24 +295,24 @@ class Landings:
             end = LandingEnd(outcome, True)
             self._decline(landing)
         self._give_back(landing)
-        self._on_end(landing.word.ask, end)
+        self._on_end(landing.decision.ask, end)
 
     def _decline(self, landing: Landing) -> None:
-        word = landing.word
-        self._exchange.submit(Decline(word.transfer, word.prompt_digest, landing.addresses))
+        decision = landing.decision
+        self._exchange.submit(Decline(decision.transfer, decision.prompt_digest, landing.addresses))
 
     def _landed(self, landing: Landing) -> PullOutcome:
-        word, held, arrival = landing.word, landing.held, landing.arrival
+        decision, held, arrival = landing.decision, landing.held, landing.arrival
         if held is None or landing.incoming is None:
             raise AssertionError("a landing without its beginning")
         arrival.sessions = landing.incoming.sessions
-        if not self._proof.proves(arrival, word.tokens, landing.slots, len(word.tokens)):
+        if not self._proof.proves(arrival, decision.tokens, landing.slots, len(decision.tokens)):
             return "unproven"
-        if self._tree.is_being_computed(word.tokens, word.salt):
+        if self._tree.is_being_computed(decision.tokens, decision.salt):
             return "not_worth"
         slots, landing.slots = landing.slots, None
         weight_changes.CACHED.filled()
-        self._tree.add(word.tokens, word.salt, held.slots, slots)
+        self._tree.add(decision.tokens, decision.salt, held.slots, slots)
         return "arrived"
 
     def _give_back(self, landing: Landing | None) -> None:
@@ -330,7 +330,7 @@ class Landings:
         """Nothing that arrives is used; called by all ranks in the same round."""
         for landing in list(self._open.values()):
             landing.is_unwanted = True
-            self._leave(Leave(landing.word.ask))
+            self._leave(Leave(landing.decision.ask))
 
     def on_lost(self) -> None:
         """This rank's messenger is closed."""

@@ -66,7 +66,7 @@ class MeasuredPasses:
 
 def agree(ranks: PullRanks, landings: Landings, offers: Offers) -> None:
     """What all ranks of an engine do in one round: what was said, and what all their messengers have ended."""
-    ranks.hear()
+    ranks.carry_out()
     agreed = iter(ranks.all_have([*landings.votes(), *offers.votes()]))
     landings.agreed(agreed)
     offers.agreed(agreed)
@@ -159,7 +159,7 @@ class PrefixPulls:
 
         Nothing is offered meanwhile. All ranks wait for as long.
         """
-        self._ranks.hear()
+        self._ranks.carry_out()
         self.asked_for.abandon_all()
         with self.offers.closed():
             self.offers.withdraw()

@@ -45,7 +45,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hold:
-    """A word: all ranks hold what their caches have of these tokens, and offer it."""
+    """A decision: all ranks hold what their caches have of these tokens, and offer it."""
 
     number: str
     transfer: str
@@ -120,7 +120,7 @@ class Offers:
         if reason:
             self._exchange.submit(Offer(number, transfer, question.prompt_digest, True, 0, [], reason))
             return
-        self._ranks.say(Hold(number, transfer, question.prompt_digest, question.cache_salt, question.tokens))
+        self._ranks.decide(Hold(number, transfer, question.prompt_digest, question.cache_salt, question.tokens))
 
     def _cannot_be_offered(self, question: _Question) -> OfferReason:
         """Why nothing of the prompt can be offered, whatever the cache holds; "" if something may be."""
@@ -134,14 +134,14 @@ class Offers:
         own = prompt_digest(tokens, cache_salt=salt, weights=self._weights())
         return "" if digest == own else "misfit"
 
-    def _hold_all(self, word: Hold) -> None:
+    def _hold_all(self, decision: Hold) -> None:
         """Holds what this rank's cache has of it, if all ranks do."""
-        offer = Offer(word.number, word.transfer, word.prompt_digest, self._ranks.is_first, 0, [], "")
+        offer = Offer(decision.number, decision.transfer, decision.prompt_digest, self._ranks.is_first, 0, [], "")
         waiting: _Waiting | None = None
         reason: OfferReason = "unavailable"
         try:
             # Whatever is found, the look-up has to be made: the others make it too.
-            reason = self._hold(word) or self._misfit(word.tokens, word.salt, word.prompt_digest)
+            reason = self._hold(decision) or self._misfit(decision.tokens, decision.salt, decision.prompt_digest)
             waiting = None if reason else self._held_offer(offer)
         except Exception:
             self._logger.exception("a question of another engine is not answered")
@@ -149,7 +149,7 @@ class Offers:
         if waiting is not None and is_held:
             self._waiting.append(waiting)
             return
-        self._let_go(word.number)
+        self._let_go(decision.number)
         if self._ranks.is_first:
             self._exchange.submit(replace(offer, reason=reason or "unavailable"))
 
@@ -158,12 +158,12 @@ class Offers:
         pages = [ChunkPages(0, self._tree.pages_of(held.slots))]
         return _Waiting(replace(offer, held_tokens=held.token_count, groups=pages), self._passes())
 
-    def _hold(self, word: Hold) -> OfferReason:
+    def _hold(self, decision: Hold) -> OfferReason:
         """Holds what the cache has of it; why nothing is held, or ""."""
         if self._is_closed:
             return "busy"
         before_count = self._tree.protected_count()
-        held = self._tree.hold(word.tokens, word.salt)
+        held = self._tree.hold(decision.tokens, decision.salt)
         newly_count = self._tree.protected_count() - before_count
         limit = self._rules.pages_share * self._tree.capacity_count()
         reason: OfferReason = "" if held.token_count else "not_held"
@@ -172,7 +172,7 @@ class Offers:
         if reason:
             self._tree.let_go(held)
         else:
-            self._held[word.number], self._charged[word.number] = held, newly_count
+            self._held[decision.number], self._charged[decision.number] = held, newly_count
         return reason
 
     def poll(self) -> None:

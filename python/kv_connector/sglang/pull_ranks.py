@@ -2,7 +2,7 @@
 
 Each of SGLang's ranks decides by its own cache what to compute, and all exchange data in every layer of it. So one rank
 whose cache has another page than the others' would end them all. What depends on clocks, on messengers or on peers is
-therefore decided by the first rank (a *word*), or agreed upon (a *vote*).
+therefore a *decision* of the first rank, or agreed upon by a *vote* of all.
 
 Used by the scheduler's thread only.
 """
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from kv_connector.sglang.pair_check import reduced
-from kv_connector.sglang.rank_words import WORDS, RankWords
+from kv_connector.sglang.rank_decisions import DECISIONS, RankDecisions
 
-Word = TypeVar("Word")
+Decision = TypeVar("Decision")
 
 
 class PullRanks:
@@ -26,21 +26,21 @@ class PullRanks:
     """Whether this is the rank that decides; peers' questions come to it, and it asks them."""
 
     def __init__(self) -> None:
-        self._hearers: dict[type, Callable[[Any], None]] = {}
+        self._handlers: dict[type, Callable[[Any], None]] = {}
 
-    def on(self, kind: type[Word], hearer: Callable[[Word], None]) -> None:
-        """Words of this kind go to ``hearer``."""
-        self._hearers[kind] = hearer
+    def on(self, kind: type[Decision], handler: Callable[[Decision], None]) -> None:
+        """Decisions of this kind go to ``handler``."""
+        self._handlers[kind] = handler
 
-    def say(self, word: object) -> None:
+    def decide(self, decision: object) -> None:
         """The first rank's: every rank does it, this one too, at the same place of the same round."""
-        self._do(word)
+        self._do(decision)
 
-    def hear(self) -> None:
-        """Does what was said; called by all ranks at the same place of each round."""
+    def carry_out(self) -> None:
+        """Does what was decided; called by all ranks at the same place of each round."""
 
     def awaits(self) -> bool:
-        """Whether something was said that no rank has heard yet."""
+        """Whether something is decided that no rank has received yet."""
         return False
 
     def all_have(self, votes: Sequence[bool]) -> list[bool]:
@@ -51,8 +51,8 @@ class PullRanks:
         """For each vote whether it is at least one rank's."""
         return [not each for each in self.all_have([not vote for vote in votes])]
 
-    def _do(self, word: object) -> None:
-        self._hearers[type(word)](word)
+    def _do(self, decision: object) -> None:
+        self._handlers[type(decision)](decision)
 
 
 class SglangRanks(PullRanks):
@@ -60,28 +60,28 @@ class SglangRanks(PullRanks):
 
     is_alone = False
 
-    def __init__(self, scheduler: Any, words: RankWords) -> None:
-        """What was said before is forgotten, by all ranks in the same round."""
+    def __init__(self, scheduler: Any, decisions: RankDecisions) -> None:
+        """What was decided before is forgotten, by all ranks in the same round."""
         from sglang.srt.runtime_context import get_parallel
 
         super().__init__()
         self.is_first = int(get_parallel().attn_tp_rank) == 0
         self._scheduler = scheduler
-        self._words = words
-        words.forget()
+        self._decisions = decisions
+        decisions.forget()
 
-    def say(self, word: object) -> None:
+    def decide(self, decision: object) -> None:
         """See ``PullRanks``."""
-        self._words.say(word)
+        self._decisions.decide(decision)
 
-    def hear(self) -> None:
+    def carry_out(self) -> None:
         """See ``PullRanks``."""
-        for word in self._words.heard():
-            self._do(word)
+        for decision in self._decisions.take_received():
+            self._do(decision)
 
     def awaits(self) -> bool:
         """See ``PullRanks``."""
-        return self._words.are_on_their_way
+        return self._decisions.are_pending
 
     def all_have(self, votes: Sequence[bool]) -> list[bool]:
         """See ``PullRanks``."""
@@ -95,4 +95,4 @@ def ranks_of(scheduler: Any) -> PullRanks:
     """The ranks of this scheduler's engine."""
     from sglang.srt.runtime_context import get_parallel
 
-    return PullRanks() if int(get_parallel().attn_tp_size) == 1 else SglangRanks(scheduler, WORDS)
+    return PullRanks() if int(get_parallel().attn_tp_size) == 1 else SglangRanks(scheduler, DECISIONS)

@@ -242,7 +242,7 @@ class Pulls:
         if pull.state is _State.ASKED:
             self._decline(pull, "aborted")
         else:
-            self._ranks.say(Leave(pull.ask))
+            self._ranks.decide(Leave(pull.ask))
 
     # ---- progress
 
@@ -277,7 +277,7 @@ class Pulls:
         worth = self._rules.always or self._prices.is_worth(pull.source, gained_count)
         if gained_count < gained_min or not worth:
             return "not_worth"
-        word = Land(
+        decision = Land(
             pull.ask,
             pull.source,
             array("q", tokens),
@@ -288,7 +288,7 @@ class Pulls:
             pull.answer_seconds,
         )
         pull.state = _State.LANDING
-        self._ranks.say(word)
+        self._ranks.decide(decision)
         return ""
 
     # ---- its end

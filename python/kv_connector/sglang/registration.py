@@ -71,10 +71,10 @@ def hook_scheduler() -> None:
     """Installs the hooks of a scheduler that uses this backend; others run without them."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from kv_connector.sglang import decoder_stages, hooks, rank_words, sglang_api
+    from kv_connector.sglang import decoder_stages, hooks, rank_decisions, sglang_api
 
     by_target = {
-        f"{_RECEIVER}._broadcast_reqs_across_ranks": (rank_words.WORDS.broadcast, HookType.AROUND),
+        f"{_RECEIVER}._broadcast_reqs_across_ranks": (rank_decisions.DECISIONS.broadcast, HookType.AROUND),
         f"{_SCHEDULER}.run_batch": (hooks.run_batch, HookType.AROUND),
         f"{_PREFILL_QUEUE}.pop_bootstrapped": (hooks.poll_queued, HookType.BEFORE),
         f"{_DECODE_QUEUE}.pop_preallocated": (hooks.poll_pulls, HookType.BEFORE),

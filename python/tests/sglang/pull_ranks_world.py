@@ -18,7 +18,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from kv_connector.runtime.commands import Offer
 from kv_connector.runtime.facade import Asked, Offered
 from kv_connector.sglang.pull_ranks import PullRanks
-from kv_connector.sglang.rank_words import RankWords
+from kv_connector.sglang.rank_decisions import RankDecisions
 
 
 class Meeting:
@@ -66,19 +66,19 @@ class Ranks(PullRanks):
         super().__init__()
         self.is_first = rank == 0
         self.rank = rank
-        self.words = RankWords()
+        self.decisions = RankDecisions()
         self._meeting = meeting
 
-    def say(self, word: object) -> None:
+    def decide(self, decision: object) -> None:
         assert self.is_first, "another rank than the first decides"
-        self.words.say(word)
+        self.decisions.decide(decision)
 
-    def hear(self) -> None:
-        for word in self.words.heard():
-            self._do(word)
+    def carry_out(self) -> None:
+        for decision in self.decisions.take_received():
+            self._do(decision)
 
     def awaits(self) -> bool:
-        return self.words.are_on_their_way
+        return self.decisions.are_pending
 
     def all_have(self, votes: Sequence[bool]) -> list[bool]:
         return self._meeting.all_have(self.rank, votes) if votes else []  # as SGLang's group, see ``reduced``
@@ -103,12 +103,12 @@ class Team:
         return self.engines[0]
 
     def round(self) -> None:
-        """A round of all schedulers: requests and words are broadcast, then each rank polls."""
+        """A round of all schedulers: requests and decisions are broadcast, then each rank polls."""
         sent: list[Any] = []
         for ranks in self.ranks:
             requests = ["a request"] if ranks.is_first else None
-            received = ranks.words.broadcast(lambda _, own: sent.extend(own or []) or list(sent), None, requests)
-            assert received == ["a request"], "a scheduler sees a word"
+            received = ranks.decisions.broadcast(lambda _, own: sent.extend(own or []) or list(sent), None, requests)
+            assert received == ["a request"], "a scheduler sees a decision"
         self.each(lambda engine: engine.poll())
 
     def each(self, act: Callable[[Engine], Any]) -> None:
