@@ -286,6 +286,7 @@ def with_servers() -> list[Suite]:
             f"{pair}/test_drafts.py",
             f"{pair}/test_role_switches.py",
             f"{pair}/test_sglang_pulls.py",
+            f"{pair}/test_sglang_pull_ranks.py",
             f"{pair}/test_sglang_weights.py",
             f"{pair}/test_sglang_waiting_weights.py",
             beside=True,

@@ -30,7 +30,13 @@ def pulls(side: Side, reason: str) -> float:
     return sum(metric_sum(page, "kv_messenger_pulls_ended_total", {"reason": reason}) for page in side.metrics_pages())
 
 
-@pytest.fixture(scope="module", params=[(2, 2, 1), (1, 2, 2)], ids=["tp2-tp2-tp1", "tp1-tp2-tp2"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((2, 2, 1), id="tp2-tp2-tp1"),
+        pytest.param((1, 2, 2), id="tp1-tp2-tp2", marks=pytest.mark.at_length),
+    ],
+)
 def trio(request: pytest.FixtureRequest, ground: Ground, by_sglang: Reference) -> Iterator[Trio]:
     """The ranks of both prefillers and of the decoder."""
     assert by_sglang
