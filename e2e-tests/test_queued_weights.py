@@ -55,10 +55,9 @@ class Pair:
     def reload(self, side: str, model: Path) -> None:
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(model)}}
         self.sides[side].server.post("/collective_rpc", call)
-        self.empty(side)
 
     def empty(self, side: str) -> None:
-        """vLLM refuses while a prompt waits for its decoder."""
+        """Nothing may wait: vLLM refuses while a prompt has blocks, as one has whose KV is being fetched."""
         server = self.sides[side].server
         wait_until(lambda: bool(server.post("/reset_prefix_cache", {}).get("success")), LIMIT_SECONDS, "no cache")
 
@@ -113,6 +112,7 @@ def test_a_prompt_that_waits_is_of_the_weights_of_both_sides_or_fails(
 ) -> None:
     for side in pair.sides:
         pair.reload(side, models["old"])
+        pair.empty(side)
     assert words_of(serial(pair.source, pair.target, PROMPT, ANSWER_TOKENS)) == answers["old"]
     for side in pair.sides:
         pair.empty(side)
@@ -131,6 +131,7 @@ def test_a_prompt_that_waits_is_of_the_weights_of_both_sides_or_fails(
                 pytest.fail(f"answered: {words_of(answer.result(LIMIT_SECONDS))}, expected none; {answers}")
     for side in pair.sides:
         pair.reload(side, models["new"])
+        pair.empty(side)
     assert words_of(serial(pair.source, pair.target, PROMPT, ANSWER_TOKENS)) == answers["new"]
     pair.source.wait_at_rest()
     pair.target.wait_at_rest()
