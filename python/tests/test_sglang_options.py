@@ -23,7 +23,9 @@ def test_should_read_the_options_of_a_rank() -> None:
     environment = {OPTIONS_VARIABLE: json.dumps({"metrics_port": 9000, "messenger_per": "rank"})}
     options = read_options("prefill", RANK, environment)
     assert options.role == "prefiller"
-    assert options.engine_id.endswith("-dp0-pp0-tp1")
+    assert options.engine_id.endswith("-dp0-pp0")
+    other = read_options("prefill", SimpleNamespace(**{**vars(RANK), "engine_rank": 0}), environment)
+    assert other.engine_id == options.engine_id, "a source serves the engine that asked, each of its ranks a part"
     assert options.of_rank(1).metrics_port == 9001
 
 
