@@ -8,6 +8,7 @@ given to the model alone, nothing is sampled, and its pages, row and state go ba
 from __future__ import annotations
 
 import contextlib
+import logging
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -140,6 +141,15 @@ def _request(scheduler: Any, tokens: Sequence[int], lora_id: str | None) -> Any:
     request.prefix_len, request.extend_end = 0, len(tokens)
     request.logprob_start_len = -1
     return request
+
+
+def give_back(own: OwnPass | None, logger: logging.Logger) -> None:
+    """Gives back what the pass holds, if there is one; a failure is logged, since the scheduler goes on."""
+    try:
+        if own is not None:
+            own.release()
+    except Exception:
+        logger.exception("an own pass could not give its pages back")
 
 
 def _batch(scheduler: Any, request: Any) -> Any:

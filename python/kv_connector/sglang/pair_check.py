@@ -17,7 +17,7 @@ from typing import Any
 
 from kv_connector.naming.pair_rules import PROBE_TOKENS_MIN
 from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.own_pass import NoRoomError, OwnPass, on_stream, unsafe
+from kv_connector.sglang.own_pass import NoRoomError, OwnPass, give_back, on_stream, unsafe
 from kv_connector.sglang.pair_states import Arrival, PairStates, Verdict, Wanted
 from kv_connector.sglang.received_rows import ReceivedRows, Rows
 
@@ -157,7 +157,7 @@ class PairCheck:
             (ready,) = self._agreed(scheduler, [int(own is not None)], lowest=True)
             mine = self._judged(scheduler, request, own) if ready and own is not None else Verdict(judged=False)
         finally:
-            self._release(own)
+            give_back(own, self._logger)
         unjudged, different = self._agreed(scheduler, [int(not mine.judged), int(bool(mine.finding))])
         verdict = dataclasses.replace(mine, judged=not unjudged or bool(different))
         if different and not mine.finding:
@@ -202,13 +202,6 @@ class PairCheck:
         except Exception:
             self._logger.exception("the KV of request %s could not be compared", request.rid)
             return Verdict(judged=False)
-
-    def _release(self, own: OwnPass | None) -> None:
-        try:
-            if own is not None:
-                own.release()
-        except Exception:
-            self._logger.exception("an own pass could not give its pages back")
 
     # ---- its result
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kv_connector.naming.pair_rules import PairState
 from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.own_pass import NoRoomError, OwnPass, on_stream
+from kv_connector.sglang.own_pass import NoRoomError, OwnPass, give_back, on_stream
 from kv_connector.sglang.pair_check import OWN_PASS_TOKENS_MAX, rows_to_compare
 from kv_connector.sglang.pair_states import Arrival, PairStates, Verdict, Wanted
 from kv_connector.sglang.prefix_tree import PrefixTree
@@ -90,7 +90,7 @@ class PullProof:
             if ready and own is not None:
                 mine = self._judged(own, slots, first_token)
         finally:
-            self._release(own)
+            give_back(own, self._logger)
         unjudged, different = self._ranks.any_has([not mine.judged, bool(mine.finding)])
         finding = mine.finding or ("another rank of this engine has found it, see its log" if different else "")
         return replace(mine, judged=not unjudged or different, finding=finding)
@@ -115,10 +115,3 @@ class PullProof:
         except Exception:
             self._logger.exception("pulled KV could not be compared")
             return Verdict(judged=False)
-
-    def _release(self, own: OwnPass | None) -> None:
-        try:
-            if own is not None:
-                own.release()
-        except Exception:
-            self._logger.exception("an own pass could not give its pages back")
