@@ -130,13 +130,22 @@ def flush_cache(original: Callable[..., Any], scheduler: Any, *args: Any, **name
     return hooks.flush_cache(original, scheduler, *args, **named)
 
 
+_BEGINS_A_PROCESS = ("manager", "bootstrap_server")
+"""The classes that SGLang asks for once in each process, before any other; it asks for the others with each request."""
+
+
 def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:
-    """This backend's class of the given type; calls ``original`` for other backends."""
+    """This backend's class of the given type; calls ``original`` for other backends.
+
+    SGLang's interface is checked once in a process: it reads sources, which takes 0.1 s, and SGLang asks for a class
+    with each request, on the scheduler's thread.
+    """
     if transfer_backend.value != BACKEND_NAME or class_type.value == "kvargs":
         return original(transfer_backend, class_type)
     from kv_connector.sglang import sglang_api
 
-    sglang_api.check()
+    if class_type.value in _BEGINS_A_PROCESS:
+        sglang_api.check()
     if class_type.value == "manager":
         hook_scheduler()
     from kv_connector.sglang.endpoint import TransferEndpoint
