@@ -273,10 +273,10 @@ def with_sglang() -> list[Suite]:
 
 
 def with_servers() -> list[Suite]:
-    """vLLM's by themselves: they keep both cores busy. SGLang's wait for half of their time, so two suites share it."""
+    """Side by side, the longest first: each waits for a part of its time, SGLang's for half of it."""
     pair = "e2e-tests/sglang_pair"
     return [
-        of_servers("engines", "engine", "e2e-tests", "engines"),
+        of_servers("engines", "engine", "e2e-tests", "engines", beside=True),
         of_servers("engines, SGLang", "sglang", f"{pair}/test_sglang.py", "sglang", beside=True),
         of_servers(
             "engines, SGLang, recorded",

@@ -21,7 +21,8 @@ from conftest import ROOT
 from hosts import lack_of_privilege
 
 LIMIT_SECONDS = 120
-SERVED_LIMIT_MS = 1000
+CONNECTIONS = 3
+"""Those of data that a decoder and a prefiller open."""
 LOOK_SECONDS = 0.2
 ESTABLISHED = "01"
 """As /proc/net/tcp has it."""
@@ -265,20 +266,23 @@ def test_what_the_firewall_forgot_while_idle_is_replaced_before_it_is_needed(
             try:
                 assert "first page after" in side.stdout.readline()
                 old = decoder.open_to(port, at_peer=False)
-                assert len(old) == len(prefiller.open_to(port, at_peer=True)) == 3, old
+                assert len(old) == len(prefiller.open_to(port, at_peer=True)) == CONNECTIONS, old
                 ports = "{ " + ", ".join(map(str, sorted(old))) + " }"
                 decoder.forget(f"tcp dport {port} tcp sport {ports} drop")
                 prefiller.forget(f"tcp sport {port} tcp dport {ports} drop")
                 began = time.monotonic()
-                while old & (decoder.open_to(port, at_peer=False) | prefiller.open_to(port, at_peer=True)):
-                    assert time.monotonic() - began < LIMIT_SECONDS, "dead connections are taken for open ones"
+                while old & (new := decoder.open_to(port, at_peer=False) | prefiller.open_to(port, at_peer=True)) or (
+                    len(new) < CONNECTIONS
+                ):
+                    assert time.monotonic() - began < LIMIT_SECONDS, f"open are {new}, of them dead {old & new}"
                     time.sleep(LOOK_SECONDS)
                 time.sleep(max(0.0, request.config.getoption("--silence-seconds") - (time.monotonic() - began)))
                 side.stdin.write("\n")
                 side.stdin.flush()
                 line = side.stdout.readline()
-                worst = re.search(r"([\d.]+) ms worst", line)
-                assert worst, line
-                assert float(worst[1]) < SERVED_LIMIT_MS, line
+                assert "ms worst" in line, line
+                assert decoder.open_to(port, at_peer=False) == new, (
+                    "pages came by what was open before they were asked for"
+                )
             finally:
                 side.kill()
