@@ -38,8 +38,13 @@ gpu-check: wheel ## packs what checks a GPU into one file, build/gpu-check/gpu-c
 	    "$$(examples/setup/find-cuda-stand-in || true)" "$$($(ENVIRONMENT) make engine)"
 	@PYTHON="$$($(ENVIRONMENT) make engine)" $(GPU_CHECK) $(ARGS)
 
-gpu-check-rehearsed: gpu-check ## the same file on a CUDA that computes by the host: all checks but those of kernels, of a clock and of a context's memory
-	@UNCOMPUTED_PYTHON="$$($(ENVIRONMENT) make engine)" PYTHON=$(CURDIR)/e2e-tests/uncomputed/python $(GPU_CHECK) --lanes 1 --longer 10 $(ARGS)
+REHEARSED := build/gpu-check/gpu-check-rehearsed.sh
+
+gpu-check-rehearsed: wheel ## the same for the Python that is here, on a CUDA that computes by the host: all but a clock, a context's memory, and vLLM's arithmetic
+	@PYTHONPATH=e2e-tests examples/setup/with-jdk "$$($(ENVIRONMENT) make tools)" -m gpu_check.pack "$$(cat $(WHEEL_MARK))" $(REHEARSED) \
+	    "$$(examples/setup/find-cuda-stand-in || true)" "$$($(ENVIRONMENT) make engine)" vllm \
+	    "$$("$$($(ENVIRONMENT) make engine)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+	@UNCOMPUTED_PYTHON="$$($(ENVIRONMENT) make engine)" PYTHON=$(CURDIR)/e2e-tests/uncomputed/python $(REHEARSED) --lanes 1 --longer 10 $(ARGS)
 
 gpu-check-sglang: wheel ## packs SGLang's checks for a GPU into build/gpu-check/gpu-check-sglang.sh
 	@PYTHONPATH=e2e-tests examples/setup/with-jdk "$$($(ENVIRONMENT) make tools)" -m gpu_check.pack "$$(cat $(WHEEL_MARK))" \

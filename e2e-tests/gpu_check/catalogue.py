@@ -22,9 +22,10 @@ from gpu_check.large_model import LIMIT_SECONDS as LARGE_LIMIT_SECONDS
 from gpu_check.pull_checks import Pulls
 from gpu_check.right_pairs import RightPairs
 from gpu_check.vllm_checks import LIMIT_SECONDS as VLLM_LIMIT_SECONDS
-from gpu_check.vllm_checks import Checks
+from gpu_check.vllm_checks import OTHER_WEIGHTS, Checks
 
 NO_KERNELS = "it computes by Triton's kernels, which compute nothing here (rows are judged by e2e-tests/uncomputed)"
+NO_OTHER_WEIGHTS = "what other weights change is computed, and rows are made without weights here"
 NO_CLOCK = "it measures by a GPU's clock and speed, and here is neither"
 NO_CONTEXT = "it measures a context's memory, and contexts have none here"
 NO_SECOND_DRIVER = "it loads a stand-in for the driver, and here is one already (it runs where there is no GPU)"
@@ -97,7 +98,7 @@ def _of_vllm(logs: Path) -> list[Check]:
             run,
             VLLM_LIMIT_SECONDS,
             after=f"gpu: vLLM {after}" if after else "",
-            not_by_host=NO_KERNELS,
+            not_by_host=NO_OTHER_WEIGHTS if name == OTHER_WEIGHTS else "",
         )
         for name, (run, after) in Checks(logs).all().items()
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_check.report import LIMIT_SECONDS
+from gpu_check.report import LIMIT_SECONDS, InPart
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Check:
     """A check; `run` is called in a process of its own."""
 
     name: str
-    run: Callable[[], str]
+    run: Callable[[], str | InPart]
     limit_seconds: int = LIMIT_SECONDS
     measures: bool = False
     """Its figures are worth something only while nothing else runs."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from gpu_check.report import FAILED, NOT_SHOWN, PASSED, SKIPPED, Outcome
+from gpu_check.report import FAILED, IN_PART, NOT_SHOWN, PASSED, SKIPPED, Outcome
 
 PAGE = Path(__file__).resolve().parent.parent / "hardware.md"
 """Beside this package in the packed file; in a working tree it lies in docs."""
@@ -92,9 +92,10 @@ def cell(path: str, checks: Mapping[str, Outcome], machine: Machine) -> str:
     """What ran on the machine, and what did not go well there; a check that failed comes first."""
     by_kind = {
         kind: [name.removeprefix("gpu: ") for name, outcome in checks.items() if outcome.kind == kind]
-        for kind in (FAILED, PASSED, NOT_SHOWN, SKIPPED)
+        for kind in (FAILED, PASSED, IN_PART, NOT_SHOWN, SKIPPED)
     }
-    failed, passed, left_out = by_kind[FAILED], by_kind[PASSED], by_kind[NOT_SHOWN] + by_kind[SKIPPED]
+    failed, passed = by_kind[FAILED], by_kind[PASSED]
+    left_out = by_kind[IN_PART] + by_kind[NOT_SHOWN] + by_kind[SKIPPED]
     engine = path.split(maxsplit=1)[0] if path.startswith(("vLLM", "SGLang")) else ""
     releases = {
         found[0] for outcome in checks.values() for found in re.finditer(rf"\b{engine} \d[\w.]*\d", outcome.detail)

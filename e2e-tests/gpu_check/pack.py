@@ -1,9 +1,10 @@
 """Makes the one file that runs the checks on a bare machine: this package, the engine, the wheel's and a Java runtime.
 
-    python -m gpu_check.pack WHEEL OUT [STAND_IN [ENGINE [KIND]]]
+    python -m gpu_check.pack WHEEL OUT [STAND_IN [ENGINE [KIND [PYTHON]]]]
 
 ENGINE is the interpreter of an environment with an engine, and KIND its name, vllm or sglang; by default vllm. What of
-it the file then has is said in vllm_on_torch/gather.py and sglang_on_torch/gather.py.
+it the file then has is said in vllm_on_torch/gather.py and sglang_on_torch/gather.py. PYTHON: the version that vLLM's
+wheels are for, by default the one that a machine with a GPU is expected to have.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpu_check.sglang_on_torch import gather as of_sglang
 from gpu_check.sglang_on_torch.plan import NO_SGLANG, SGLANG
-from gpu_check.vllm_on_torch.gather import NotGathered, gather
+from gpu_check.vllm_on_torch.gather import PYTHON, NotGathered, gather
 from gpu_check.vllm_on_torch.plan import NO_VLLM, VLLM
 
 HERE = Path(__file__).resolve().parent
@@ -65,10 +67,12 @@ def main() -> None:
     stand_in = Path(sys.argv[3]) if len(sys.argv) > 3 and sys.argv[3] else None
     engine = Path(sys.argv[4]) if len(sys.argv) > 4 and sys.argv[4] else None
     kind = sys.argv[5] if len(sys.argv) > 5 else ""
+    python = sys.argv[6] if len(sys.argv) > 6 else PYTHON
     module = "gpu_check.sglang_on_torch" if kind == SGLANG_KIND else "gpu_check"
     with TemporaryDirectory() as work:
         folder = Path(work)
-        (add_sglang if kind == SGLANG_KIND else add_vllm)(engine, folder / "engine")
+        add = add_sglang if kind == SGLANG_KIND else partial(add_vllm, python=python)
+        add(engine, folder / "engine")
         java = folder / "java"
         link_java(java)
         with zipfile.ZipFile(wheel) as packed:
@@ -96,13 +100,13 @@ def main() -> None:
     print(f"{out}: {size / 2**20:.1f} MiB", file=sys.stderr)
 
 
-def add_vllm(engine: Path | None, folder: Path) -> None:
+def add_vllm(engine: Path | None, folder: Path, python: str = PYTHON) -> None:
     """A folder with vLLM, or with the reason why there is none."""
     folder.mkdir()
     try:
         if engine is None:
             raise NotGathered("the file was made without an environment that has it")
-        version = gather(engine, folder / VLLM)
+        version = gather(engine, folder / VLLM, python)
         shutil.copy(EXAMPLES / "make_model.py", folder)
         print(f"with vLLM {version}", file=sys.stderr)
     except (NotGathered, OSError, subprocess.CalledProcessError) as fault:

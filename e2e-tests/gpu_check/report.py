@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 LIMIT_SECONDS = 90
 _MARK = "outcome of the check: "
-PASSED, FAILED, SKIPPED, NOT_SHOWN = "passed", "failed", "skipped", "not shown"
+PASSED, FAILED, SKIPPED, NOT_SHOWN, IN_PART = "passed", "failed", "skipped", "not shown", "in part"
 
 
 class NotShown(Exception):
@@ -22,6 +22,17 @@ class NotShown(Exception):
 
 class Skipped(Exception):
     """What the check is about is not there to be checked; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class InPart:
+    """What a check returns that passed as far as it could be made."""
+
+    seen: str
+    not_shown: str
+
+    def __str__(self) -> str:
+        return f"{self.seen}; not shown: {self.not_shown}"
 
 
 @contextmanager
@@ -59,12 +70,13 @@ class Outcome:
         return Outcome(**json.loads(line.removeprefix(_MARK))) if line.startswith(_MARK) else None
 
 
-def outcome_of(run: Callable[[], str], limit_seconds: int = LIMIT_SECONDS) -> Outcome:
+def outcome_of(run: Callable[[], str | InPart], limit_seconds: int = LIMIT_SECONDS) -> Outcome:
     """`run` returns what was seen, and raises where that is wrong; it ends when its time is over."""
     begun = time.monotonic()
     try:
         with limited(limit_seconds):
-            kind, detail = PASSED, run()
+            seen = run()
+        kind, detail = IN_PART if isinstance(seen, InPart) else PASSED, str(seen)
     except NotShown as reason:
         kind, detail = NOT_SHOWN, str(reason)
     except Skipped as reason:
@@ -92,9 +104,11 @@ class Report:
         self._say(f"{outcome.kind:9} {name}: {' '.join(outcome.detail.split())} [{outcome.seconds:.1f} s]")
 
     def end(self, *, needs_gpu: bool) -> int:
-        """The exit status: 1 when a check failed, or could not be made although it has to be."""
-        if self.counts[NOT_SHOWN]:
+        """The exit status: 1 when a check failed, or could not be made, or not whole, although it has to be."""
+        not_shown = self.counts[NOT_SHOWN] + self.counts[IN_PART]
+        if not_shown:
             self._say("what was not shown is not known to work")
-        kinds = [PASSED, FAILED, NOT_SHOWN, *([SKIPPED] if self.counts[SKIPPED] else [])]
+        kinds = [PASSED, FAILED, NOT_SHOWN, *(kind for kind in (IN_PART, SKIPPED) if self.counts[kind])]
         self._say(", ".join(f"{self.counts[kind]} {kind}" for kind in kinds))
-        return int(self.counts[FAILED] > 0 or self.counts[PASSED] == 0 or (needs_gpu and self.counts[NOT_SHOWN] > 0))
+        made = self.counts[PASSED] + self.counts[IN_PART]
+        return int(self.counts[FAILED] > 0 or made == 0 or (needs_gpu and not_shown > 0))

@@ -1,7 +1,7 @@
 """What `python -m gpu_check` and its like do: each check of a catalogue in a process of its own, a line for each.
 
-A line says passed, failed, skipped (what it is about is not there) or not shown (it cannot be made here); before the
-line of a check that failed stands what its process printed. Behind them comes what there is to paste into
+A line says passed, failed, skipped (what it is about is not there), not shown (it cannot be made here) or in part (what
+could be made passed; the line names the rest); before the line of a check that failed stands what its process printed. Behind them comes what there is to paste into
 docs/hardware.md. The status is 0 when no check failed; with --need-gpu also nothing may be left unshown.
 """
 
@@ -19,15 +19,15 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gpu_check import surroundings
 from gpu_check.check import Check
 from gpu_check.hardware_lines import PAGE, Machine, driver_release, lines
 from gpu_check.lanes import InProcesses, Run, by_host, run_all, without_gpu
 from gpu_check.report import Outcome, Report, outcome_of
+from gpu_check.surroundings import OF_HOST
 
 CALLED_IN = "GPU_CHECK_CALLED_IN"
 NO_GPU = "none"
-OF_HOST = "a device that computes nothing"
-"""What the stand-in for CUDA's runtime calls its devices."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class Runner:
         has_gpu = torch.cuda.is_available()
         device = torch.cuda.get_device_name(0) if has_gpu else NO_GPU
         print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, GPU {device}", flush=True)
+        surroundings.leave(device, parsed.longer)
         only = re.compile(parsed.only)
         checks = [each for each in self._checks(parsed) if only.search(each.name)]
         self.begin(parsed.logs, [each for each in checks if has_gpu or not each.needs_gpu])

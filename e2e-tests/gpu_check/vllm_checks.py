@@ -2,6 +2,8 @@
 
 In bfloat16 two engines that batch differently round differently, so an answer may leave the other where the likeliest
 two tokens are nearly equally likely. It then counts as a near tie; anywhere else it is wrong.
+
+Where no kernel computes (by_rows.py) rows are judged and tokens are not.
 """
 
 from __future__ import annotations
@@ -22,18 +24,20 @@ from typing import Any, cast
 
 from torch_engine.pair import EngineProcess, Legs, Pair
 
+from gpu_check import by_rows
 from gpu_check.counter_checks import expect
-from gpu_check.report import NotShown
-from gpu_check.vllm_on_torch.gather import PYTHON
+from gpu_check.report import InPart, NotShown
+from gpu_check.surroundings import has_kernels, limit
+from gpu_check.vllm_on_torch.gather import FOR_PYTHON
 from gpu_check.vllm_on_torch.plan import ALONE, DECODER, EAGER, NO_VLLM, PREFILLER, VLLM, VllmPlan
 
 NEAR_TIE = 0.25
 """In nats: less than this is within what rounding moves."""
 ANSWERS = {"bfloat16": 24, "float32": 96}
 """Tokens of an answer; in bfloat16 longer ones meet near ties."""
-START_LIMIT_SECONDS = 120.0
-ANSWER_LIMIT_SECONDS = 60.0
-END_LIMIT_SECONDS = 30.0
+START_LIMIT_SECONDS = limit(120.0)
+ANSWER_LIMIT_SECONDS = limit(60.0)
+END_LIMIT_SECONDS = limit(30.0)
 LIMIT_SECONDS = 150
 """For a check: the first vLLM on a machine takes a minute to import all it needs."""
 SITE = Path(__file__).resolve().parent.parent / VLLM
@@ -42,8 +46,9 @@ SITE = Path(__file__).resolve().parent.parent / VLLM
 class VllmProcess(EngineProcess):
     """A vLLM and the way to it."""
 
-    module = "gpu_check.vllm_on_torch"
+    module = "gpu_check.vllm_on_torch" if has_kernels() else by_rows.MODULE
     path: tuple[str, ...] = (str(SITE),)
+    answer_limit_seconds = ANSWER_LIMIT_SECONDS
     start_limit_seconds = START_LIMIT_SECONDS
     end_limit_seconds = END_LIMIT_SECONDS
 
@@ -111,6 +116,7 @@ FEW_BLOCKS = 200
 """Room for all of AT_ONCE when they begin, and not when their answers of 96 tokens end."""
 FEW_BLOCKS_BYTES = FEW_BLOCKS * LAYERS * 2 * 4 * 64 * PAGE_TOKENS * 4
 PAGES = LAYERS * sum(-(-len(prompt) // PAGE_TOKENS) for prompt in PROMPTS)
+OTHER_WEIGHTS = "pair whose prefiller has other weights"
 
 
 def packed() -> None:
@@ -123,9 +129,9 @@ def require_packed(what: str, site: Path, absent: str) -> None:
     if not site.exists():
         reason = site.with_name(absent)
         raise NotShown(f"{what} is not packed: {reason.read_text('utf-8') if reason.exists() else f'no {site}'}")
-    version = ".".join(map(str, sys.version_info[:2]))
-    if version != PYTHON:
-        raise NotShown(f"{what} is packed for Python {PYTHON}, this is {version}")
+    version, expected = ".".join(map(str, sys.version_info[:2])), (site / FOR_PYTHON).read_text("utf-8")
+    if version != expected:
+        raise NotShown(f"{what} is packed for Python {expected}, this is {version}")
     if importlib.util.find_spec("transformers") is None:
         raise NotShown("transformers is not installed")
 
@@ -159,6 +165,11 @@ def forget_answers(logs: Path) -> None:
         file.unlink()
 
 
+def rows_read_min(plan: VllmPlan) -> int:
+    """By all layers of the engine that answers, for all prompts: each token of an answer reads its prompt."""
+    return LAYERS * ANSWERS[plan.dtype] * sum(map(len, PROMPTS))
+
+
 class Checks:
     """Each method is a check; what vLLM alone answers is asked once for each kind of number, and kept in a file."""
 
@@ -166,7 +177,7 @@ class Checks:
         self._logs = logs
         self._models = TemporaryDirectory(prefix="gpu-check-models-")
 
-    def all(self) -> dict[str, tuple[Callable[[], str], str]]:
+    def all(self) -> dict[str, tuple[Callable[[], str | InPart], str]]:
         """With the name of the check whose answers one reads, or ""."""
         full, prefixes = {"graphs": "FULL"}, {"prefix_caching": True}
         pairs: dict[str, tuple[str, dict[str, Any]]] = {
@@ -194,10 +205,10 @@ class Checks:
             "alone, bfloat16": (self.alone, ""),
             "alone, float32": (partial(self.alone, "float32"), ""),
             **named,
-            "pair whose prefiller has other weights": (wrong_weights, "alone, bfloat16"),
+            OTHER_WEIGHTS: (wrong_weights, "alone, bfloat16"),
         }
 
-    def alone(self, dtype: str = "bfloat16") -> str:
+    def alone(self, dtype: str = "bfloat16") -> str | InPart:
         packed()
         plan = VllmPlan(f"alone-{dtype}", self._model(), ALONE, dtype=dtype)
         with VllmProcess(plan, self._logs / f"{plan.name}.log") as engine:
@@ -210,24 +221,33 @@ class Checks:
                 answer = engine.add(f"b{at}", prompt, ANSWERS[dtype]).result(ANSWER_LIMIT_SECONDS)
                 answers.append(answer)
                 again.add(f"prompt {at} beside others", beside["tokens"], answer)
-            if again.wrong:
-                raise AssertionError(again.wrong[0])
-            kinds = len({tuple(answer["tokens"]) for answer in answers})
-            if kinds != len(PROMPTS):
-                raise AssertionError(f"{len(PROMPTS)} prompts have {kinds} different answers: they show no wrong page")
-            self._answers_file(dtype).write_text(json.dumps(answers), "utf-8")
+            at_rest = engine.rest()
+        if again.wrong:
+            raise AssertionError(again.wrong[0])
+        expect(at_rest["held"], {}, "what is held at rest")
+        kinds = len({tuple(answer["tokens"]) for answer in answers})
+        if has_kernels() and kinds != len(PROMPTS):
+            raise AssertionError(f"{len(PROMPTS)} prompts have {kinds} different answers: they show no wrong page")
+        self._answers_file(dtype).write_text(json.dumps(answers), "utf-8")
+        if has_kernels():
             return f"{versions}: one by one and all at once, {again}"
+        whole = f"{again.equal} whole answers of {versions}, one by one and all at once"
+        return by_rows.without_arithmetic(whole, at_rest, rows_read_min=2 * rows_read_min(plan))
 
-    def pair(self, name: str, transport: str, **settings: Any) -> str:
+    def pair(self, name: str, transport: str, **settings: Any) -> str | InPart:
         """All prompts: one by one, several at once, and with a beginning that is already cached."""
         packed()
         alone = self._of_alone(settings.get("dtype", "bfloat16"))
-        plan = VllmPlan(name, self._model(), options=options(transport), **settings)
+        given = options(transport) if has_kernels() else options(transport, last_token_check="off")
+        plan = VllmPlan(name, self._model(), options=given, **settings)
         with started(plan, self._logs) as pair:
             seen = Compared()
             cached = self._asked(pair, seen, alone, ANSWERS[plan.dtype])
             sent, received = pair.prefiller.rest(), pair.decoder.rest()
-        return judged(plan, seen, sent, received, cached)
+        if has_kernels():
+            return judged(plan, seen, sent, received, cached)
+        moved = f"{seen.equal} whole answers, {judged_moves(plan, seen, sent, received, cached)}"
+        return by_rows.without_arithmetic(moved, sent, received, rows_read_min=rows_read_min(plan))
 
     def wrong_weights(self, name: str, transport: str) -> str:
         """A prefiller that says it has the decoder's model, and has another: the decoder's own KV convicts it."""
@@ -288,14 +308,23 @@ def options(transport: str, **more: Any) -> dict[str, Any]:
 
 
 def judged(plan: VllmPlan, seen: Compared, sent: dict[str, Any], received: dict[str, Any], cached: int) -> str:
-    """What the figures of both sides at rest say; raises where it is wrong."""
+    """What answers and the figures of both sides at rest say; raises where it is wrong."""
+    moved = judged_moves(plan, seen, sent, received, cached)
+    compared = received["figures"]["compared"]
+    expect({kind: count for kind, count in compared.items() if count}, {"equal": len(PROMPTS)}, "the proof")
+    return f"{seen}, {len(PROMPTS)} last tokens judged equal, {moved}"
+
+
+def judged_moves(
+    plan: VllmPlan, seen: Compared, sent: dict[str, Any], received: dict[str, Any], cached: int
+) -> str:
+    """The same but for the proof."""
     if seen.wrong:
         raise AssertionError(f"{len(seen.wrong)} of {len(PROMPTS)} answers are wrong: {seen.wrong}")
     held = {**sent["held"], **received["held"]}
     expect(held, {}, "what is held at rest")
     left, arrived = sent["figures"], received["figures"]
     expect(arrived["fetches_failed"], 0, "the number of failed fetches")
-    expect({kind: count for kind, count in arrived["compared"].items() if count}, {"equal": len(PROMPTS)}, "the proof")
     replays = left["replays"], arrived["replays"]
     if plan.graphs != EAGER and not all(replays):
         raise AssertionError(f"graphs were replayed {replays[0]} times by the prefiller, {replays[1]} by the decoder")
@@ -309,7 +338,7 @@ def judged(plan: VllmPlan, seen: Compared, sent: dict[str, Any], received: dict[
     preempted = f", {arrived['preemptions']} preemptions by the decoder" if arrived["preemptions"] else ""
     prefixes = f", {cached} tokens of the prefiller and {pages:.0f} pages of the decoder cached" if cached else ""
     return (
-        f"{seen}, {len(PROMPTS)} last tokens judged equal, {arrived['pages_received']:.0f} pages,"
+        f"{arrived['pages_received']:.0f} pages,"
         f" {left['layers_sent_early']:.0f} of {left['layers_sent']:.0f} layers left before their pass ended,"
         f" {replays[0]} and {replays[1]} graphs replayed{prefixes}{preempted}"
     )

@@ -1,9 +1,9 @@
 """A vLLM in a process of its own, on a CUDA that computes nothing; its ranks, where it has several, are forked from it.
 
-    python -m uncomputed PLAN SOCKET
+    python -m uncomputed PLAN [SOCKET]
 
-It connects twice to SOCKET, an abstract one, for its commands and for its answers. They are those of
-gpu_check.vllm_on_torch, and so is the engine but for what is not there: vLLM's compiled operators, Triton's kernels,
+It connects twice to SOCKET, an abstract one, for its commands and for its answers; without one they come as they do to
+gpu_check.vllm_on_torch. They are its commands and answers too, and so is the engine but for what is not there: vLLM's compiled operators, Triton's kernels,
 and the tokens. Attention's part in KV is done by rows.c.
 """
 
@@ -15,17 +15,21 @@ import sys
 
 
 def main() -> None:
-    _, _plan, name = sys.argv
-    for descriptor in (0, 1):
-        with socket.socket(socket.AF_UNIX) as end:
-            end.connect(f"\0{name}")
-            os.dup2(end.fileno(), descriptor)
+    for name in sys.argv[2:]:
+        connect(name)
     from gpu_check.vllm_on_torch import __main__ as served
 
     import uncomputed.preloaded  # noqa: F401
     from uncomputed.engine import UncomputedEngine
 
     served.main(UncomputedEngine)
+
+
+def connect(name: str) -> None:
+    for descriptor in (0, 1):
+        with socket.socket(socket.AF_UNIX) as end:
+            end.connect(f"\0{name}")
+            os.dup2(end.fileno(), descriptor)
 
 
 if __name__ == "__main__":

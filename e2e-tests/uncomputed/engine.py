@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from gpu_check.vllm_on_torch.__main__ import Engine, Preemptions, Replays
+from gpu_check.vllm_on_torch.plan import ALONE
 
 from uncomputed import flash_infer, sleep
 from uncomputed.cuda_platform import contexts, rdma
@@ -166,7 +167,12 @@ class UncomputedEngine(Engine):
         Rank.replays = replays
         return replays, preemptions
 
+    def has_margins(self) -> bool:
+        return False
+
     def described(self) -> dict[str, Any]:
+        if self.plan.role == ALONE:
+            return self.versions()
         addresses = [address for address in self._ask(address_of_rank) if address]
         host, port = addresses[0]
         named = ",".join(f"{host}:{port}" for host, port in addresses)  # as the engine's own answers name several
@@ -182,7 +188,7 @@ class UncomputedEngine(Engine):
         ranks = self._ask(figures_of_rank)
         summed = {name: sum(rank[name] for rank in ranks) for name in COUNTED}
         messengers = [rank["messenger"] for rank in ranks if rank["messenger"]]
-        summed |= {name: sum(each[name] for each in messengers) for name in messengers[0]}
+        summed |= {name: sum(each[name] for each in messengers) for name in (messengers or [{}])[0]}
         first_wrong = next((rank["first_wrong"] for rank in ranks if rank["first_wrong"]), "")
         named = {"first_wrong": first_wrong, "preemptions": self.preemptions.count}
         return summed | named | {name: [rank[name] for rank in ranks] for name in ("contexts", "rdma")}
@@ -217,10 +223,10 @@ def figures_of_rank(worker: Any) -> dict[str, Any]:
 
 
 def own_half() -> Any:
-    """None on a rank whose memory another one's messenger has."""
-    from vllm.distributed.kv_transfer import get_kv_transfer_group
+    """None on a rank whose memory another one's messenger has, and without a connector."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
-    return get_kv_transfer_group()._worker
+    return get_kv_transfer_group()._worker if has_kv_transfer_group() else None
 
 
 def own_messenger() -> Any:

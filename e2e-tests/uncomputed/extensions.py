@@ -5,9 +5,11 @@ What an operator leaves is whatever was there before. One that is not here is re
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,13 +47,23 @@ def stand_in(rows: Rows) -> None:
 def _modules() -> None:
     from gpu_check.vllm_on_torch import operators
 
-    for name in EXTENSIONS:
-        sys.modules[f"vllm.{name}"] = types.ModuleType(name)
-    for name in FLASH_ATTENTION:
-        sys.modules[f"vllm.vllm_flash_attn.{name}"] = types.ModuleType(name)
-    sys.modules["vllm._C_stable_libtorch"].registered = operators.register()  # type: ignore[attr-defined]
+    if is_packed():
+        importlib.import_module(f"vllm.{EXTENSIONS[0]}")  # registers its operators, as on a GPU
+    else:
+        for name in EXTENSIONS:
+            sys.modules[f"vllm.{name}"] = types.ModuleType(name)
+        for name in FLASH_ATTENTION:
+            sys.modules[f"vllm.vllm_flash_attn.{name}"] = types.ModuleType(name)
+        sys.modules["vllm._C_stable_libtorch"].registered = operators.register()  # type: ignore[attr-defined]
     for name in SILENT:
         setattr(torch.ops._C, name, nothing)
+
+
+def is_packed() -> bool:
+    """Whether it is the vLLM of the file for a GPU, which has modules of its own in these places."""
+    found = importlib.util.find_spec("vllm")
+    assert found is not None and found.origin is not None
+    return (Path(found.origin).parent / f"{EXTENSIONS[0]}.py").exists()
 
 
 def _kv_writers(rows: Rows) -> None:

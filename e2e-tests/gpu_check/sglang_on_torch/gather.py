@@ -6,7 +6,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from gpu_check.vllm_on_torch.gather import NotGathered, downloaded, installed_in
+from gpu_check.vllm_on_torch.gather import FOR_PYTHON, PYTHON, NotGathered, downloaded, installed_in
 
 WHEELS = (
     "annotated-doc",
@@ -84,6 +84,7 @@ def gather(engine: Path, kernels: Path, site: Path) -> str:
             packed.extractall(site)
     shutil.copytree(installed / "sglang", site / "sglang", ignore=shutil.ignore_patterns(*LEFT_OUT))
     place(site, kernels, version)
+    (site / FOR_PYTHON).write_text(PYTHON, encoding="utf-8")
     return version
 
 

@@ -134,10 +134,14 @@ class Engine:
             temperature=0,
             ignore_eos=True,
             detokenize=False,
-            logprobs=2 if self.plan.role == ALONE or self.plan.margins else None,
+            logprobs=2 if self.has_margins() else None,
             extra_args={"kv_transfer_params": kv} if kv else None,
         )
         self._engine.add_request(request, {"prompt_token_ids": prompt}, params)
+
+    def has_margins(self) -> bool:
+        """Whether answers have those of their tokens."""
+        return self.plan.role == ALONE or self.plan.margins
 
     def abort(self, request: str) -> None:
         self._engine.abort_request([request])

