@@ -1,8 +1,9 @@
 """What `python -m gpu_check` and its like do: each check of a catalogue in a process of its own, a line for each.
 
 A line says passed, failed, skipped (what it is about is not there), not shown (it cannot be made here) or in part (what
-could be made passed; the line names the rest); before the line of a check that failed stands what its process printed. Behind them comes what there is to paste into
-docs/hardware.md. The status is 0 when no check failed; with --need-gpu also nothing may be left unshown.
+could be made passed; the line names the rest); before the line of a check that failed stands what its process printed.
+Behind them comes what there is to paste into docs/hardware.md. The status is 0 when no check failed; with --need-gpu
+also nothing may be left unshown, in whole or in part.
 """
 
 from __future__ import annotations

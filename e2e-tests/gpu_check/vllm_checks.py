@@ -48,7 +48,6 @@ class VllmProcess(EngineProcess):
 
     module = "gpu_check.vllm_on_torch" if has_kernels() else by_rows.MODULE
     path: tuple[str, ...] = (str(SITE),)
-    answer_limit_seconds = ANSWER_LIMIT_SECONDS
     start_limit_seconds = START_LIMIT_SECONDS
     end_limit_seconds = END_LIMIT_SECONDS
 
@@ -315,9 +314,7 @@ def judged(plan: VllmPlan, seen: Compared, sent: dict[str, Any], received: dict[
     return f"{seen}, {len(PROMPTS)} last tokens judged equal, {moved}"
 
 
-def judged_moves(
-    plan: VllmPlan, seen: Compared, sent: dict[str, Any], received: dict[str, Any], cached: int
-) -> str:
+def judged_moves(plan: VllmPlan, seen: Compared, sent: dict[str, Any], received: dict[str, Any], cached: int) -> str:
     """The same but for the proof."""
     if seen.wrong:
         raise AssertionError(f"{len(seen.wrong)} of {len(PROMPTS)} answers are wrong: {seen.wrong}")

@@ -6,10 +6,22 @@ from collections.abc import Callable
 
 import pytest
 from gpu_check import pack
-from gpu_check.report import FAILED, NOT_SHOWN, PASSED, SKIPPED, NotShown, Outcome, Report, Skipped, outcome_of
+from gpu_check.report import (
+    FAILED,
+    IN_PART,
+    NOT_SHOWN,
+    PASSED,
+    SKIPPED,
+    InPart,
+    NotShown,
+    Outcome,
+    Report,
+    Skipped,
+    outcome_of,
+)
 
 
-def outcome(run: Callable[[], str], needs_gpu: bool = False, beside: bool = True) -> tuple[str, int]:
+def outcome(run: Callable[[], str | InPart], needs_gpu: bool = False, beside: bool = True) -> tuple[str, int]:
     """(the check's line, the status), beside a check that passes."""
     lines: list[str] = []
     report = Report(lines.append)
@@ -34,10 +46,11 @@ def raising(fault: Exception) -> Callable[[], str]:
         (raising(OSError("no such library")), "failed", 1, 1),
         (raising(Skipped("not built: it moves no such memory")), "skipped", 0, 0),
         (raising(NotShown("no GPU")), "not shown", 0, 1),
+        (lambda: InPart("9 rows", "tokens"), "in part", 0, 1),
     ],
 )
 def test_line_and_status_say_what_was_seen(
-    run: Callable[[], str], word: str, status: int, status_with_gpu: int
+    run: Callable[[], str | InPart], word: str, status: int, status_with_gpu: int
 ) -> None:
     line, code = outcome(run)
     assert line.startswith(word)
@@ -47,6 +60,12 @@ def test_line_and_status_say_what_was_seen(
 
 def test_run_in_which_nothing_passed_fails() -> None:
     assert outcome(raising(NotShown("no GPU")), beside=False)[1] == 1
+
+
+def test_run_in_which_a_check_passed_in_part_does_not_fail_and_its_line_names_what_is_not_shown() -> None:
+    line, code = outcome(lambda: InPart("9 rows", "tokens"), beside=False)
+    assert line.startswith("in part   it: 9 rows; not shown: tokens [")
+    assert code == 0
 
 
 def test_last_line_counts_what_passed_failed_and_was_not_shown() -> None:
@@ -60,6 +79,9 @@ def test_last_line_counts_what_passed_failed_and_was_not_shown() -> None:
     report.add("absent", Outcome(SKIPPED, "", 0.0))
     report.end(needs_gpu=False)
     assert lines[-1] == "2 passed, 1 failed, 3 not shown, 1 skipped"
+    report.add("half", Outcome(IN_PART, "", 0.0))
+    report.end(needs_gpu=False)
+    assert lines[-1] == "2 passed, 1 failed, 3 not shown, 1 in part, 1 skipped"
 
 
 def test_line_stays_one_line() -> None:

@@ -15,6 +15,7 @@ from gpu_check.check import Check
 from gpu_check.lanes import InProcesses, by_host, run_all, without_gpu
 from gpu_check.report import FAILED, NOT_SHOWN, PASSED, Outcome
 from gpu_check.sglang_on_torch.catalogue import catalogue as catalogue_of_sglang
+from gpu_check.vllm_checks import OTHER_WEIGHTS
 
 LANES = 3
 LIMIT_SECONDS = 3600.0
@@ -108,11 +109,14 @@ def test_where_the_host_computes_what_is_of_a_gpu_alone_is_not_shown_and_says_wh
     assert (outcome.kind, outcome.detail) == (NOT_SHOWN, "no clock")
 
 
-def test_where_the_host_computes_figures_of_time_are_not_shown(tmp_path: Path) -> None:
+def test_where_the_host_computes_what_is_left_out_is_measured_or_computed(tmp_path: Path) -> None:
     """The stand-in's events are a millisecond apart, always: a cost would pass."""
-    for each in catalogue(tmp_path, "", 1, large_model=False):
-        cannot = any(word in each.name for word in ("cost", "rate", "vLLM", "in one call", "context", "stand-in"))
-        assert bool(each.not_by_host) == cannot, each.name
+    checks = catalogue(tmp_path, "", 0, large_model=False)
+    of_a_gpu = ("cost", "rate", "in one call", "context", "stand-in", OTHER_WEIGHTS)
+    for each in checks:
+        assert bool(each.not_by_host) == any(words in each.name for words in of_a_gpu), each.name
+    named = {each.name for each in checks}
+    assert all(each.not_by_host for each in catalogue(tmp_path, "", 1, large_model=False) if each.name not in named)
 
 
 def test_without_a_gpu_its_checks_are_not_shown() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from gpu_check.catalogue import catalogue
 from gpu_check.hardware_lines import ROWS, Machine, checks_of, driver_release, lines, table
-from gpu_check.report import FAILED, NOT_SHOWN, PASSED, SKIPPED, Outcome
-from gpu_check.runner import OF_HOST
+from gpu_check.report import FAILED, IN_PART, NOT_SHOWN, PASSED, SKIPPED, Outcome
 from gpu_check.sglang_on_torch.catalogue import catalogue as catalogue_of_sglang
+from gpu_check.surroundings import OF_HOST
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "hardware.md").read_text("utf-8")
@@ -64,6 +64,11 @@ def test_row_names_what_failed_before_what_passed_and_what_was_not_shown() -> No
         f"{RUN_ON}: **failed**: *vLLM pair 0*, *vLLM pair 1*, *vLLM pair 2* and 1 more; 1 of 7 checks passed;"
         " not shown: *vLLM b*, *vLLM c*"
     )
+
+
+def test_check_that_passed_in_part_is_not_counted_as_passed_and_is_named() -> None:
+    halves = {"gpu: vLLM a": outcome(PASSED), "gpu: vLLM b": outcome(IN_PART)}
+    assert of_small(halves)[1] == f"{RUN_ON}: 1 of 2 checks passed; not shown: *vLLM b*"
 
 
 def test_each_row_of_the_page_is_known_and_its_checks_are_in_a_catalogue(tmp_path: Path) -> None:

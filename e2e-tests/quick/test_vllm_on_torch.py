@@ -12,7 +12,7 @@ from gpu_check import pack, vllm_checks
 from gpu_check.report import NotShown
 from gpu_check.vllm_checks import FEW_BLOCKS_BYTES, PAGES, PROMPTS, Checks, Compared, judged
 from gpu_check.vllm_on_torch import extensions
-from gpu_check.vllm_on_torch.gather import NotGathered, gather
+from gpu_check.vllm_on_torch.gather import FOR_PYTHON, NotGathered, gather
 from gpu_check.vllm_on_torch.plan import NO_VLLM, VLLM, VllmPlan
 
 ALONE = {"tokens": [1, 2, 3], "margins": [3.0, 0.01, 2.0]}
@@ -97,7 +97,7 @@ def test_reason_why_vllm_is_not_packed_is_shown(tmp_path: Path, monkeypatch: pyt
 
 def test_vllm_is_not_shown_by_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_checks, "SITE", tmp_path)
-    monkeypatch.setattr(vllm_checks, "PYTHON", "2.7")
+    (tmp_path / FOR_PYTHON).write_text("2.7", "utf-8")
     with pytest.raises(NotShown, match=r"for Python 2\.7, this is 3"):
         vllm_checks.packed()
 

@@ -2,9 +2,9 @@
 
     python -m uncomputed PLAN [SOCKET]
 
-It connects twice to SOCKET, an abstract one, for its commands and for its answers; without one they come as they do to
-gpu_check.vllm_on_torch. They are its commands and answers too, and so is the engine but for what is not there: vLLM's compiled operators, Triton's kernels,
-and the tokens. Attention's part in KV is done by rows.c.
+It connects twice to SOCKET, an abstract one, for its commands and for its answers; without one they come and go over
+standard input and output. They are those of gpu_check.vllm_on_torch, and so is the engine but for what is not there:
+vLLM's compiled operators, Triton's kernels, and the tokens. Attention's part in KV is done by rows.c.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def _modules() -> None:
 def is_packed() -> bool:
     """Whether it is the vLLM of the file for a GPU, which has modules of its own in these places."""
     found = importlib.util.find_spec("vllm")
-    assert found is not None and found.origin is not None
+    assert found is not None
+    assert found.origin is not None
     return (Path(found.origin).parent / f"{EXTENSIONS[0]}.py").exists()
 
 
