@@ -113,6 +113,7 @@ MORE_PAIRS = {
     ),
     "states-tcp": Case("tcp", triton(graphs=EAGER), model=make_model.TinyFalconH1(), states=6, left_out_tokens=1),
     "no-graphs-cuda": Case(settings=triton(graphs=EAGER)),
+    "breakable-graphs-cuda": Case(settings=flash(graphs=BREAKABLE)),
     "runner-1-breakable-graphs-tcp": Case("tcp", triton(runner=1, graphs=BREAKABLE)),
     "heads-inside-cuda": Case(settings=flash(layout="NHD")),
     "latent-kv-cuda": Case(
