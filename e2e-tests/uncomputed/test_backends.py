@@ -12,6 +12,7 @@ from gpu_check.vllm_checks import AT_ONCE
 
 from uncomputed.cuda_platform import CAPABILITY
 from uncomputed.flash_infer import VALUES_FIRST
+from uncomputed.in_time import judged_in_time
 from uncomputed.pair import LIMIT_SECONDS, Engines, started
 from uncomputed.test_vllm import Case, asked, ended, flash, flash_infer, judged, triton
 
@@ -72,6 +73,7 @@ def brought(sides: Sides, name: str, engines: Engines, logs: Path) -> None:
             ended(legs, answer)
         rests = pair.prefiller.rest(), pair.decoder.rest()
     judged(sides.case, decoder, *rests)
+    judged_in_time((logs / "prefiller.log").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", ALIKE)

@@ -16,10 +16,13 @@ from kv_connector.configuration.options import TRANSPORTS_ON_A_GPU
 from torch_engine.pair import Legs, Pair
 
 from uncomputed.cuda_platform import CAPABILITY
+from uncomputed.in_time import judged_in_time
 from uncomputed.pair import LIMIT_SECONDS, Engines, has_rdma_devices, started
 from uncomputed.rows import TOKEN
 
 LONG = 96
+STAGED = ("tcp", "libfabric")
+"""Each layer is copied to the host and sent from there: on a busy machine the pass may have ended by then."""
 BREAKABLE = "FULL_AND_PIECEWISE"
 CACHE = Path(os.environ.get("KV_MESSENGER_CACHE") or Path.home() / ".cache" / "kv-messenger")
 RDMA_DEVICES = ["uncomputed_0", "uncomputed_1"]
@@ -150,6 +153,7 @@ def brought(case: Case, name: str, engines: Engines, logs: Path) -> None:
             ended(legs, answer)
         sides = pair.prefiller.rest(), pair.decoder.rest()
     judged(case, plan, *sides)
+    judged_in_time((logs / "prefiller.log").read_text("utf-8"))
 
 
 def asked(pair: Pair, answer: int, answer_at_once: int) -> Iterator[tuple[Legs, int]]:
@@ -195,8 +199,8 @@ def judged(case: Case, plan: VllmPlan, prefiller: dict[str, Any], decoder: dict[
     assert bool(sent["replays"]) == (plan.graphs != EAGER and case.prefills_in_graphs)
     assert bool(received["replays"]) == (plan.graphs != EAGER)
     assert bool(received["preemptions"]) == (plan.kv_bytes == FEW_BLOCKS_BYTES)
-    may_wait = plan.graphs == BREAKABLE  # none of 96 layers left early in most runs, on a GPU 14
-    assert may_wait or sent["layers_sent_early"], f"none of {sent['layers_sent']:.0f} layers left before its pass ended"
+    left = f"none of {sent['layers_sent']:.0f} layers left before its pass ended"
+    assert case.transport in STAGED or sent["layers_sent_early"], left
 
 
 def tokens_read(case: Case) -> int:
