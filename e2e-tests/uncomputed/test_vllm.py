@@ -242,7 +242,10 @@ def test_layers_that_all_leave_behind_their_pass_are_found(engines: Engines, tmp
     uncounted = Case(settings=flash(), driver={"STAND_IN_FAIL": "cuModuleLoadData:1:801"})
     with pytest.raises(AssertionError, match=r"none of \d+ layers left before its pass ended"):
         brought(uncounted, "uncounted", engines, tmp_path)
-    assert "this GPU cannot count: cuModuleLoadData failed" in (tmp_path / "prefiller.log").read_text("utf-8")
+    log = (tmp_path / "prefiller.log").read_text("utf-8")
+    with pytest.raises(AssertionError, match="was handed over before"):
+        judged_in_time(log)
+    assert "this GPU cannot count: cuModuleLoadData failed" in log
 
 
 OF_OTHER_RELEASE = {
