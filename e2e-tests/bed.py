@@ -212,6 +212,8 @@ def serial(prefiller: Messenger, decoder: Messenger, prompt: str, tokens: int) -
     assert named["transfer_mode"] == "push", named
     leg = decode_leg(prefiller, request)
     leg |= {key: named[key] for key in ("remote_engine_id", "remote_host", "remote_port", "tp_size")}
+    if digest := named.get("remote_prompt_digest"):  # builds before it are tried too
+        leg["remote_prompt_digest"] = digest
     return send_decode(decoder, prompt, tokens, leg, request)
 
 

@@ -9,8 +9,9 @@ import itertools
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.at_length
 PROMPTS: Final = tuple(random_prompt(40 + 23 * seed, 4400 + seed) for seed in range(8))
 VERSIONS: Final = itertools.count(1 << 50)
 WAYS: Final = (serial, together)
+ONE_BY_ONE: Final = ("--under-way", "finish", "--one-by-one")
 BETWEEN: Final = 12
 """Answers that come between two updates."""
 
@@ -99,10 +101,10 @@ class Pair:
     old: Path
     new: Path
 
-    def send(self, folder: Path, *to: Messenger, version: int = 0) -> None:
+    def send(self, folder: Path, *to: Messenger, version: int = 0, options: Sequence[str] = ONE_BY_ONE) -> None:
         targets = [word for each in to for word in ("--to", each.server.url)]
         command = [sys.executable, "-m", "kv_connector", "weights", "send", str(folder), *targets]
-        more = ["--version", str(version or next(VERSIONS)), "--under-way", "finish", "--one-by-one"]
+        more = ["--version", str(version or next(VERSIONS)), *options]
         sent = subprocess.run(
             [*command, *more], capture_output=True, text=True, timeout=SEND_LIMIT_SECONDS, check=False
         )
@@ -152,9 +154,31 @@ def test_no_answer_is_of_two_versions(pair: Pair, answers: tuple[Answers, Answer
     assert not seen["mixed"]
     assert seen["old"]
     assert seen["new"]
+    exchange_again(pair, answers[0])
+
+
+def test_both_sides_may_load_at_the_same_time(pair: Pair, answers: tuple[Answers, Answers]) -> None:
+    """Neither waits for what the other does not begin before it has loaded."""
+    with Clients(pair.source, pair.target) as clients:
+        clients.go_on()
+        for folder in (pair.new, pair.old) * 2:
+            began_seconds = time.monotonic()
+            pair.send(folder, pair.source, pair.target, options=("--under-way", "finish"))
+            print(f"sent in {time.monotonic() - began_seconds:.1f} s")
+            clients.go_on()
+        clients.end()
+    seen = clients.by_version(*answers)
+    print(dict(seen), clients.reasons)
+    assert not seen["mixed"]
+    assert seen["old"]
+    assert seen["new"]
+    exchange_again(pair, answers[0])
+
+
+def exchange_again(pair: Pair, answers: Answers) -> None:
     arrived = pair.target.metric("kv_messenger_fetches_arrived_total")
     for prompt in PROMPTS:
-        assert words_of(serial(pair.source, pair.target, prompt, ANSWER_TOKENS)) == answers[0][prompt]
+        assert words_of(serial(pair.source, pair.target, prompt, ANSWER_TOKENS)) == answers[prompt]
     assert pair.target.metric("kv_messenger_fetches_arrived_total") > arrived, "KV is exchanged again"
     pair.source.wait_at_rest()
     pair.target.wait_at_rest()

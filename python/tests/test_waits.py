@@ -55,6 +55,10 @@ WAITS = {
         "wait_limit_seconds",
         "vllm/test_fetch_gate.py::test_should_hold_back_within_a_limit",
     ),
+    "vllm/coming_to_rest.py::ComingToRest._held_until_seconds": (
+        "GRANT_WAIT_AT_REST_SECONDS",
+        "vllm/test_coming_to_rest.py::test_should_hold_kv_for_a_leg_that_never_comes_for_a_short_time",
+    ),
     "vllm/fetch_names.py::FetchNames._fetching": ("unheard_seconds", ONE_FETCH),
     "vllm/fetch_gate.py::FetchGate._held": ("unheard_seconds", ONE_FETCH),
     "vllm/outgoing_prefills.py::OutgoingPrefills._ended": ("unheard_seconds", ONE_PREFILL),

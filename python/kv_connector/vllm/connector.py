@@ -29,6 +29,7 @@ from kv_connector.vllm.engine_facts import (
     read_options,
     refuse_device,
     refuse_sleep,
+    refuse_unheeded_policy,
 )
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.guards import guarded
@@ -191,7 +192,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """Opens the messenger over the KV cache; raises KvConnectorError, which ends the engine's start."""
         outer = outer_of(self)
         try:
-            self._check_failure_policy(outer)
+            if outer is not None:
+                refuse_unheeded_policy(load_failure_policy(self._config), load_failure_policy(outer._vllm_config))
             self._part = self._starting().take_part(kv_caches)
         except KvConnectorError as fault:
             logger.error("KV Messenger cannot start: %s", fault)
@@ -205,17 +207,6 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def restore_kv_caches(self) -> None:
         """Opens a messenger over the KV memory that came back; its address reaches the scheduler's object after it."""
         self._part = self._starting().wake_up(self._part)
-
-    def _check_failure_policy(self, outer: Any | None) -> None:
-        """vLLM has one failure policy for all loads and would silently ignore one that is set inside MultiConnector."""
-        if outer is None:
-            return
-        own_policy, heeded = load_failure_policy(self._config), load_failure_policy(outer._vllm_config)
-        if own_policy != heeded and own_policy == "recompute":
-            raise OptionError(
-                f"kv_load_failure_policy is {own_policy!r} at KvMessengerConnector and {heeded!r} around it, expected"
-                " it there: vLLM heeds the outer one for the loads of all connectors; set it at MultiConnector"
-            )
 
     @guarded(lambda: None)
     def get_handshake_metadata(self) -> MessengerAddress | None:
@@ -394,6 +385,16 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             self._half.weights_loaded()
         self._half.cached.changed()
         self._half.withdraw_offers(of_old_weights=True)
+
+    @guarded(lambda: None)
+    def on_coming_to_rest(self) -> None:
+        """The engine begins no request any more until it has loaded weights; those under way end first."""
+        self._half.rest.begin()
+
+    @guarded(lambda: None)
+    def on_going_on(self) -> None:
+        """The engine begins requests again, whether it has loaded weights or not."""
+        self._half.rest.end()
 
     @guarded(lambda: None)
     def on_slept(self, level: int) -> None:

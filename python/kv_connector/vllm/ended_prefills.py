@@ -15,15 +15,25 @@ class EndedPrefills:
     """
 
     def __init__(self, messenger_count: int) -> None:
-        self._held: set[str] = set()
-        """Those whose blocks are kept until the workers report them as sent, by request."""
+        self._held: dict[str, bool] = {}
+        """Those whose blocks are kept until the workers report them as sent, and whether a decoder has asked for each.
+        """
         self._quiet: set[str] = set()
         """Those that the workers do not report as sent, until messengers have released them, by number."""
         self._released = MessengerVotes(messenger_count)
 
-    def hold(self, request_id: str) -> None:
-        """The workers report it as sent."""
-        self._held.add(request_id)
+    def hold(self, request_id: str, *, is_granted: bool) -> None:
+        """The workers report it as sent. ``is_granted``: whether a decoder has asked for it."""
+        self._held[request_id] = is_granted
+
+    def granted(self, request_id: str) -> None:
+        """A decoder has asked for one that may be held."""
+        if request_id in self._held:
+            self._held[request_id] = True
+
+    def ungranted(self) -> list[str]:
+        """Those held ones for which no decoder has asked."""
+        return [request_id for request_id, is_granted in self._held.items() if not is_granted]
 
     def holds(self, request_id: str) -> bool:
         """Whether its blocks are kept until it is reported as sent."""
@@ -31,7 +41,7 @@ class EndedPrefills:
 
     def sent(self, request_id: str) -> None:
         """The workers have reported it."""
-        self._held.discard(request_id)
+        self._held.pop(request_id, None)
 
     def end_quietly(self, number: str) -> None:
         """The report of a load frees its blocks."""

@@ -86,14 +86,14 @@ class FetchGate:
         if queued is None:
             return ""
         if queued.outdated:
-            return "its prefiller had computed it when this engine got other weights or another adapter"
+            return "its prefiller had computed it when this engine got, or rested for, other weights or another adapter"
         too_long = queued.needed_blocks + self._reserved_blocks > self._pool_blocks
         if queued.transfer is None and self._any_came_to_both and too_long:
             return TOO_LONG
         return ""
 
     def outdated(self, request: str) -> bool:
-        """This engine has other weights now: whether the prompt is computed already, by those of before."""
+        """This engine has other weights now, or rests for them: whether the prompt is computed, by those of before."""
         queued = self._queued.get(request)
         if queued is None or not queued.computed:
             return False

@@ -59,6 +59,24 @@ class FetchNames:
         self._fetching[request.request_id] = waiting
         return waiting.transfer()
 
+    def held(self, request: Any, ask: Receive) -> Transfer:
+        """What the prefiller has, by its answer if that names it: for a decline."""
+        digest = ask.prompt_digest or self.of(request, ask).prompt_digest
+        return Transfer(or_of_prompt(ask.transfer, digest), digest)
+
+    def why_not_held(self, request: Any, ask: Receive) -> str:
+        """Why the prefiller has not what the request asks for, if its answer names something else; else ""."""
+        if ask.prompt_digest in ("", self.of(request, ask).prompt_digest):
+            return ""
+        return (
+            "the prefiller's answer names KV of other weights, of another adapter or of other tokens, expected those"
+            " that this engine has for the prompt: weights may have changed since, or the two sides have not the same"
+        )
+
+    def waiting(self) -> list[tuple[Any, Receive]]:
+        """The requests that wait, with what they ask for."""
+        return [(each.request, each.ask) for each in self._waiting.values()]
+
     def renamed(self) -> list[tuple[Any, Receive, Transfer]]:
         """Takes the digests anew; returns the requests that have another one now, with their names before."""
         return [(before.request, before.ask, before.transfer()) for before in self._renamed(self._waiting)]

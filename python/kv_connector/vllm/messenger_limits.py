@@ -1,8 +1,12 @@
-"""The limits within which the messenger ends every transfer. A plain value."""
+"""The limits within which the messenger ends every transfer. Plain values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+GRANT_WAIT_AT_REST_SECONDS = 10.0
+"""How long an engine that comes to rest for other weights holds a computed prompt for a decoder that has not asked for
+it: routers send both legs within less, and no request begins before that."""
 
 
 @dataclass(frozen=True, slots=True)

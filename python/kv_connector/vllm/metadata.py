@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kv_connector.configuration.messenger_addresses import Address, Messengers
 from kv_connector.runtime.commands import Announce, Ask, Decline, Expect, OfferReason, PrefillEnded, PullEnded, Reject
-from kv_connector.runtime.facade import Offered
+from kv_connector.runtime.facade import Connected, Disconnected, Granted, Offered
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved, ShadowProof
 from kv_connector.vllm.vllm_api import (
     KVConnectorHandshakeMetadata,
@@ -138,6 +138,8 @@ class StepMetadata(KVConnectorMetadata):
     prefill_ends: list[PrefillEnded] = field(default_factory=list)
     unreported: list[str] = field(default_factory=list)
     """Those of ``prefill_ends`` that are not to be reported as sent: nothing has read their blocks."""
+    expired: list[str] = field(default_factory=list)
+    """Prefills that have ended, and whose blocks are not held any longer for a decoder that has not asked for them."""
     chunks: list[Chunk] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
     renamed: dict[str, Renamed] = field(default_factory=dict)
@@ -171,6 +173,8 @@ class WorkerNews(KVConnectorWorkerMetadata):
     """The number of messengers that have found their GPU's first pass counted correctly."""
     arrived: list[str] = field(default_factory=list)
     """Requests whose KV is complete, as far as this messenger receives it."""
+    granted: list[str] = field(default_factory=list)
+    """Prefills for which a decoder has pages, and waits."""
     connected: dict[str, str] = field(default_factory=dict)
     """The incarnation of each messenger with which a session was opened, by address; "" = it has ended."""
     moved: dict[str, Messengers] = field(default_factory=dict)
@@ -186,6 +190,20 @@ class WorkerNews(KVConnectorWorkerMetadata):
     steps_over: list[int] = field(default_factory=list)
     """The step whose output this comes with, if it reports its end: its pass has written its KV."""
 
+    def note(self, event: Connected | Disconnected | Granted) -> None:
+        """Takes what a messenger has heard of its peers."""
+        if isinstance(event, Granted):
+            self.granted.append(event.request)
+        else:
+            self.connected[str(Address(event.host, event.port))] = event.incarnation
+
+    def note_let_go(self, request: str) -> None:
+        """Nothing can write to the blocks of a request that was reported as failed."""
+        if request in self.taken_in:
+            self.taken_in.remove(request)  # the proof came before the scheduler was notified
+        else:
+            self.let_go.append(request)
+
     def is_urgent(self) -> bool:
         """Whether requests of the engine wait for some of it."""
         of_pulls = self.offered or self.released
@@ -200,6 +218,7 @@ class WorkerNews(KVConnectorWorkerMetadata):
             self.computed + other.computed,
             self.counted_right + other.counted_right,
             self.arrived + other.arrived,
+            self.granted + other.granted,
             self.connected | other.connected,
             self.moved | other.moved,
             self.proved + other.proved,

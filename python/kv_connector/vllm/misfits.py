@@ -44,9 +44,19 @@ def _is_given(request: Any, name: str) -> bool:
 
 
 def misfit(
-    request: Any, ask: Receive, groups: Sequence[KvGroup], first_token: int, tables: Sequence[Sequence[int]]
+    request: Any,
+    ask: Receive,
+    groups: Sequence[KvGroup],
+    first_token: int,
+    tables: Sequence[Sequence[int]],
+    not_held: str = "",
 ) -> Refused | None:
-    """Why the blocks, those to fill in each group, or the request do not fit a fetch; None if they do."""
+    """Why the blocks, those to fill in each group, or the request do not fit a fetch; None if they do.
+
+    ``not_held``: why the prefiller does not have what is asked for.
+    """
+    if not_held:
+        return Refused(not_held)
     tokens = transferred_tokens(groups, request.num_prompt_tokens)
     for index, (group, blocks) in enumerate(zip(groups, tables, strict=True)):
         if first_token % group.block_tokens:

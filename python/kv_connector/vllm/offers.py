@@ -64,6 +64,8 @@ class Offers:
         self._pool: Any = None
         self.cached = CachedWeights()
         """Whether all that is in the prefix cache is of the weights that the digests name."""
+        self.none_now = False
+        """While the engine comes to rest, for which nothing may be held."""
         self._pinned: dict[str, list[Any]] = {}
         """The blocks of each offer, by number."""
         self._charged: dict[str, int] = {}
@@ -142,6 +144,8 @@ class Offers:
         """Why nothing of the prompt can be offered, whatever the cache holds; "" if something may be."""
         if self._rules.offers_none_because:
             return "unavailable"
+        if self.none_now:
+            return "busy"
         if unfit_to_be_enqueued(request) or self._digest_of(request) != carrier.digest or not self.cached.are_current:
             return "misfit"
         block_tokens, tokens = self._groups[0].block_tokens, int(request.num_prompt_tokens)

@@ -12,7 +12,7 @@ from kv_connector.pulls.pull_hint import SOURCE
 from kv_connector.vllm.metadata import MessengerAddress
 from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.request_numbers import shown
-from kv_connector.vllm.transfer_params import PROMPT_TOKENS, Side
+from kv_connector.vllm.transfer_params import PROMPT_DIGEST, PROMPT_TOKENS, Side
 
 
 @dataclass
@@ -39,9 +39,12 @@ class OpenMessengers:
         }
 
     def answer(
-        self, base: str, request_id: str, prompt_tokens: int, side: Side, logger: logging.Logger
+        self, base: str, request_id: str, prompt_tokens: int, side: Side, logger: logging.Logger, digest: str = ""
     ) -> dict[str, Any]:
-        """What vLLM's own router needs to send later requests to both sides at once, and a proxy for the second leg."""
+        """What vLLM's own router needs to send later requests to both sides at once, and a proxy for the second leg.
+
+        ``digest``: of the prompt that was computed, if one was.
+        """
         if not self.addresses:  # the decoder then refuses with an error instead of silently computing
             logger.error("request %s cannot be fetched: no worker has reported an address", shown(request_id))
         answer: dict[str, Any] = {
@@ -54,6 +57,8 @@ class OpenMessengers:
             "tp_size": side.tp_size,
             "pp_size": side.pp_size,
         }
+        if digest:
+            answer[PROMPT_DIGEST] = digest
         if side.is_one_of_several:
             answer |= {"of_data_parallel_rank": True, "of_choice": read_name(request_id).choice}
         if self.addresses:

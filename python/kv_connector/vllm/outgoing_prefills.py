@@ -142,6 +142,12 @@ class OutgoingPrefills:
         else:
             self._client.end(end)
 
+    def expire(self, request: str) -> None:
+        """Has the messenger wait no longer for a decoder that has not asked for an ended prefill."""
+        if (ended := self._ended.get(request)) is not None:
+            ended.outcome = "failed"
+            self._client.end(PrefillEnded(request, "failed"))
+
     def repeat_ends(self) -> None:
         """Submits again the ends that the messenger should have answered by its own limits.
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from logging import Logger
 from typing import Any
 
 from kv_connector.runtime.commands import Decline
+from kv_connector.vllm.beginnings import part_of
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.fetch_names import FetchNames
+from kv_connector.vllm.kv_groups import KvGroup, transferred_tokens
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import Fetch, Renamed, StepMetadata, Transfer
+from kv_connector.vllm.misfits import stands_for_rejected
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
 from kv_connector.vllm.shadow_fetches import ShadowFetches
 from kv_connector.vllm.transfer_params import Receive
@@ -47,19 +50,21 @@ def shadow_fetch(
     request: Any,
     ask: Receive,
     number: str,
-    tokens: int,
-    transfer_of: Callable[[Any, Receive], Transfer],
+    groups: Sequence[KvGroup],
+    names: FetchNames,
     logger: Logger,
 ) -> Fetch | None:
     """The fetch besides of a request that is computed here; None if it is not compared. No fault harms the request."""
+    if request.skip_reading_prefix_cache or stands_for_rejected(request) or names.why_not_held(request, ask):
+        return None
     try:
-        started = shadows.start(request, ask, number)
+        begun = part_of(request, ask)
+        started = shadows.start(begun, ask, number)
         if started is None:
             return None
         asked = replace(ask, messengers=started[0], other_prefillers=())
-        return replace(
-            fetch_of(request, asked, transfer_of(request, ask), number, (0, tokens), started[1]), shadow=True
-        )
+        tokens = (0, transferred_tokens(groups, begun.num_prompt_tokens))
+        return replace(fetch_of(begun, asked, names.of(request, ask), number, tokens, started[1]), shadow=True)
     except Exception:
         logger.exception("request %s is computed here and not compared", shown(request.request_id))
         shadows.drop(number)

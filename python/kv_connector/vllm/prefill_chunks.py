@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kv_connector.runtime.commands import Announce, PrefillOutcome
-from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup
+from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup, last_token_rule
 from kv_connector.vllm.metadata import Chunk
-from kv_connector.vllm.prompts import computed_with, prompt_of
+from kv_connector.vllm.prompts import computed_with, leave_out_last_token, prompt_of
 from kv_connector.vllm.request_name import or_of_prompt
 from kv_connector.vllm.request_numbers import RequestNumbers
 from kv_connector.vllm.scheduled import placed
@@ -48,6 +48,8 @@ class Prefill:
     """The numbers and names by which it is announced besides, by what it would be computed with (``PrefillNames``)."""
     reported: bool = False
     """Whether the workers know it, from an announcement or a chunk."""
+    granted: set[str] = field(default_factory=set)
+    """Those of its numbers for which a decoder has pages, and waits."""
     given_up: bool = False
     """Whether it continues in the engine but is not sent any further."""
     is_outdated: bool = False
@@ -58,6 +60,11 @@ class Prefill:
     """Its blocks in each KV cache group, as allocated; the engine may have freed those before a window."""
     sent_tokens: int = 0
     """The workers have got chunks of tokens ``[0, sent_tokens)``; 0 before the first chunk."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the engine goes on with it while it comes to rest: it has blocks, or had them."""
+        return self.has_blocks or self.request.status.name == "PREEMPTED"
 
     def extend(self, group_blocks: Sequence[Sequence[int]]) -> None:
         """Appends newly allocated blocks."""
@@ -95,6 +102,14 @@ def begin_prefill(request: Any, ask: Send, digest_of: Callable[[Any], str]) -> P
     """The state of a request that was just queued."""
     tokens, prompt = int(request.num_prompt_tokens), prompt_of(request)
     return Prefill(request, ask, prompt, _name(prompt, ask, digest_of), tokens, tokens)
+
+
+def queue_prefill(request: Any, ask: Send, digest_of: Callable[[Any], str], groups: Sequence[KvGroup]) -> Prefill:
+    """The same, of a request that loses its last token here if the model's groups need that."""
+    prefill, rule = begin_prefill(request, ask, digest_of), last_token_rule(groups)
+    if rule.leaves_out:
+        prefill.prompt_tokens = leave_out_last_token(request, rule)
+    return prefill
 
 
 def _name(prompt: Any, ask: Send, digest_of: Callable[[Any], str]) -> PrefillName:
@@ -189,3 +204,4 @@ class PrefillChunks:
         prefill.request.skip_reading_prefix_cache |= any(group.window_tokens for group in self._groups)
         prefill.forget_progress()
         prefill.has_blocks = prefill.is_outdated = False
+        prefill.granted.clear()

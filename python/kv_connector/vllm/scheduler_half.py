@@ -12,10 +12,11 @@ from typing import Any
 from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded
 from kv_connector.vllm import prefill_chunks, rejections
 from kv_connector.vllm.beginnings import fitting, loaded, part_of
+from kv_connector.vllm.coming_to_rest import ComingToRest
 from kv_connector.vllm.ended_prefills import EndedPrefills
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.fetch_names import FetchNames
-from kv_connector.vllm.kv_groups import KvGroup, last_token_rule, transferred_blocks, transferred_tokens
+from kv_connector.vllm.kv_groups import KvGroup, transferred_blocks, transferred_tokens
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import Refusal, StepMetadata, WorkerNews
 from kv_connector.vllm.misfits import misfit, stands_for_rejected
@@ -23,9 +24,8 @@ from kv_connector.vllm.offers import Offers
 from kv_connector.vllm.open_messengers import OpenMessengers
 from kv_connector.vllm.pair_proofs import PairProofs, Way
 from kv_connector.vllm.planned_fetches import fetch_of, fetches_renamed, shadow_fetch, waiting_outdated
-from kv_connector.vllm.prefill_chunks import FINISHED, Prefill, PrefillChunks, begin_prefill
+from kv_connector.vllm.prefill_chunks import FINISHED, Prefill, PrefillChunks, begin_prefill, queue_prefill
 from kv_connector.vllm.prefill_names import PrefillNames
-from kv_connector.vllm.prompts import leave_out_last_token
 from kv_connector.vllm.pull_params import read_carrier
 from kv_connector.vllm.pull_rules import PullRules
 from kv_connector.vllm.pulls import Pulls
@@ -81,6 +81,9 @@ class SchedulerHalf:
         self._pulls = Pulls(groups, pull_rules, self._numbers, digest_of, side.messenger_count, logger)
         self._offers = Offers(groups, pull_rules, self._numbers, digest_of, logger)
         self.cached = self._offers.cached
+        self.rest = ComingToRest(
+            self._prefills, self._ended, self._names, gate, self._offers, self._numbers, self._give_up
+        )
         self._pending = StepMetadata(step=0)
 
     # ---- start
@@ -128,10 +131,7 @@ class SchedulerHalf:
         ask = self._read(request)
         self._pulls.queued(request, self._pending)
         if isinstance(ask, Send):
-            prefill = self._prefills[request_id] = begin_prefill(request, ask, self._digest_of)
-            rule = last_token_rule(self._groups)
-            if rule.leaves_out:
-                prefill.prompt_tokens = leave_out_last_token(request, rule)
+            prefill = self._prefills[request_id] = queue_prefill(request, ask, self._digest_of, self._groups)
             number = self._numbers.of(request_id)
             self._pending.announces.append(Announce(number, prefill.name.transfer, prefill.name.digest))
         elif (rejected := stands_for_rejected(request)) or isinstance(ask, Refused):
@@ -230,15 +230,13 @@ class SchedulerHalf:
             table[group.needed(first_token, end_token)] for group, table in zip(self._groups, block_ids, strict=True)
         ]
         if isinstance(ask, Receive):
-            chosen = self._proofs.chosen(request, ask)
+            chosen, not_held = self._proofs.chosen(request, ask), self._names.why_not_held(request, ask)
             if isinstance(chosen, Refused):  # also when decoder first: a prefiller that restarted is found by dialling
-                self._pending.declines.append(Decline(*self._names.of(request, ask), prefillers(ask.messengers)))
-                ask = chosen
-            elif (unfit := misfit(begun, chosen, self._groups, first_token, groups)) is not None:
+                self._pending.declines.append(Decline(*self._names.held(request, ask), prefillers(ask.messengers)))
+            elif unfit := misfit(begun, chosen, self._groups, first_token, groups, not_held):
                 self._decline(request, ask)
-                ask = unfit
-            else:
-                ask = chosen
+                chosen = unfit
+            ask = chosen
         if isinstance(ask, Refused):
             self._logger.error("request %s is refused: %s", shown(request.request_id), ask.reason)
         blocks = [block for blocks in groups for block in blocks]
@@ -254,13 +252,10 @@ class SchedulerHalf:
 
     def _begins_shadow(self, request: Any, ask: Receive | Refused) -> bool:
         """Whether the request, which is computed here, is fetched besides to compare both; no fault harms it."""
-        is_alone = request.skip_reading_prefix_cache or self._gate.is_outdated(request.request_id)
-        if isinstance(ask, Refused) or is_alone or stands_for_rejected(request):
+        if isinstance(ask, Refused) or self._gate.is_outdated(request.request_id):
             return False
         number = self._numbers.nameless()
-        begun = part_of(request, ask)
-        tokens = self._transferred(begun)
-        fetch = shadow_fetch(self._shadows, begun, ask, number, tokens, self._names.of, self._logger)
+        fetch = shadow_fetch(self._shadows, request, ask, number, self._groups, self._names, self._logger)
         if fetch is not None:
             self._gate.begun(request.request_id, held_as=held_as(number))
             self._pending.fetches.append(fetch)
@@ -269,7 +264,7 @@ class SchedulerHalf:
     def _decline(self, request: Any, ask: object) -> None:
         """Tells the prefiller that no fetch will come; otherwise it would keep the pages until its time limit."""
         if isinstance(ask, Receive) and not ask.decoder_first and not stands_for_rejected(request):
-            self._pending.declines.append(Decline(*self._names.of(request, ask), prefillers(ask.messengers)))
+            self._pending.declines.append(Decline(*self._names.held(request, ask), prefillers(ask.messengers)))
 
     def _transferred(self, request: Any) -> int:
         return transferred_tokens(self._groups, request.num_prompt_tokens)
@@ -305,6 +300,7 @@ class SchedulerHalf:
         for announce in meta.announces:
             if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
                 prefill.reported = True
+        self.rest.step(meta)
         for request_id in scheduler_output.preempted_req_ids or ():
             try:
                 self._preempt(request_id, meta)
@@ -420,10 +416,11 @@ class SchedulerHalf:
                 self._pending.unreported.append(number)
                 self._numbers.forget(request_id)
             return is_fetched, None
-        self._ended.hold(request_id)
+        self._ended.hold(request_id, is_granted=number in prefill.granted)
         if outcome != "finished":
             return True, None
-        return True, self._open.answer(prefill.name.base, request_id, prefill.named_tokens, self._side, self._logger)
+        named = prefill.name.base, request_id, prefill.named_tokens
+        return True, self._open.answer(*named, self._side, self._logger, prefill.name.digest)
 
     def _is_known(self, request_id: str, prefill: Prefill) -> bool:
         """Whether the workers know it, or will with the next step."""
@@ -446,6 +443,7 @@ class SchedulerHalf:
                 self._gate.gone(held_as(number))
             self._gate.computed(news.computed)
             self._open.counted_right += news.counted_right
+            self.rest.granted(news.granted)
             self._pulls.offered(news.offered, self._pending)
             arrived = [self._numbers.name(number) for number in news.arrived]
             self._pulls.arrived(arrived)

@@ -20,6 +20,8 @@ from kv_connector.vllm.request_name import (
 )
 
 PROMPT_TOKENS = "remote_prompt_tokens"
+PROMPT_DIGEST = "remote_prompt_digest"
+PROMPT_DIGEST_LENGTH_MAX = 128
 PROMPT_TOKENS_MAX = (1 << 31) - 1
 PREFILLERS_MAX = 8
 SEEN_LENGTH_MAX = 80
@@ -53,6 +55,8 @@ class Receive:
     """Decoder first only: the prefillers to ask if the KV does not come from the first one."""
     prompt_tokens: int = 0
     """How many tokens the prefiller's prompt has, with which this one begins; 0: both are the same."""
+    prompt_digest: str = ""
+    """What the prefiller has computed, by its answer: of the prompt, and of its weights then. "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +149,15 @@ def read(params: object, request_id: str, side: Side) -> Ask:
 
 
 def _with_beginning(params: Mapping[str, Any], name: RequestName, ask: Receive) -> Ask:
-    """With the length of the prefiller's prompt, which its answer names: for a list, that of the first prompt."""
-    tokens = params.get(PROMPT_TOKENS)
-    if tokens is None or name.item:
+    """With the prefiller's prompt, which its answer names by length and digest: for a list, the first prompt."""
+    tokens, digest = params.get(PROMPT_TOKENS), params.get(PROMPT_DIGEST)
+    if name.item:
+        return ask
+    if digest is not None:
+        if not isinstance(digest, str) or not digest.isprintable() or len(digest) > PROMPT_DIGEST_LENGTH_MAX:
+            return _refused(PROMPT_DIGEST, digest, "a string, as the prefiller's answer gives it")
+        ask = replace(ask, prompt_digest=digest)
+    if tokens is None:
         return ask
     if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 < tokens <= PROMPT_TOKENS_MAX:
         return _refused(

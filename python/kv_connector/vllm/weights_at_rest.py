@@ -5,6 +5,9 @@ between two of them leaves an engine that answers no request, or that goes on wi
 of it is one call, which the engine core ends by itself. Its sessions of updates are kept here too, since a worker's
 exception shifts later answers of an engine with several ranks: no call gets to a worker that would raise.
 
+Where requests under way are to end by the weights before, the connectors of the KV cache hear that the engine comes to
+rest, so that no other engine waits for what this one does not begin.
+
 Used by the engine core's thread only. What is loaded, and whether, the workers decide (``weights``).
 """
 
@@ -116,6 +119,9 @@ class WeightsSession:
         if before.name == "PAUSED_ALL":
             mode = "keep"  # requests that were frozen stay so
         self._rests = True
+        if mode == _MODES[FINISH]:
+            for connector in own_connectors(self._core):
+                connector.on_coming_to_rest()
         try:
             resting = self._core.pause_scheduler(mode, True)
         except Exception as held:
@@ -142,6 +148,8 @@ class WeightsSession:
             return self._load(info, refusal)
         finally:
             self._rests = False
+            for connector in own_connectors(self._core):
+                connector.on_going_on()
             self._core.scheduler.set_pause_state(before)
             self._wake()
 

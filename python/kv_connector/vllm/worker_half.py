@@ -20,6 +20,7 @@ from kv_connector.runtime.facade import (
     Disconnected,
     Event,
     Failed,
+    Granted,
     Log,
     MessengerPort,
     Offered,
@@ -165,6 +166,7 @@ class WorkerHalf:
         self._ended_loading.ended(end.request for end in meta.prefill_ends if end.request in loading)
         self._ended_loading.ended_unread(meta.unreported, self.names)
         self._each(meta.prefill_ends, self._prefills.end)
+        self._each(meta.expired, self._prefills.expire)
 
     def _on_sent(self, request: str) -> None:
         """Nothing reads the pages of an ended prefill any more."""
@@ -421,8 +423,8 @@ class WorkerHalf:
                     self._let_go(request)
                 else:
                     self._on_arrived(request)
-            case Connected(host, port) | Disconnected(host, port):
-                self._news.connected[str(Address(host, port))] = event.incarnation
+            case Connected() | Disconnected() | Granted():
+                self._news.note(event)
             case Quarantined(request, reason):
                 self._on_quarantined(request, reason)
             case Failed(request, reason):
@@ -467,10 +469,7 @@ class WorkerHalf:
 
     def _let_go(self, request: str) -> None:
         del self._quarantined[request]
-        if request in self._news.taken_in:
-            self._news.taken_in.remove(request)  # the proof came before the scheduler was notified
-        else:
-            self._news.let_go.append(request)
+        self._news.note_let_go(request)
 
     def _fail(self, request: str, reason: str) -> None:
         waiting = self._fetching.pop(request)

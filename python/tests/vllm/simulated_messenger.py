@@ -57,6 +57,8 @@ class SimulatedMessenger:
         self.unfenced: set[str] = set()
         """Requests whose fence is not reached the first time."""
         self._counter = ctypes.c_uint64(41)
+        self.expired: list[str] = []
+        """Prefills that had ended as finished, and whose pages wait for no grant any more."""
         self._announced: dict[str, tuple[str, str]] = {}
         self._prefills: dict[str, dict[str, Any]] = {}
         self._owed: dict[str, str] = {}
@@ -273,6 +275,9 @@ class SimulatedMessenger:
             self.events.append(Released(request))
             return
         assert request in self._announced, "the end of a prompt that is not known"
+        if self._owed.get(request) == "prefill" and command["outcome"] == "failed":
+            self.expired.append(request)
+            return
         assert request not in self._owed, "a prefill ended twice"
         if command["outcome"] == "finished":
             assert self._prefills[request]["end"] == self._prefills[request]["prompt"]

@@ -50,6 +50,7 @@ def test_should_answer_with_what_the_router_needs_to_send_both_legs_at_once(engi
         "remote_request_id": REQUEST,
         "transfer_id": TRANSFER,
         "remote_prompt_tokens": 200,
+        "remote_prompt_digest": prefiller.messenger.of_kind("announce")[0]["promptDigest"],
         "tp_size": 1,
         "pp_size": 1,
     }

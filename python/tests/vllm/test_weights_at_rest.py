@@ -62,6 +62,7 @@ class Worker:
 class Scheduler:
     def __init__(self) -> None:
         self.pause_state = State.UNPAUSED
+        self.connector: Any = None
 
     def set_pause_state(self, state: State) -> None:
         self.pause_state = state
@@ -207,6 +208,28 @@ def test_should_answer_when_the_engine_has_come_to_rest(
     assert core.worker.loaded == (UPDATE, VERSION)
     assert core.scheduler.pause_state == State.UNPAUSED
     assert core.input_queue.get_nowait() == ("wake", None)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ends", ["at once", "later", "not at all"])
+@pytest.mark.parametrize("under_way", [CONTINUE, FINISH])
+def test_should_have_no_other_engine_wait_while_it_comes_to_rest(core: CoreDouble, under_way: str, ends: str) -> None:
+    heard: list[tuple[str, State]] = []
+
+    def hears(word: str) -> Callable[..., None]:
+        return lambda *_: heard.append((word, core.scheduler.pause_state))
+
+    core.scheduler.connector = SimpleNamespace(
+        on_weights_called=hears("loaded"), on_coming_to_rest=hears("rests"), on_going_on=hears("goes on")
+    )
+    core.resting = None if ends == "at once" else Future()
+    core.fault = RuntimeError("held") if ends == "not at all" else None
+    core.update(under_way=under_way)
+    if core.resting is not None:
+        core.rest()
+    assert ("rests", State.UNPAUSED) in heard or under_way == CONTINUE
+    assert [word for word, _ in heard if word != "loaded"] == ["rests", "goes on"][under_way == CONTINUE :]
+    assert [word for word, _ in heard].count("loaded") == (ends != "not at all")
+    assert heard[-1] == ("goes on", State.PAUSED_ALL if under_way == CONTINUE else State.PAUSED_NEW)
 
 
 def test_should_refuse_a_second_update_while_one_waits(core: CoreDouble) -> None:
