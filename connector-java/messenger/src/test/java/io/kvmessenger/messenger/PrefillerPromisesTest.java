@@ -61,6 +61,23 @@ class PrefillerPromisesTest extends MessengerPair {
                 ""));
     }
 
+    // ---- ends
+
+    /** As an engine that comes to rest for other weights does, where no decoder has asked for the KV. */
+    @Test
+    void shouldLetGoOfAFinishedPromptThatTheEngineEndsOnceMore() {
+        finish("r");
+        assertThat(prefiller.reported).doesNotContain("released r");
+
+        end("r", PrefillOutcome.FAILED, ContextSlots.NO_SLOT);
+        carry();
+        assertThat(prefiller.reported).contains("released r");
+
+        fetch("r", 1, LONG_NS);
+        carry();
+        assertThat(decoder.reported).contains("failed r");
+    }
+
     // ---- writes
 
     @Test
