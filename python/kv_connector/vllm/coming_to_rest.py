@@ -37,7 +37,7 @@ class ComingToRest:
 
     def __init__(
         self,
-        prefills: dict[str, Prefill],
+        open_ones: dict[str, Prefill],
         ended: EndedPrefills,
         names: FetchNames,
         gate: FetchGate,
@@ -46,8 +46,8 @@ class ComingToRest:
         give_up: Callable[[str, Prefill, StepMetadata], None],
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``prefills`` are those that are not over; ``give_up`` stops sending one that continues in the engine."""
-        self._prefills = prefills
+        """``open_ones`` are prefills that are not over; ``give_up`` stops sending one that continues in the engine."""
+        self._prefills = open_ones
         self._ended = ended
         self._names = names
         self._gate = gate

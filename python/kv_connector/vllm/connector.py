@@ -192,8 +192,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """Opens the messenger over the KV cache; raises KvConnectorError, which ends the engine's start."""
         outer = outer_of(self)
         try:
-            if outer is not None:
-                refuse_unheeded_policy(load_failure_policy(self._config), load_failure_policy(outer._vllm_config))
+            refuse_unheeded_policy(load_failure_policy(self._config), outer and load_failure_policy(outer._vllm_config))
             self._part = self._starting().take_part(kv_caches)
         except KvConnectorError as fault:
             logger.error("KV Messenger cannot start: %s", fault)

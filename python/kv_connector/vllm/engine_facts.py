@@ -87,9 +87,12 @@ def refuse_sleep(vllm_config: Any, *, reports_sleep: bool) -> None:
         )
 
 
-def refuse_unheeded_policy(own: str, around: str) -> None:
-    """Raises OptionError if MultiConnector has another failure policy: vLLM has one for all loads, and ignores ours."""
-    if own != around and own == "recompute":
+def refuse_unheeded_policy(own: str, around: str | None) -> None:
+    """Raises OptionError if MultiConnector has another failure policy: vLLM has one for all loads, and ignores ours.
+
+    ``around`` is None where no MultiConnector is around this one.
+    """
+    if around is not None and own != around and own == "recompute":
         raise OptionError(
             f"kv_load_failure_policy is {own!r} at KvMessengerConnector and {around!r} around it, expected it there:"
             " vLLM heeds the outer one for the loads of all connectors; set it at MultiConnector"
