@@ -89,8 +89,9 @@ class ComingToRest:
             self._expire_held(meta)
 
     def _give_up_granted(self, meta: StepMetadata) -> None:
+        """Those that have lost their blocks too: vLLM has them wait with new ones."""
         for request_id, prefill in list(self._prefills.items()):
-            if prefill.granted and not prefill.is_begun and not prefill.given_up:
+            if prefill.granted and not prefill.has_blocks and not prefill.given_up:
                 self._give_up(request_id, prefill, meta)
 
     def _decline_computed(self, meta: StepMetadata) -> None:

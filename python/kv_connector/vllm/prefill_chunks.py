@@ -61,11 +61,6 @@ class Prefill:
     sent_tokens: int = 0
     """The workers have got chunks of tokens ``[0, sent_tokens)``; 0 before the first chunk."""
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether the engine goes on with it while it comes to rest: it has blocks, or had them."""
-        return self.has_blocks or self.request.status.name == "PREEMPTED"
-
     def extend(self, group_blocks: Sequence[Sequence[int]]) -> None:
         """Appends newly allocated blocks."""
         if not self.tables:

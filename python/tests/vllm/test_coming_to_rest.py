@@ -137,6 +137,22 @@ def test_should_send_what_is_under_way_by_its_name(engine: EngineMaker, granted:
     ends_and_leaves_nothing(source)
 
 
+def test_should_give_up_what_was_preempted_and_granted_anew(engine: EngineMaker) -> None:
+    """vLLM begins it with new requests, once the engine goes on."""
+    source = engine("kv_producer")
+    source.add(REQUEST, TOKENS, remote_decode(), max_tokens=3)
+    source.step()
+    source.preempt(REQUEST)
+    source.paused = True
+    source.step()
+    source.messenger.grant(REQUEST)
+    source.step()
+    comes_to_rest(source)
+    assert [end["outcome"] for end in source.messenger.of_kind("prefillEnded")] == ["failed"]
+    goes_on(source, loaded=True)
+    ends_and_leaves_nothing(source)
+
+
 class Clock:
     now_seconds = 1000.0
 
