@@ -261,8 +261,15 @@ class Receiver(BaseKVReceiver):
         if self._incoming is not None:
             self.kv_mgr.exchange.abandon(self._incoming)
             self.abort_notified = True
-        elif self.bootstrap_infos:
-            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self._named())
+        if self._is_awaited():
+            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self.prompt_digest)
+
+    def _is_awaited(self) -> bool:
+        """Whether a prefiller may wait for a fetch by the prompt's present name, which is not the one abandoned."""
+        if not self.bootstrap_infos or (self._incoming is not None and self._incoming.arrived):
+            return False
+        name = self._named()
+        return self._incoming is None or self._ask is None or name != self._ask["prompt_digest"]
 
     def _fail(self, reason: str) -> int:
         # The messenger's own option is not available here; the limit is one of SGLang's.

@@ -98,7 +98,9 @@ class Sender(BaseKVSender):
         """Names a prompt anew that other weights compute than those by which it is named.
 
         Its decoder asks for it by this name if it has these weights too. What earlier passes computed goes once more.
+        A decoder that has given it up does not ask again, so what has been answered by now counts first.
         """
+        self.kv_mgr.exchange.drain()
         self.weights = weights
         out = self._outgoing
         if self.stands_by or out.ended or out.failure or digest == out.prompt_digest:

@@ -252,3 +252,32 @@ def test_should_decline_by_its_present_name_what_it_does_not_ask_for(pair: Pair,
     until(lambda: story.prefiller_round() == KVPoll.Failed, "the prefiller knows that its prompt is not wanted")
     assert "declined the transfer" in story.why
     pair.assert_nothing_held()
+
+
+@pytest.mark.parametrize("state", ["queued", "granted", "begun"])
+@pytest.mark.parametrize("named_anew", [False, True])
+def test_should_end_at_once_where_its_decoder_has_given_up_what_it_had_asked_for(
+    pair: Pair, weights: Weights, monkeypatch: pytest.MonkeyPatch, state: State, named_anew: bool
+) -> None:
+    """A client leaves before or after the prefiller, which a trainer had paused, has named the prompt anew."""
+    from one_process import until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    from kv_connector.sglang import sender
+
+    monkeypatch.setattr(sender, "RENAMED_LIMIT_SECONDS", float("inf"))
+    story = Story(pair, weights)
+    story.reach(state)
+    if state == "queued":
+        story.ask()
+    weights.names = {"prefill": "step 2", "decode": "step 2"}
+    if named_anew and state == "queued":
+        story.prefiller_round()
+    elif named_anew:
+        story.compute(story.given + 1)
+    weights.of = "decode"
+    story._waiting.kv_receiver.abort()
+    until(lambda: pair.decoder.endpoint.exchange.is_quiet(story.room), "the decoder's pages are free")
+    until(lambda: [story._prefiller_goes_on()] and "prefill" in story.ends, "the prefiller's leg has ended")
+    assert story.ends["prefill"] == KVPoll.Failed
+    pair.assert_nothing_held()
