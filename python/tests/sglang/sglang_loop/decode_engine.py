@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,8 @@ class DecodeRequest:
     skip_radix_cache_insert: bool = False
     """As SGLang's request has it."""
     ended: bool = False
+    later_keys: list[list[int]] = field(default_factory=list)
+    """Those of the weights that the engine was given since the request has its pages: both may be sent."""
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -73,6 +76,7 @@ class DecodeEngine:
         self.running: list[DecodeRequest] = []
         self.requests: list[DecodeRequest] = []
         self._tried: dict[tuple[int, str], tuple[int, float]] = {}
+        self.weights = 0
 
     def round(self) -> None:
         """``event_loop_overlap_disagg_decode``, once."""
@@ -94,8 +98,9 @@ class DecodeEngine:
         for ask in arrived:
             receivers = [Receiver(rank.endpoint, ask.bootstrap, ask.room) for rank in self.ranks]
             for receiver in receivers:
-                receiver.prompt_digest, receiver.prompt_tokens = ask.digest, len(ask.prompt)
-            request = DecodeRequest(ask, Table(page_keys(ask.prompt, self.page_tokens)), AllRanks(receivers))
+                receiver.digest_now = partial(self._named, ask)
+                receiver.prompt_digest, receiver.prompt_tokens = receiver.digest_now(), len(ask.prompt)
+            request = DecodeRequest(ask, Table(self._keys(ask)), AllRanks(receivers))
             self.requests.append(request)
             self.queue.append(request)
             for rank, pending, receiver in zip(self.ranks, self._pending, receivers, strict=True):
@@ -103,6 +108,20 @@ class DecodeEngine:
                     receiver.init(ask.dp_rank)
                 else:
                     pending.append(request)
+
+    def _named(self, ask: Ask) -> str:
+        return ask.named(self.weights)
+
+    def _keys(self, ask: Ask) -> list[int]:
+        return page_keys(ask.prompt, self.page_tokens, self.weights)
+
+    def update(self, weights: int) -> None:
+        """``update_weights_from_…``: a request that has its pages may have KV of the weights before."""
+        self.weights = weights
+        for request in [each for each in self.requests if not each.ended]:
+            if request.table.pages:
+                request.later_keys.append(self._keys(request.ask))
+            request.table.update(self._keys(request.ask))
 
     def abort(self, ask: Ask, *, on_another_thread: bool = False) -> None:
         """``Scheduler.abort_request``; on another thread after a recompute has failed."""
@@ -221,6 +240,7 @@ class DecodeEngine:
         given = self.beside.given(request)
         pair_check.bind(request, request.receivers.of_ranks[0].arrival)
         for receiver in request.receivers.of_ranks:
+            receiver.prompt_digest = self._named(request.ask)  # as ``hooks.name_receiver`` does before it
             receiver.send_metadata(
                 np.array(pages, dtype=np.int32), slot, given, decode_prefix_len=prefix * self.page_tokens
             )
@@ -280,8 +300,9 @@ class DecodeEngine:
         request.rounds_left = 1 + self.network.drawn.randint(0, self.plan.running_rounds)
 
     def _check_pages(self, request: DecodeRequest, kind: str) -> None:
-        pairs = zip(request.table.pages, request.table.keys, strict=True)
-        wrong = [position for position, (page, key) in enumerate(pairs) if not self.pool.holds(page, key)]
+        right = list(zip(request.table.keys, *request.later_keys, strict=True))
+        pairs = zip(request.table.pages, right, strict=True)
+        wrong = [at for at, (page, keys) in enumerate(pairs) if not any(self.pool.holds(page, key) for key in keys)]
         if wrong:
             held = self.pool.kv.get((request.table.pages[wrong[0]], 0, 0))
             self.network.report(kind, f"positions {wrong} of {request.ask}, such as {held}")

@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from mutant import Mutant
 
 from kv_connector.runtime.commands import PrefillEnded
 from kv_connector.runtime.facade import Stopped
-from kv_connector.sglang import pair_check
+from kv_connector.sglang import hooks, pair_check
 from kv_connector.sglang import sender as sender_module
 from kv_connector.sglang.beside_pages import RequestSlot
 from kv_connector.sglang.endpoint import TransferEndpoint
@@ -32,6 +33,7 @@ _find: Callable[..., Any] = TransferEndpoint.try_ensure_parallel_info
 _receiver_abandons: Callable[..., Any] = Receiver.ensure_abort_notified
 _fetch: Callable[..., Any] = Exchange.fetch
 _places: Callable[..., Any] = TransferEndpoint.places
+_rename: Callable[..., Any] = Sender.rename
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,15 @@ def _another_slot(_self: Any, _of_full: Any, given: Any) -> Pages:
     return Pages(0, [1 + given[0] % 2] if given else [])
 
 
+def _declines_what_it_has_not_fetched(self: Any) -> bool:
+    return self._incoming is None and bool(self.bootstrap_infos)
+
+
+def _rename_unheard(self: Any, digest: str, weights: str) -> None:
+    with mock.patch.object(self.kv_mgr.exchange, "drain"):
+        _rename(self, digest, weights)
+
+
 def _other_group(self: Any, bootstrap_addr: str, dp_rank: int) -> Any:
     return _places(self, bootstrap_addr, 1 - dp_rank if self.prefill_info_table[bootstrap_addr].dp_size > 1 else 0)
 
@@ -188,5 +199,21 @@ MUTANTS = (
     StoryMutant(
         "pages of a window are named before the last chunk", WindowPages, "readable_end", lambda _, end: end, 100001
     ),
+    StoryMutant("a prompt keeps the name of earlier weights", hooks, "_name_anew", lambda *_: None, 200012),
+    StoryMutant(
+        "a fetch is not asked for by the name of new weights",
+        Receiver,
+        "_fetch_by_another_name",
+        lambda _: False,
+        200014,
+    ),
+    StoryMutant(
+        "what was sent under the name of earlier weights counts", PageList, "forget_reported", lambda _: None, 200014
+    ),
+    StoryMutant(
+        "a fetch under earlier weights is given up by its old name alone",
+        *(Receiver, "_is_awaited", _declines_what_it_has_not_fetched, 200021),
+    ),
+    StoryMutant("weights are named anew before events are heard", Sender, "rename", _rename_unheard, -1),
     StoryMutant("a rank of another data-parallel group is asked", TransferEndpoint, "places", _other_group, 100028),
 )

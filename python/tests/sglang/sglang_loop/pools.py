@@ -18,10 +18,10 @@ Cell = tuple[int, int, int]
 """A page, a layer and a head: the least that is written at once."""
 
 
-def page_keys(tokens: Sequence[int], page_tokens: int) -> list[int]:
-    """What stands for each page of a prompt: the KV of a page depends on all tokens up to its end."""
+def page_keys(tokens: Sequence[int], page_tokens: int, weights: int) -> list[int]:
+    """What stands for each page of a prompt: its KV depends on all tokens up to its end, and on the weights."""
     ends = range(page_tokens, len(tokens) + page_tokens, page_tokens)
-    return [hash((*tokens[:end], 7)) for end in ends]
+    return [hash((*tokens[:end], 7, weights)) for end in ends]
 
 
 class Pool:
@@ -74,6 +74,15 @@ class Table:
     keys: list[int]
     pages: list[int] = field(default_factory=list)
     shared: int = 0
+    mixed: bool = False
+    """Whether some pages are of other weights than the keys: they are not cached."""
+
+    def update(self, keys: list[int]) -> None:
+        """The engine has other weights; what is here already is of those before."""
+        if self.pages:
+            self.mixed = True
+        else:
+            self.keys = keys
 
 
 class PrefixCache:
@@ -99,7 +108,7 @@ class PrefixCache:
 
     def insert(self, table: Table, whole_pages: int) -> None:
         """Takes the pages that are computed; of two pages with equal KV the request's own is freed."""
-        if not self.enabled:
+        if not self.enabled or table.mixed:
             return
         for depth in range(table.shared, min(whole_pages, len(table.pages))):
             key, own = table.keys[depth], table.pages[depth]

@@ -82,6 +82,7 @@ class PrefillEngine:
         self._chunked_abort: PrefillRequest | None = None
         self.requests: list[PrefillRequest] = []
         self.dies_in_pass = False
+        self.weights = 0
         network.engines.setdefault(self.bootstrap, {})[plan.dp_rank] = self
 
     # ---- the loops
@@ -116,12 +117,22 @@ class PrefillEngine:
         for ask in arrived:
             senders = []
             for rank in self.ranks:
-                rank.endpoint.next_prompt_digest = ask.digest
+                rank.endpoint.next_prompt_digest = ask.named(self.weights)
                 rank.endpoint.next_prompt_tokens = len(ask.prompt)
                 senders.append(Sender(rank.endpoint, self.bootstrap, ask.room))
-            request = PrefillRequest(ask, Table(page_keys(ask.prompt, self.page_tokens)), AllRanks(senders))
+                hooks.note_weights(None, None, SimpleNamespace(disagg_kv_sender=senders[-1]))
+            request = PrefillRequest(ask, Table(self._keys(ask)), AllRanks(senders))
             self.requests.append(request)
             self.bootstrap_queue.append(request)
+
+    def _keys(self, ask: Ask) -> list[int]:
+        return page_keys(ask.prompt, self.page_tokens, self.weights)
+
+    def update(self, weights: int) -> None:
+        """``update_weights_from_…``: what was computed in part goes on with the new ones."""
+        self.weights = weights
+        for request in [each for each in self.requests if not each.ended]:
+            request.table.update(self._keys(request.ask))
 
     def abort(self, ask: Ask) -> None:
         """``Scheduler.abort_request``."""
@@ -179,6 +190,12 @@ class PrefillEngine:
     # ---- the bootstrap queue
 
     def _pop_bootstrapped(self) -> list[PrefillRequest]:
+        for at in range(len(self.ranks)):
+            queued = [
+                SimpleNamespace(ask=each.ask, disagg_kv_sender=each.senders.of_ranks[at])
+                for each in self.bootstrap_queue
+            ]
+            hooks.name_queued(SimpleNamespace(queue=queued, scheduler=self))
         ready, kept = [], []
         for request, poll in [(each, each.senders.poll()) for each in self.bootstrap_queue]:
             if poll == KVPoll.Failed:
@@ -285,6 +302,7 @@ class PrefillEngine:
         ]
         scheduler = SimpleNamespace(
             disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=self.ranks[at].endpoint),
+            weights=self.weights,
             tree_cache=SimpleNamespace(supports_prefix_sharing=lambda: self.plan.caches),
             req_to_token_pool=SimpleNamespace(req_to_token=rows),
             token_to_kv_pool_allocator=SimpleNamespace(translate_kv_indices_for_transfer=lambda row: row),
@@ -294,6 +312,7 @@ class PrefillEngine:
 
     def _view(self, request: PrefillRequest, at: int, place: int) -> Any:
         return SimpleNamespace(
+            ask=request.ask,
             disagg_kv_sender=request.senders.of_ranks[at],
             origin_input_ids=request.tokens,
             extra_key=None,
@@ -329,8 +348,9 @@ class PrefillEngine:
         beside: list[tuple[int, Any]] = []
         for request in batch.requests:
             first, end = batch.starts[request] // self.page_tokens, -(-batch.ends[request] // self.page_tokens)
+            keys = self._keys(request.ask)
             for position in range(first, end):
-                cells.append((request.table.pages[position], request.table.keys[position]))
+                cells.append((request.table.pages[position], keys[position]))
             beside += self.beside.cells(request, batch.starts[request], batch.ends[request])
 
         def write() -> None:

@@ -22,6 +22,8 @@ BAD_ROOMS: Sequence[Any] = (0, -1, None, "7", 1 << 64)
 BASE_PROMPTS = 3
 WIDE_FROM = 100_000
 """From this seed on engines have what ``_widened`` draws too; those before mean what they did without it."""
+UPDATED_FROM = 200_000
+"""From this seed on engines are as those of the first seeds, and are given other weights meanwhile."""
 
 
 @dataclass(eq=False)
@@ -52,6 +54,12 @@ class Ask:
     ended_twice: bool = False
     dp_rank: int = 0
     """Of its prefiller's server."""
+    at_decoder: bool = False
+    """Whether its decoder's leg has come."""
+    updates: int = 0
+    """How often weights were changed while it was under way."""
+    had_other_weights: bool = False
+    """Whether its engines once had weights unlike each other's, and so names."""
 
     @property
     def bootstrap(self) -> str:
@@ -97,6 +105,8 @@ class Story:
     """How long no proof comes that a lost prefiller writes nothing more, unless it is dead."""
     otherwise: Mapping[str, str] = field(default_factory=dict)
     """The prefillers that compute another KV than the decoders, "always", or when they have "restarted"."""
+    updates: Sequence[tuple[int, int | None]] = ()
+    """When engines get other weights; all at once while they are paused, or this one before the others."""
 
     def describe(self) -> str:
         engines = "\n  ".join(str(each) for each in (*self.prefillers, *self.decoders))
@@ -105,7 +115,8 @@ class Story:
         return (
             f"seed {self.seed}: {self.limits}, share {self.share:.2f}, skips {self.skips:.2f},"
             f" proofs after {self.proof_seconds:g} s\n  {engines}\n  {asks}\n"
-            f"  faults {faults or 'none'}, another KV {dict(self.otherwise) or 'nowhere'}"
+            f"  faults {faults or 'none'}, another KV {dict(self.otherwise) or 'nowhere'},"
+            f" updates {list(self.updates)}"
         )
 
 
@@ -129,7 +140,10 @@ def draw(seed: int) -> Story:
     asks = _asks(drawn, prefillers, decoders, page_tokens * prompt_pages_max, last_round, spoilt)
     faults = _faults(drawn, turn, last_round)
     otherwise: dict[str, str] = {}
-    if seed >= WIDE_FROM:
+    updates: list[tuple[int, int | None]] = []
+    if seed >= UPDATED_FROM:
+        updates = _updates(seed, asks, last_round)
+    elif seed >= WIDE_FROM:
         prefillers, decoders, otherwise = _widened(seed, prefillers, decoders, asks)
     return Story(
         seed=seed,
@@ -143,7 +157,22 @@ def draw(seed: int) -> Story:
         skips=drawn.choice([0.0, 0.2, 0.6]),
         proof_seconds=random.Random(f"proofs of {seed}").choice([0.0, 0.0, 0.0, 600.0]),
         otherwise=otherwise,
+        updates=updates,
     )
+
+
+def _updates(seed: int, asks: Sequence[Ask], last_round: int) -> list[tuple[int, int | None]]:
+    """A trainer's steps. Every prompt has a digest then, since weights are a part of it."""
+    drawn = random.Random(f"updates of {seed}")
+    for ask in asks:
+        ask.digests = ask.digests if ask.digests[0] else (_digest(ask.prompt),) * 2
+    alone = drawn.choice([0.0, 0.5, 1.0])
+    rounds = sorted(drawn.randint(1, last_round) for _ in range(drawn.randint(1, 4)))
+    return [(at, drawn.randint(0, 1 << 20) if drawn.random() < alone else None) for at in rounds]
+
+
+def _digest(prompt: Sequence[int]) -> str:
+    return f"{hash(tuple(prompt)):x}"
 
 
 def _widened(
@@ -228,7 +257,7 @@ def _asks(
             room = 100 + drawn.randint(0, 3)
             if asks and drawn.random() < 0.3:
                 prompt = list(asks[-1].prompt)
-        digest = f"{hash(tuple(prompt)):x}" if has_digests else ""
+        digest = _digest(prompt) if has_digests else ""
         begun, late = drawn.randint(0, last_round), drawn.choice([0, 1, 5, 20])
         rounds = {"prefill": begun + drawn.randint(0, late), "decode": begun + drawn.randint(0, late)}
         names = drawn.choice(prefillers).name, drawn.choice(decoders).name

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.usefixtures("sglang_plugins")
 
 STORIES = 200
 WIDE_STORIES = 80
+UPDATED_STORIES = 80
 PARTS = 4
 
 
@@ -35,11 +36,21 @@ def test_should_do_so_with_second_pools_checks_of_pairs_and_data_parallel_ranks(
         assert not violations, f"{violations[0]}\n{story.describe()}"
 
 
-def test_should_run_a_story_again_as_it_was() -> None:
-    from sglang_loop.story import WIDE_FROM, draw
+def test_should_do_so_while_engines_are_given_other_weights() -> None:
+    from sglang_loop.story import UPDATED_FROM, draw
     from sglang_loop.world import World
 
-    for seed in (2, 3, WIDE_FROM):
+    for seed in range(UPDATED_FROM, UPDATED_FROM + UPDATED_STORIES):
+        story = draw(seed)
+        violations = World(story).run()
+        assert not violations, f"{violations[0]}\n{story.describe()}"
+
+
+def test_should_run_a_story_again_as_it_was() -> None:
+    from sglang_loop.story import UPDATED_FROM, WIDE_FROM, draw
+    from sglang_loop.world import World
+
+    for seed in (2, 3, WIDE_FROM, UPDATED_FROM):
         worlds = [World(draw(seed)) for _run in range(2)]
         for world in worlds:
             assert not world.run()

@@ -12,7 +12,7 @@ import itertools
 import logging
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from unittest import mock
 
 from kv_connector.runtime import commands
 from kv_connector.runtime.facade import Arrived, Failed, Granted, Released, Stopped
-from kv_connector.sglang import endpoint, sender, weight_changes
+from kv_connector.sglang import endpoint, sender
 from kv_connector.sglang.exchange import MessengerLostError
 from sglang_loop import pair_probe
 from sglang_loop.decode_engine import DecodeEngine
@@ -29,6 +29,7 @@ from sglang_loop.network import Network, Session
 from sglang_loop.prefill_engine import EngineDiedError, PrefillEngine
 from sglang_loop.ranks import LOGGER, EnginePlan
 from sglang_loop.story import Ask, Story
+from sglang_loop.weights import Weights, name_of
 
 HEALING_ROUNDS_MAX = 3000
 HEALING_SECONDS_MAX = 3000.0
@@ -72,6 +73,7 @@ class World:
         self._back: list[tuple[int, Callable[[], object]]] = []
         """What is undone, and in which round."""
         self._paused: set[str] = set()
+        self.weights = Weights()
         self._idle = 0
         self._heals = False
         self.rounds = 0
@@ -107,7 +109,7 @@ class World:
             stack.enter_context(mock.patch("sglang.srt.disaggregation.common.conn.requests", requests))
             stack.enter_context(mock.patch("sglang.srt.disaggregation.common.conn.logger"))
             stack.enter_context(mock.patch.object(sender.TransferSpans, "of", return_value=None))
-            stack.enter_context(mock.patch.object(weight_changes, "name", return_value=""))
+            stack.enter_context(self.weights.in_place())
             for logger in loggers:
                 stack.enter_context(mock.patch.object(logger, "handlers", [handler]))
                 stack.enter_context(mock.patch.object(logger, "propagate", False))
@@ -137,7 +139,8 @@ class World:
                 self.report("ended twice", f"{ask}")
             if self._was_forgotten(ask):
                 self.report("waited for a decoder that had given up", f"{ask}: {ask.notes}")
-            if not ask.blame and any(end != "success" for end in ask.ends.values()) and not self._has_waited(ask):
+            failed = any(end != "success" for end in ask.ends.values())
+            if not ask.blame and failed and not self._has_waited(ask) and not self._met_a_loss(ask):
                 self.report("failed, and no fault was near it", f"{ask}: {ask.ends}, {ask.notes}")
 
     def _was_forgotten(self, ask: Ask) -> bool:
@@ -148,12 +151,18 @@ class World:
         )
         alone = [other.room for other in self.story.asks].count(ask.room) == 1
         faults = [kind for _round, kind, _number in self.story.faults if kind != "pause"]
-        return waited and heard_in_time and alone and not faults and ask.blame == "its client leaves"
+        was_heard = waited and heard_in_time and alone and not ask.had_other_weights
+        return was_heard and not faults and ask.blame == "its client leaves"
 
     def _has_waited(self, ask: Ask) -> bool:
         """Whether it waited for pages that another request held until its own limit was over, because of a fault."""
         limits = any("SGLANG_DISAGGREGATION" in sentence for sentences in ask.notes.values() for sentence in sentences)
         return limits and any(other.blame for other in self.story.asks)
+
+    def _met_a_loss(self, ask: Ask) -> bool:
+        """Whether it was the one at whose command a messenger was found to be lost, and ended in that very round."""
+        lost = any(self._is_lost(engine) for engine in self.engines.values())
+        return lost and any("the messenger was given up" in sentence for sentence in ask.notes["prefill"])
 
     def _check_proofs(self) -> None:
         """Only pages wait for the proof that nothing writes to them; the request does not."""
@@ -206,6 +215,7 @@ class World:
     def _guarded(self, engine: Engine, act: Callable[[], object]) -> None:
         if self.engines.get(engine.plan.name) is not engine:  # it has ended in this round, with its server
             return
+        self.weights.acts(engine)
         try:
             act()
         except MessengerLostError:
@@ -237,6 +247,7 @@ class World:
         plan = replace(self.plans[name], computes_otherwise=self._computes_otherwise(name))
         self._started.add(name)
         self.engines[name] = (PrefillEngine if name.startswith("p") else DecodeEngine)(self.network, plan, start, port)
+        self.weights.start(self.engines[name])
 
     def _computes_otherwise(self, name: str) -> bool:
         when = self.story.otherwise.get(name, "")
@@ -281,6 +292,36 @@ class World:
         for when, kind, number in self.story.faults:
             if when == at:
                 self._fault(kind, number)
+        for when, only in self.story.updates:
+            if when == at:
+                self._update(only)
+
+    def _update(self, only: int | None) -> None:
+        """A trainer's step: all engines are paused and go on in any order, or one is updated before the others."""
+        weights, names = self.weights.next(), sorted(self.plans)
+        for ask in [each for each in self.story.asks if each.leg and not each.is_over]:
+            ask.updates += 1
+        self._blame("weights changed twice while it waited", lambda ask: ask.updates > 1)
+        self._blame("its decoder may have asked by the name of before", self._is_unheard)
+        first = names if only is None else [names[only % len(names)]]
+        for name in first:
+            self._pause_for_a_while(name)
+        self._give(first, weights)
+        for name in [each for each in names if each not in first]:
+            self._later(partial(self._give, [name], weights))
+
+    def _is_unheard(self, ask: Ask) -> bool:
+        """Whether its decoder has it and its prefiller's scheduler has not: each names it when it comes."""
+        engine = self.engines.get(ask.prefiller)
+        is_queued = engine is not None and any(each.ask.index == ask.index for each in engine.requests)
+        return ask.at_decoder and not is_queued
+
+    def _give(self, names: Sequence[str], weights: int) -> None:
+        for name in names:
+            self.weights.give(name, weights, self.engines.get(name))
+        self._blame("its engines had other weights", self.weights.differ)
+        for ask in [each for each in self.story.asks if not each.is_over]:
+            ask.had_other_weights |= self.weights.differ(ask)
 
     def _arrive(self, ask: Ask, side: str) -> None:
         if not ask.leg:
@@ -291,6 +332,9 @@ class World:
             ask.end(side, "refused")
             return
         ask.leg = side
+        ask.at_decoder |= side == "decode"
+        if self.weights.differ(ask):
+            ask.blame = ask.blame or "its engines have other weights"
         if side == "prefill":
             ask.prefill_at = self.network.now
         if ask.prefiller in self.story.otherwise:
@@ -368,7 +412,9 @@ class World:
             self.network.end(session)
 
     def _pause(self, _engine: Engine, _messenger: Any, number: int) -> None:
-        name = sorted(self.engines)[number % len(self.engines)]
+        self._pause_for_a_while(sorted(self.engines)[number % len(self.engines)])
+
+    def _pause_for_a_while(self, name: str) -> None:
         self._paused.add(name)
         self._later(lambda: self._paused.discard(name))
 
@@ -416,9 +462,10 @@ class _Leg:
     def declined(self, now: float) -> None:
         self._ask.declined_at = now
 
-    @property
-    def digest(self) -> str:
-        return self._ask.digests[self._side == "decode"]
+    def named(self, weights: int) -> str:
+        """The digest of its prompt with these weights."""
+        digest = self._ask.digests[self._side == "decode"]
+        return f"{digest} {name_of(weights)}" if weights else digest
 
     def __str__(self) -> str:
         return str(self._ask)
