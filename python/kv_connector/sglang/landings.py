@@ -9,6 +9,7 @@ Used by the scheduler's thread only.
 from __future__ import annotations
 
 import logging
+import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -116,42 +117,46 @@ class Landing:
         return len(self.decision.tokens) - (self.held.token_count if self.held is not None else 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullingRank:
+    """What pulls use of the rank that pulls."""
+
+    tree: PrefixTree
+    exchange: Exchange
+    proof: PullProof
+    ranks: PullRanks
+    passes: Callable[[], PassesSoFar]
+    """Marks what is queued on the device now."""
+    weights: Callable[[], str]
+    """Names the current ones."""
+    source_ranks: Callable[[int], Sequence[int]]
+    """Which of an engine's so many ranks hold a part of this rank's KV."""
+    logger: logging.Logger
+    now_seconds: Callable[[], float] = time.monotonic
+
+
 class Landings:
     """The landings of one rank."""
 
     def __init__(
         self,
-        tree: PrefixTree,
-        exchange: Exchange,
-        proof: PullProof,
-        ranks: PullRanks,
-        passes: Callable[[], PassesSoFar],
-        weights: Callable[[], str],
-        source_ranks: Callable[[int], Sequence[int]],
+        own: PullingRank,
         limit_seconds: Callable[[int], float],
-        logger: logging.Logger,
-        now_seconds: Callable[[], float],
         on_end: Callable[[str, LandingEnd], None],
     ) -> None:
-        """See ``Pulls``. ``limit_seconds``: how long the fetch of so many tokens may take."""
-        self._tree = tree
-        self._exchange = exchange
-        self._proof = proof
-        self._ranks = ranks
-        self._passes = passes
-        self._weights = weights
-        self._source_ranks = source_ranks
+        """``limit_seconds``: how long the fetch of so many tokens may take."""
+        self._own = own
         self._limit_seconds = limit_seconds
-        self._logger = logger
-        self._now_seconds = now_seconds
         self._on_end = on_end
         self._open: dict[str, Landing] = {}
-        ranks.on(Land, self._begin)
-        ranks.on(Leave, self._leave)
+        own.ranks.on(Land, self._begin)
+        own.ranks.on(Leave, self._leave)
 
     def addresses_in(self, source: Messengers) -> tuple[PrefillerAddress, ...]:
         """Those of the source's messengers that hold this rank's part; none if its ranks do not match."""
-        return tuple(PrefillerAddress(source[rank].host, source[rank].port) for rank in self._source_ranks(len(source)))
+        return tuple(
+            PrefillerAddress(source[rank].host, source[rank].port) for rank in self._own.source_ranks(len(source))
+        )
 
     def count(self) -> int:
         """The number of landings; equal on all ranks."""
@@ -167,16 +172,18 @@ class Landings:
     def _begin(self, decision: Land) -> None:
         """Takes the pages, on all ranks or on none."""
         arrival, addresses = Arrival(), self.addresses_in(decision.source)
-        refused, whole = self._ranks.any_has(self._seen(arrival, addresses))
+        refused, whole = self._own.ranks.any_has(self._seen(arrival, addresses))
         taken: Landing | PullOutcome = "unproven"
         if not refused:
             try:
-                taken = self._taken(Landing(decision, addresses, arrival, self._weights(), self._now_seconds()), whole)
+                taken = self._taken(
+                    Landing(decision, addresses, arrival, self._own.weights(), self._own.now_seconds()), whole
+                )
             except Exception:
-                self._logger.exception("a pull does not begin")
+                self._own.logger.exception("a pull does not begin")
                 taken = "misfit"
         landing = taken if isinstance(taken, Landing) else None
-        (is_begun,) = self._ranks.all_have([landing is not None])
+        (is_begun,) = self._own.ranks.all_have([landing is not None])
         if landing is not None and is_begun:
             self._open[decision.ask] = landing
             self._fetch(landing)
@@ -187,34 +194,34 @@ class Landings:
     def _seen(self, arrival: Arrival, addresses: tuple[PrefillerAddress, ...]) -> list[bool]:
         """Whether the source is known to compute another KV, and whether the beginning is to be compared."""
         try:
-            refused = not addresses or bool(self._proof.pairs.fetching(arrival, addresses))
-            return [refused, not refused and self._proof.is_due(arrival)]
+            refused = not addresses or bool(self._own.proof.pairs.fetching(arrival, addresses))
+            return [refused, not refused and self._own.proof.is_due(arrival)]
         except Exception:
-            self._logger.exception("a pull does not begin")
+            self._own.logger.exception("a pull does not begin")
             return [True, False]
 
     def _taken(self, landing: Landing, whole: bool) -> Landing | PullOutcome:
         """The landing, with its pages; or why there are none. ``whole``: from the first token on."""
         decision = landing.decision
-        landing.held = held = self._tree.hold(decision.tokens, decision.salt)
+        landing.held = held = self._own.tree.hold(decision.tokens, decision.salt)
         if landing.fetched_count < decision.gained_min:
             self._give_back(landing)
             return "not_worth"
         if whole:
-            self._tree.let_go(held)
-            landing.held = self._tree.hold((), decision.salt)
+            self._own.tree.let_go(held)
+            landing.held = self._own.tree.hold((), decision.salt)
         landing.slots = self._slots(landing.fetched_count)
         if landing.slots is None:
             self._give_back(landing)
             return "busy"
-        landing.pages, landing.passes = self._tree.pages_of(landing.slots), self._passes()
+        landing.pages, landing.passes = self._own.tree.pages_of(landing.slots), self._own.passes()
         return landing
 
     def _slots(self, token_count: int) -> Any | None:
         landing_count = sum(each.fetched_count for each in self._open.values())
-        if landing_count + token_count > LANDING_SHARE_MAX * self._tree.capacity_count():
+        if landing_count + token_count > LANDING_SHARE_MAX * self._own.tree.capacity_count():
             return None
-        return self._tree.take(token_count)
+        return self._own.tree.take(token_count)
 
     def _fetch(self, landing: Landing) -> None:
         """Begins the fetch if nothing of this engine writes to the pages any more.
@@ -225,7 +232,7 @@ class Landings:
         if landing.incoming is not None or landing.is_over or landing.passes is None or not landing.passes.are_over():
             return
         decision = landing.decision
-        landing.incoming = self._exchange.fetch_offered(
+        landing.incoming = self._own.exchange.fetch_offered(
             (decision.transfer, decision.prompt_digest),
             landing.addresses,
             (len(decision.tokens) - landing.fetched_count, len(decision.tokens)),
@@ -241,7 +248,7 @@ class Landings:
         votes: list[bool] = []
         for each in self._open.values():
             has_arrived = each.incoming is not None and each.incoming.arrived
-            sound = not each.has_failed and (not has_arrived or each.weights == self._weights())
+            sound = not each.has_failed and (not has_arrived or each.weights == self._own.weights())
             votes += [each.is_over, sound, not each.is_quarantined]
         return votes
 
@@ -263,13 +270,13 @@ class Landings:
             return
         landing.left = True
         self._give_up(landing)
-        if self._ranks.is_alone and landing.is_over:
+        if self._own.ranks.is_alone and landing.is_over:
             self._end(landing, sound=False)
 
     def _give_up(self, landing: Landing) -> None:
         """This rank's part is fetched no more; what writes to it goes on until the messenger has reported its end."""
         if landing.incoming is not None and not landing.is_given_up:
-            self._exchange.abandon(landing.incoming)
+            self._own.exchange.abandon(landing.incoming)
         landing.is_given_up = True
 
     # ---- end
@@ -282,15 +289,15 @@ class Landings:
             outcome = "unreachable"
         elif landing.left:
             outcome = "aborted"
-        elif landing.weights != self._weights():
+        elif landing.weights != self._own.weights():
             outcome = "misfit"
         if sound:
             try:
                 outcome = self._landed(landing)
             except Exception:
                 outcome = "failed"
-                self._logger.exception("a pulled beginning is not used")
-        end = LandingEnd(outcome, True, landing.fetched_count, self._now_seconds() - landing.since_seconds)
+                self._own.logger.exception("a pulled beginning is not used")
+        end = LandingEnd(outcome, True, landing.fetched_count, self._own.now_seconds() - landing.since_seconds)
         if landing.incoming is None:
             end = LandingEnd(outcome, True)
             self._decline(landing)
@@ -299,20 +306,20 @@ class Landings:
 
     def _decline(self, landing: Landing) -> None:
         decision = landing.decision
-        self._exchange.submit(Decline(decision.transfer, decision.prompt_digest, landing.addresses))
+        self._own.exchange.submit(Decline(decision.transfer, decision.prompt_digest, landing.addresses))
 
     def _landed(self, landing: Landing) -> PullOutcome:
         decision, held, arrival = landing.decision, landing.held, landing.arrival
         if held is None or landing.incoming is None:
             raise AssertionError("a landing without its beginning")
         arrival.sessions = landing.incoming.sessions
-        if not self._proof.proves(arrival, decision.tokens, landing.slots, len(decision.tokens)):
+        if not self._own.proof.proves(arrival, decision.tokens, landing.slots, len(decision.tokens)):
             return "unproven"
-        if self._tree.is_being_computed(decision.tokens, decision.salt):
+        if self._own.tree.is_being_computed(decision.tokens, decision.salt):
             return "not_worth"
         slots, landing.slots = landing.slots, None
         weight_changes.CACHED.filled()
-        self._tree.add(decision.tokens, decision.salt, held.slots, slots)
+        self._own.tree.add(decision.tokens, decision.salt, held.slots, slots)
         return "arrived"
 
     def _give_back(self, landing: Landing | None) -> None:
@@ -321,10 +328,10 @@ class Landings:
             return
         slots, landing.slots = landing.slots, None
         if slots is not None:
-            self._tree.give_back(slots)
+            self._own.tree.give_back(slots)
         held, landing.held = landing.held, None
         if held is not None:
-            self._tree.let_go(held)
+            self._own.tree.let_go(held)
 
     def abandon_all(self) -> None:
         """Nothing that arrives is used; called by all ranks in the same round."""
@@ -336,5 +343,5 @@ class Landings:
         """This rank's messenger is closed."""
         for landing in list(self._open.values()):
             landing.is_lost = True
-            if self._ranks.is_alone:
+            if self._own.ranks.is_alone:
                 self._end(landing, sound=False)

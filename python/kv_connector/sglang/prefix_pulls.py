@@ -18,7 +18,7 @@ from kv_connector.runtime.facade import Asked, Offered
 from kv_connector.sglang import weight_changes
 from kv_connector.sglang.exchange import SETTLE_INTERVAL_SECONDS, Exchange
 from kv_connector.sglang.idle_wake import IdleWake
-from kv_connector.sglang.landings import Landings
+from kv_connector.sglang.landings import Landings, PullingRank
 from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.passes import PassesSoFar
 from kv_connector.sglang.prefix_tree import PrefixTree
@@ -92,7 +92,17 @@ class PrefixPulls:
         tree = PrefixTree(scheduler)
         pairs = PairStates(rules.check, weights=weights, logger=logger)
         proof = PullProof(scheduler, server_args, tree, pairs, exchange, ranks, logger)
-        self.asked_for = Pulls(tree, rules, exchange, proof, ranks, passes, weights, source_ranks, logger)
+        own = PullingRank(
+            tree=tree,
+            exchange=exchange,
+            proof=proof,
+            ranks=ranks,
+            passes=passes,
+            weights=weights,
+            source_ranks=source_ranks,
+            logger=logger,
+        )
+        self.asked_for = Pulls(own, rules)
         self.offers = Offers(tree, rules, exchange, ranks, passes, weight_changes.name_in_cache, logger)
         self.passes = MeasuredPasses(scheduler, self.asked_for.rate)
         self._idle_wake = IdleWake.of(scheduler, exchange)

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import enum
 import itertools
-import logging
-import time
 import uuid
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,12 +28,7 @@ from kv_connector.pulls.pull_hint import Unreadable, read_hint
 from kv_connector.pulls.pull_prices import PullPrices
 from kv_connector.runtime.commands import Ask, Decline, PrefillerAddress, PullEnded, PullOutcome
 from kv_connector.runtime.facade import Offered
-from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.landings import Land, LandingEnd, Landings, Leave
-from kv_connector.sglang.passes import PassesSoFar
-from kv_connector.sglang.prefix_tree import PrefixTree
-from kv_connector.sglang.pull_proof import PullProof
-from kv_connector.sglang.pull_ranks import PullRanks
+from kv_connector.sglang.landings import Land, LandingEnd, Landings, Leave, PullingRank
 from kv_connector.sglang.pull_rules import PullRules
 
 PLACE = "custom_params"
@@ -95,39 +88,17 @@ class Pull:
 class Pulls:
     """The pulls of one scheduler."""
 
-    def __init__(
-        self,
-        tree: PrefixTree,
-        rules: PullRules,
-        exchange: Exchange,
-        proof: PullProof,
-        ranks: PullRanks,
-        passes: Callable[[], PassesSoFar],
-        weights: Callable[[], str],
-        source_ranks: Callable[[int], Sequence[int]],
-        logger: logging.Logger,
-        now_seconds: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """``passes`` marks what is queued on the device now; ``weights`` names the current ones.
-
-        ``source_ranks``: which of an engine's so many ranks hold a part of this rank's KV.
-        """
-        self._tree = tree
+    def __init__(self, own: PullingRank, rules: PullRules) -> None:
+        self._own = own
         self._rules = rules
-        self._exchange = exchange
-        self._proof = proof
-        self._ranks = ranks
-        self._weights = weights
-        self._logger = logger
-        self._now_seconds = now_seconds
         self._count = itertools.count(1)
         self._open: dict[str, Pull] = {}
-        self.rate = PrefillRate(now_seconds)
-        self._prices = PullPrices(rules, self.rate, now_seconds)
+        self.rate = PrefillRate(own.now_seconds)
+        self._prices = PullPrices(rules, self.rate, own.now_seconds)
         self.landings = Landings(
-            *(tree, exchange, proof, ranks, passes, weights, source_ranks),
+            own,
             lambda token_count: self._prices.fetch_limit_seconds(token_count) or FETCH_LIMIT_SECONDS,
-            *(logger, now_seconds, self._landing_over),
+            self._landing_over,
         )
 
     # ---- a request comes
@@ -142,7 +113,7 @@ class Pulls:
         try:
             return self._queued(request)
         except Exception:
-            self._logger.exception("request %s is computed without a pull", request.rid)
+            self._own.logger.exception("request %s is computed without a pull", request.rid)
             self._count_end("misfit")
             return None
 
@@ -152,13 +123,13 @@ class Pulls:
             return None
         if isinstance(hint, Unreadable):
             self._count_end("malformed")
-            self._logger.warning("request %s is computed here: %s", request.rid, hint.reason)
+            self._own.logger.warning("request %s is computed here: %s", request.rid, hint.reason)
             return None
         tokens = self._asked_tokens(request)
         reason = self._unfit(request, hint.messengers, len(tokens))
         lacked_count = 0
         if not reason:
-            lacked_count = len(tokens) - self._tree.held_count(tokens, request.cache_salt or "")
+            lacked_count = len(tokens) - self._own.tree.held_count(tokens, request.cache_salt or "")
             gains = lacked_count > 0 if self._rules.always else self._prices.gains(hint.messengers, lacked_count)
             reason = "" if gains else "not_worth"
         if reason:
@@ -170,29 +141,29 @@ class Pulls:
         """Whole pages, of which SGLang uses all if they are in its cache: the last token at least is computed."""
         prompt = request.origin_input_ids
         usable_count = min(len(prompt) - 1, int(request._compute_max_prefix_len(len(prompt))))
-        return list(prompt[: self._tree.whole_pages(usable_count)])
+        return list(prompt[: self._own.tree.whole_pages(usable_count)])
 
     def _unfit(self, request: Any, source: Messengers, asked_count: int) -> PullOutcome | Literal[""]:
         if self._rules.asks_none_because:
             return self._rules.asks_none_because
-        if _is_of_own_kind(request) or self._tree.unfit() or not self.landings.addresses_in(source):
+        if _is_of_own_kind(request) or self._own.tree.unfit() or not self.landings.addresses_in(source):
             return "misfit"
         if self._is_own(source):
             return "not_worth"
-        if self._proof.is_impossible():
+        if self._own.proof.is_impossible():
             return "unproven"
         if asked_count < self._rules.tokens_min or not self._prices.is_worth(source, asked_count):
             return "not_worth"
         return "busy" if sum(each.state is _State.ASKED for each in self._open.values()) >= ASKS_MAX else ""
 
     def _is_own(self, source: Messengers) -> bool:
-        opened = self._exchange.opened
+        opened = self._own.exchange.opened
         return (source[0].host, source[0].port) == (opened.control_host, opened.control_port)
 
     def _ask(self, request: Any, source: Messengers, tokens: Sequence[int], lacked_count: int) -> Pull | None:
         self._prices.asked(source)
-        now_seconds, limit_seconds = self._now_seconds(), self._prices.ask_limit_seconds(lacked_count)
-        salt, weights = request.cache_salt or "", self._weights()
+        now_seconds, limit_seconds = self._own.now_seconds(), self._prices.ask_limit_seconds(lacked_count)
+        salt, weights = request.cache_salt or "", self._own.weights()
         pull = Pull(
             self,
             f"pull#{next(self._count)}",
@@ -206,7 +177,7 @@ class Pulls:
             now_seconds + limit_seconds,
             lacked_count,
         )
-        asked = self._exchange.submit(
+        asked = self._own.exchange.submit(
             Ask(
                 request=pull.ask,
                 transfer=pull.transfer,
@@ -231,7 +202,7 @@ class Pulls:
         if pull.state is _State.OVER or pull.left:
             return False
         if pull.waits_since_seconds is None:
-            pull.waits_since_seconds = self._now_seconds()
+            pull.waits_since_seconds = self._own.now_seconds()
         return not self.landings.is_stuck(pull.ask)
 
     def leave(self, pull: Pull) -> None:
@@ -242,14 +213,14 @@ class Pulls:
         if pull.state is _State.ASKED:
             self._decline(pull, "aborted")
         else:
-            self._ranks.decide(Leave(pull.ask))
+            self._own.ranks.decide(Leave(pull.ask))
 
     # ---- progress
 
     def poll(self) -> None:
         """Looks after those that wait for an answer; called once a round of the scheduler."""
         for pull in list(self._open.values()):
-            if pull.state is _State.ASKED and self._now_seconds() >= pull.late_at_seconds:
+            if pull.state is _State.ASKED and self._own.now_seconds() >= pull.late_at_seconds:
                 self._decline(pull, "late")
 
     def offered(self, event: Offered) -> None:
@@ -257,10 +228,10 @@ class Pulls:
         pull = self._open.get(event.request)
         if pull is None or pull.state is not _State.ASKED:
             return
-        pull.answer_seconds = self._now_seconds() - pull.since_seconds
+        pull.answer_seconds = self._own.now_seconds() - pull.since_seconds
         if event.reason != "late":
             self._prices.answered(pull.source)
-        held_count = min(self._tree.whole_pages(event.held_tokens), len(pull.tokens))
+        held_count = min(self._own.tree.whole_pages(event.held_tokens), len(pull.tokens))
         if held_count <= 0:
             self._end(pull, event.reason or "not_held")
             return
@@ -270,9 +241,9 @@ class Pulls:
 
     def _land(self, pull: Pull, tokens: Sequence[int]) -> PullOutcome | Literal[""]:
         """Has all ranks fetch what the other engine holds; why it is not fetched, or ""."""
-        if pull.weights != self._weights():
+        if pull.weights != self._own.weights():
             return "misfit"
-        gained_count = len(tokens) - self._tree.held_count(tokens, pull.salt)
+        gained_count = len(tokens) - self._own.tree.held_count(tokens, pull.salt)
         gained_min = 1 if self._rules.always else self._rules.tokens_min
         worth = self._rules.always or self._prices.is_worth(pull.source, gained_count)
         if gained_count < gained_min or not worth:
@@ -288,7 +259,7 @@ class Pulls:
             pull.answer_seconds,
         )
         pull.state = _State.LANDING
-        self._ranks.decide(decision)
+        self._own.ranks.decide(decision)
         return ""
 
     # ---- its end
@@ -306,7 +277,7 @@ class Pulls:
             self._decline(pull, end.outcome)
 
     def _decline(self, pull: Pull, outcome: PullOutcome) -> None:
-        self._exchange.submit(Decline(pull.transfer, pull.prompt_digest, pull.addresses))
+        self._own.exchange.submit(Decline(pull.transfer, pull.prompt_digest, pull.addresses))
         self._end(pull, outcome)
 
     def _end(self, pull: Pull, outcome: PullOutcome, fetched_count: int = 0, fetch_seconds: float = 0.0) -> None:
@@ -319,13 +290,13 @@ class Pulls:
     def _book(self, pull: Pull, pulled_count: int) -> None:
         """Takes into account what the question has cost or saved."""
         begun_seconds = pull.waits_since_seconds
-        waited_seconds = 0.0 if begun_seconds is None else self._now_seconds() - begun_seconds
+        waited_seconds = 0.0 if begun_seconds is None else self._own.now_seconds() - begun_seconds
         self._prices.ended(pull.source, pull.lacked_count, waited_seconds, min(pulled_count, pull.lacked_count))
 
     def _count_end(
         self, outcome: PullOutcome, tokens: int = 0, answer_seconds: float = 0.0, fetch_seconds: float = 0.0
     ) -> None:
-        self._exchange.submit(PullEnded(outcome, tokens, round(answer_seconds * 1e6), round(fetch_seconds * 1e6)))
+        self._own.exchange.submit(PullEnded(outcome, tokens, round(answer_seconds * 1e6), round(fetch_seconds * 1e6)))
 
     def abandon_all(self) -> None:
         """No request waits for its pull any more, and nothing that arrives is used; all ranks do it in one round."""

@@ -24,6 +24,7 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from kv_connector.runtime.commands import Ask, Decline, Offer, PrefillEnded, PullEnded, Withdraw
 from kv_connector.runtime.facade import Asked, Offered
 from kv_connector.sglang.exchange import Incoming
+from kv_connector.sglang.landings import PullingRank
 from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.prefix_pulls import agree
 from kv_connector.sglang.prefix_tree import PrefixTree
@@ -172,10 +173,21 @@ class Engine:
         weights = lambda: self.weights[0]  # noqa: E731
         proof: Any = self.proof
         made_passes: Any = lambda: self.passes  # noqa: E731
-        first: tuple[Any, ...] = (prefix, self.rules, self.messenger)
-        more: tuple[Any, ...] = (logger, lambda: self.now[0])
-        self.pulls = Pulls(*first, proof, self.ranks, made_passes, weights, self.source_ranks, *more)
-        self.offers = Offers(*first, self.ranks, made_passes, weights, *more)
+        now_seconds = lambda: self.now[0]  # noqa: E731
+        own = PullingRank(
+            tree=prefix,
+            exchange=self.messenger,
+            proof=proof,
+            ranks=self.ranks,
+            passes=made_passes,
+            weights=weights,
+            source_ranks=self.source_ranks,
+            logger=logger,
+            now_seconds=now_seconds,
+        )
+        self.pulls = Pulls(own, self.rules)
+        more: tuple[Any, ...] = (self.ranks, made_passes, weights, logger, now_seconds)
+        self.offers = Offers(prefix, self.rules, self.messenger, *more)
 
     def poll(self) -> None:
         """A round of its scheduler."""
