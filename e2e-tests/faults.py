@@ -8,18 +8,20 @@ import time
 import urllib.error
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bed import Messenger, decode_leg, send_decode, send_prefill
+from prompts import random_prompt
 from server_process import LOOPBACK, Server, complete, greedy_completion, wait_until
 
 TREE = Path(__file__).resolve().parents[1]
 STEP_LIMIT_SECONDS = 600.0
 LEAVE_FIRST = 3
 """Writes that leave of a request that is stopped halfway: fewer than the model has layers, so never all of them."""
+BUSY_TOKENS = 2000
 ENDED_EARLY = ("error", "abort")
 """How the engines name the reason when a request did not run to its end."""
 
@@ -186,3 +188,17 @@ def leave(server: Server, body: Mapping[str, Any], request: str, stay: Any) -> N
 
 def body_of(prompt: str, tokens: int, leg: Mapping[str, Any], *, stream: bool) -> dict[str, Any]:
     return {**greedy_completion(prompt, tokens), "stream": stream, "kv_transfer_params": dict(leg)}
+
+
+@contextmanager
+def busy(side: Messenger, sequences_max: int) -> Iterator[None]:
+    """The engine runs as many requests as it can, until their clients leave."""
+    body = json.dumps(body_of(random_prompt(9, 4), BUSY_TOKENS, {}, stream=True))
+    with ExitStack() as stack:
+        for _ in range(sequences_max):
+            connection = http.client.HTTPConnection(LOOPBACK, side.server.port, timeout=STEP_LIMIT_SECONDS)
+            stack.callback(connection.close)
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        full = lambda: side.server.metric("vllm:num_requests_running") >= sequences_max  # noqa: E731
+        wait_until(full, STEP_LIMIT_SECONDS, f"{side.server.name} is full")
+        yield

@@ -41,12 +41,13 @@ def kill_alone(pid: int) -> None:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The process and its whole group stand still meanwhile."""
+    """The process and its whole group stand still meanwhile, unless they are killed."""
     os.killpg(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.killpg(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGCONT)
 
 
 def maps_a_jvm(pid: int) -> bool:

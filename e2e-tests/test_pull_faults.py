@@ -7,8 +7,6 @@ come. Whatever happens, every answer that comes is right, no engine ends, and no
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,11 +18,10 @@ from typing import Any, Final
 
 import pytest
 from bed import PREFILL_LEG, Messenger, Side, decode_leg, decoder, messenger, prove, send_decode, start_messengers
-from faults import Gate, Outcome, attempt, body_of, leave, still_serves
+from faults import Gate, Outcome, attempt, body_of, busy, leave, still_serves
 from processes import kill, stopped
-from prompts import random_prompt
 from pulls_bed import ANSWER_TOKENS, EXTRA, OPTIONS, Engines, Tokens, source_of, whole_pages
-from server_process import LOOPBACK, complete, start_all, wait_until
+from server_process import complete, start_all, wait_until
 
 SOURCE: Final = 0
 ASKER: Final = 1
@@ -33,7 +30,6 @@ NOTICED_LIMIT_SECONDS: Final = 600.0
 SEQUENCES_MAX: Final = 2
 HISTORY_TOKENS: Final = 300
 NEW_TOKENS: Final = 40
-BUSY_TOKENS: Final = 2000
 
 
 @dataclass
@@ -119,7 +115,7 @@ def asked(bed: Bed) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def offered(bed: Bed) -> Iterator[Callable[[], bool]]:
-    with busy(bed.asker):
+    with busy(bed.asker, SEQUENCES_MAX):
         yield lambda: bed.source.metric("kv_messenger_pages_offered") > 0
 
 
@@ -130,20 +126,6 @@ def fetching(bed: Bed) -> Iterator[Callable[[], bool]]:
 
 
 STATES: Final[dict[str, State]] = {"asked": asked, "offered": offered, "fetching": fetching}
-
-
-@contextmanager
-def busy(side: Messenger) -> Iterator[None]:
-    """The engine runs as many requests as it can, until their clients leave."""
-    body = json.dumps(body_of(random_prompt(9, 4), BUSY_TOKENS, {}, stream=True))
-    with ExitStack() as stack:
-        for _ in range(SEQUENCES_MAX):
-            connection = http.client.HTTPConnection(LOOPBACK, side.server.port, timeout=NOTICED_LIMIT_SECONDS)
-            stack.callback(connection.close)
-            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-        full = lambda: side.server.metric("vllm:num_requests_running") >= SEQUENCES_MAX  # noqa: E731
-        wait_until(full, NOTICED_LIMIT_SECONDS, f"{side.server.name} is full")
-        yield
 
 
 @pytest.fixture(scope="module")
