@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic sglang-pull-ranks stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token plan-counts share-cost planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic sglang-pull-ranks stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token pull-stress plan-counts share-cost planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -123,6 +123,9 @@ sglang-pull-traffic: wheel ## random prompts on SGLang whose beginnings come fro
 sglang-pull-ranks: wheel ## pulls between SGLang engines of one and two tensor-parallel ranks, with a source that stands still and one that is killed
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/sglang_pair/test_sglang_pull_ranks.py \
 	    -q -p no:cacheprovider --all-pulls $(ARGS)
+
+pull-stress: wheel ## engines of vLLM stop, die and get other weights in each state of their pulls, beside conversations: make pull-stress [ARGS="--rounds 60 --seed 2"]
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/pull_stress.py $(ARGS)
 
 stores: wheel ## beside Mooncake Store in every order, on one rank and two, with a store that stops and dies; 15 minutes
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_stores.py -p no:cacheprovider \

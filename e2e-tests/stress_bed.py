@@ -24,8 +24,12 @@ from warm_starts import WarmServer
 SEQUENCES_MAX: Final = 4
 LIMIT_SECONDS: Final = 600.0
 SILENCE_LIMIT_SECONDS: Final = 10.0  # the default
+OFFER_LIMIT_SECONDS: Final = 30.0
+"""Longer than any engine stands still: what ends an offer meanwhile is not this limit."""
 HELD_FOR_SECONDS: Final = 1.0
 WEIGHTS: Final = (TinyModel(), TinyModel(seed=21))
+PULLS_ENDED: Final = "kv_messenger_pulls_ended_total"
+PROVING_PULLS_MAX: Final = 5
 REASONS: Final = (
     *("arrived", "failed", "not_held", "not_worth", "late", "expired", "unreachable", "busy", "misfit", "unproven"),
     *("proves", "aborted", "unavailable", "malformed"),
@@ -55,9 +59,15 @@ class Bed:
         messengers, gates = [], {}
         for index, name in enumerate(("prefiller-a", "prefiller-b", "decoder")):
             gates[name] = Gate(folder / f"held-{name}")
-            limits = {"silence_limit_seconds": SILENCE_LIMIT_SECONDS, "jvm_options": gates[name].jvm_options}
+            limits = {"silence_limit_seconds": SILENCE_LIMIT_SECONDS, "offer_limit_seconds": OFFER_LIMIT_SECONDS}
             options = {**OPTIONS, "sequences_max": SEQUENCES_MAX}
-            side = Side(name, "kv_both", index % 2, extra={**EXTRA, **limits}, options=options)
+            side = Side(
+                name,
+                "kv_both",
+                index % 2,
+                extra={**EXTRA, **limits, "jvm_options": gates[name].jvm_options},
+                options=options,
+            )
             messengers.append(messenger(side, model, folder))
         environment = dict(OPTIONS["environment"])
         plain = engine(
@@ -77,28 +87,34 @@ class Bed:
         return greedy_completion(prompt, self.answer_tokens)
 
     def prove(self, asker: Engine, source: Engine) -> None:
-        """So that what the asker pulls from the source is used."""
-        self.pairs.prove(self.engines.index(asker), self.engines.index(source))
+        """Pulls until one arrives: the first may be compared, unless a conversation's was."""
+        to, of = self.engines.index(asker), self.engines.index(source)
+        for _ in range(PROVING_PULLS_MAX):
+            before = asker.messenger.metric(PULLS_ENDED, reason="arrived")
+            history = self.pairs.prompt(3 * PAGE_TOKENS)
+            self.pairs.ask(of, history)
+            self.pairs.ask(to, f"{history} {self.pairs.prompt(5)}", of)
+            still_serves(asker.server)  # its page shows its last step
+            if asker.messenger.metric(PULLS_ENDED, reason="arrived") > before:
+                return
+        self.comparison.seen.add("no pull", f"{asker.name} pulls nothing from {source.name}: {self.shown()}")
 
     def restart(self, killed: Engine) -> None:
         start_all([killed.server], lambda line: None)
-        index = self.engines.index(killed)
-        self.pairs.proven = {pair for pair in self.pairs.proven if index not in pair}
         killed.up.set()
 
     def load(self, weights: int) -> None:
-        """Gives all servers these weights, if they have others. Their caches are to be emptied afterwards."""
+        """Gives all servers these weights, if they have others. Their caches are to be emptied afterwards.
+
+        They are not paused: vLLM's pause waits for what is being sent, which may stand still here.
+        """
         if weights == self.weights:
             return
         self.weights = weights
         path = str(cached_model(cache_home(), WEIGHTS[weights]))
-        for each in self.engines:
-            each.server.post("/pause?mode=keep", {})
         for server in (self.plain, *(each.server for each in self.engines)):
             answer = server.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}})
             assert "error" not in answer, answer
-        for each in self.engines:
-            each.server.post("/resume", {})
 
     def empty(self) -> None:
         """Nothing may be running: vLLM refuses then."""
@@ -116,7 +132,7 @@ class Bed:
                 self.comparison.seen.add("held", f"held for {LIMIT_SECONDS:.0f} s: {last}")
                 break
             Event().wait(0.02)
-        seconds = time.monotonic() - since_seconds
+        seconds = time.monotonic() - since_seconds if last else 0.0
         self.held_longest_seconds = max(self.held_longest_seconds, seconds)
         if seconds > HELD_FOR_SECONDS:
             self.counted["held for more than 1 s"] += 1
@@ -135,9 +151,9 @@ class Bed:
 
     def _pulls(self) -> str:
         """What came of the hints at the engines as they run now."""
-        metric = "kv_messenger_pulls_ended_total"
         counts = {
-            reason: sum(each.messenger.metric(metric, reason=reason) for each in self.engines) for reason in REASONS
+            reason: sum(each.messenger.metric(PULLS_ENDED, reason=reason) for each in self.engines)
+            for reason in REASONS
         }
         return ", ".join(f"{count:.0f} {reason}" for reason, count in counts.items() if count)
 
@@ -145,13 +161,8 @@ class Bed:
         """All engines run, and every one pulls from every other one."""
         self.load(0)
         self.empty()
-        self.pairs.proven.clear()
-        self.pairs.prove_all()
-        for asker in range(len(self.engines)):
-            for source in range(len(self.engines)):
-                if asker != source:
-                    history = self.pairs.prompt(3 * PAGE_TOKENS)
-                    self.pairs.ask(source, history)
-                    moved = self.pairs.pulled(asker, f"{history} {self.pairs.prompt(5)}", source)
-                    assert moved == 3 * PAGE_TOKENS, f"{moved} tokens were pulled"
+        for asker in self.engines:
+            for source in self.engines:
+                if asker is not source:
+                    self.prove(asker, source)
         self.rest()
