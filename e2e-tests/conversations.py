@@ -1,8 +1,8 @@
-"""Conversations that move between engines which pull from each other; each turn is compared with a plain server's.
+"""Conversations that move between engines which pull from each other; each answer is compared with a plain server's.
 
-A turn goes to a prefiller and the decoder, or to one engine alone. It names an engine that may have the history, or
-none. Histories are edited, clients leave, and a turn may have a salt. An answer may be missing only where the engine
-that gives it was killed meanwhile, or the client left.
+A message goes to a prefiller and the decoder, or to one engine alone. It names an engine that may have the history, or
+none. Histories are edited, clients leave, and a conversation may have a salt. An answer may be missing only where the
+engine that gives it was killed meanwhile, or the client left.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Turn:
 
 @dataclass
 class Seen:
-    """What came of the turns."""
+    """What came of the messages."""
 
     counted: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Seen:
 
 
 class Comparison:
-    """Sends turns and compares their answers with those of a plain server."""
+    """Sends messages and compares their answers with those of a plain server."""
 
     def __init__(self, plain: Server, seen: Seen) -> None:
         self._plain = plain
@@ -188,7 +188,7 @@ class Conversations:
             self._one()
 
     def end(self) -> None:
-        """After the turn under way."""
+        """After the message under way."""
         self._ends.set()
 
     def _one(self) -> None:

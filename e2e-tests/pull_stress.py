@@ -63,6 +63,8 @@ class Round:
         self.asker = draw.choice(prefillers)
         self.source = draw.choice([each for each in bed.engines if each is not self.asker])
         self.decoder = decoder if self.side == "decoder" or draw.random() < 0.5 else None
+        if self.fault == "other weights" and self.source is decoder:
+            self.decoder = None  # its own cache has the history, of the weights before, as that of any vLLM has
         self._victim = {"source": self.source, "asker": self.asker, "decoder": decoder}[self.side]
         of_victim = f" {self.side}" if self.fault in ("stopped", "killed") else ""
         self.described = (
