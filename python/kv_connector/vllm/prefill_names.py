@@ -3,7 +3,8 @@
 A prompt is named when it is queued, and computed later. If the engine is given other weights or another adapter
 meanwhile, it is announced by their name too, under a number of its own. Its decoder may have either: one that gets the
 same weights later still asks by the name of before. The prompt's first pass settles which name is right, and the others
-end. What has blocks by then keeps its name, and is not sent any further where other weights compute the rest.
+end. What has blocks by then keeps its name, and is not sent any further where other weights compute the rest: its new
+name is announced and ended then, so that a decoder which asks by either computes the prompt at once.
 
 Used by the engine core's thread only.
 """
@@ -61,6 +62,8 @@ class PrefillNames:
             return True
         if named == prefill.name.computed_with and not prefill.is_outdated:
             return True
+        if named not in (prefill.name.computed_with, *prefill.other_names):
+            self._announce(prefill, named, meta)  # to be ended: a decoder that has the same weights asks by this name
         self._logger.warning(
             "request %s is not sent any further: other weights or another adapter were loaded while it had blocks;"
             " its decoder fails it or computes it (kv_load_failure_policy)",

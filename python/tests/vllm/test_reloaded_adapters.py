@@ -65,7 +65,8 @@ def outcome(prefiller: SimulatedEngine, *, is_whole: bool = True) -> str:
     prefiller.steps(2)
     assert prefiller.at_rest()
     first, *others = prefiller.messenger.outcomes().values()
-    assert others == ["finished"] * (first == "failed" and is_whole), "what is computed whole has the name of then"
+    by_the_name_of_then = "finished" if is_whole else "failed"
+    assert others == [by_the_name_of_then] * (first == "failed"), "what is computed whole is sent by it"
     return first
 
 

@@ -67,6 +67,13 @@ def digests_of_queued(engine: SimulatedEngine) -> list[str]:
     return [announce["promptDigest"] for announce in engine.messenger.of_kind("announce")]
 
 
+def ends_of_names(engine: SimulatedEngine) -> dict[str, str]:
+    """How the prefill of each digest that was announced has ended."""
+    ended = {end["request"]: end["outcome"] for end in engine.messenger.of_kind("prefillEnded")}
+    announced = {each["promptDigest"]: each["request"] for each in engine.messenger.of_kind("announce")}
+    return {digest: ended.get(request, "not") for digest, request in announced.items()}
+
+
 def release_all(engine: SimulatedEngine) -> None:
     for request, kind in list(engine.messenger.owes().items()):
         if kind == "prefill":
@@ -106,6 +113,9 @@ def test_should_send_a_prompt_by_the_name_of_the_weights_that_compute_it(
     sent = sent_under(source)
     if passes == BEGUN:
         assert not sent, "part of it is of either"
+        assert set(ends_of_names(source).values()) == {"failed"}
+        if way not in (WAYS["lost"], WAYS["sent without an end"]):
+            assert ends_of_names(source).keys() == {before, now}, "a decoder that asks by either computes it at once"
     elif passes == COMPUTED:
         assert sent == [before]
     elif way in (WAYS["lost"], WAYS["sent without an end"]):
