@@ -10,7 +10,7 @@ from typing import Any
 from mutant import Mutant
 
 from engine_loop.traffic import GRANTS_AWAITED_ROUNDS
-from kv_connector.vllm import beginnings, connector, fetch_names, kv_groups, rejections, scheduler_half
+from kv_connector.vllm import beginnings, connector, fetch_names, kv_groups, prefill_chunks, rejections
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.offers import Offers
@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     WorldMutant(
         "a prefiller's state has the last token in it, which the decoder computes again",
-        *(scheduler_half, "leave_out_last_token", lambda request, _: request.num_prompt_tokens),
+        *(prefill_chunks, "leave_out_last_token", lambda request, _: request.num_prompt_tokens),
         *("states", 1, "error logged"),
     ),
     WorldMutant(
