@@ -66,7 +66,7 @@ class FetchNames:
 
     def why_not_held(self, request: Any, ask: Receive) -> str:
         """Why the prefiller has not what the request asks for, if its answer names something else; else ""."""
-        if ask.prompt_digest in ("", self.of(request, ask).prompt_digest):
+        if not ask.prompt_digest or ask.prompt_digest == self.of(request, ask).prompt_digest:
             return ""
         return (
             "the prefiller's answer names KV of other weights, of another adapter or of other tokens, expected those"

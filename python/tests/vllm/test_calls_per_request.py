@@ -72,3 +72,28 @@ def test_should_cost_an_engine_few_calls(engine: EngineMaker, role: str) -> None
         assert calls <= CALLS_MAX, name
         assert long[name] - calls <= CALLS_PER_BLOCK_MAX * LONG_BLOCKS, f"{name} of a long prompt"
         assert crowd[name] - calls <= CALLS_PER_REQUEST_MAX * BESIDE, f"{name} beside others"
+
+
+@pytest.mark.parametrize("way", ["both at once", "with the prefiller's answer", "decoder first"])
+def test_should_take_the_digest_of_a_prompt_once_for_its_fetch(engine: EngineMaker, way: str) -> None:
+    """It takes milliseconds of a long prompt."""
+    source, target = engine("kv_producer"), engine("kv_consumer")
+    source.add("cmpl-a-0-11111111", 3 * BLOCK_TOKENS, remote_decode())
+    source.steps(2)
+    names, digested = target.own_scheduler._half._names, Counter[int]()
+    taken = names._digest_of
+
+    def counted(request: Any) -> str:
+        digested[len(request.prompt_token_ids)] += 1
+        return str(taken(request))
+
+    names._digest_of = counted
+    params = {
+        "both at once": remote_prefill(),
+        "with the prefiller's answer": remote_prefill(source.answers["cmpl-a-0-11111111"]),
+        "decoder first": {"do_remote_prefill": True, "prefiller": "127.0.0.1:14579"},
+    }
+    target.add("cmpl-a-0-22222222", 3 * BLOCK_TOKENS, params[way])
+    target.steps(2)
+    assert len(target.messenger.of_kind("fetch")) == 1
+    assert digested[3 * BLOCK_TOKENS] == 1
