@@ -149,11 +149,7 @@ def test_no_answer_is_of_two_versions(pair: Pair, answers: tuple[Answers, Answer
             pair.send(folder, second, version=version)
             clients.go_on()
         clients.end()
-    seen = clients.by_version(*answers)
-    print(dict(seen), clients.reasons)
-    assert not seen["mixed"]
-    assert seen["old"]
-    assert seen["new"]
+    are_of_one_version_each(clients, answers)
     exchange_again(pair, answers[0])
 
 
@@ -167,12 +163,16 @@ def test_both_sides_may_load_at_the_same_time(pair: Pair, answers: tuple[Answers
             print(f"sent in {time.monotonic() - began_seconds:.1f} s")
             clients.go_on()
         clients.end()
+    are_of_one_version_each(clients, answers)
+    exchange_again(pair, answers[0])
+
+
+def are_of_one_version_each(clients: Clients, answers: tuple[Answers, Answers]) -> None:
     seen = clients.by_version(*answers)
     print(dict(seen), clients.reasons)
     assert not seen["mixed"]
     assert seen["old"]
     assert seen["new"]
-    exchange_again(pair, answers[0])
 
 
 def exchange_again(pair: Pair, answers: Answers) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from gpu_check import pack, vllm_checks
 from gpu_check.report import NotShown
-from gpu_check.vllm_checks import FEW_BLOCKS_BYTES, PAGES, PROMPTS, Checks, Compared, judged
+from gpu_check.vllm_checks import FEW_BLOCKS_BYTES, PROMPTS, Checks, Compared, judged
 from gpu_check.vllm_on_torch import extensions
 from gpu_check.vllm_on_torch.gather import FOR_PYTHON, NotGathered, gather
 from gpu_check.vllm_on_torch.plan import NO_VLLM, VLLM, VllmPlan
+from right_figures import right_figures
 
 ALONE = {"tokens": [1, 2, 3], "margins": [3.0, 0.01, 2.0]}
 
@@ -29,16 +30,7 @@ def test_answer_is_right_up_to_a_near_tie(tokens: list[int], equal: int, near_ti
 
 
 def at_rest(**changed: Any) -> dict[str, Any]:
-    figures = {
-        "fetches_failed": 0.0,
-        "compared": {"equal": float(len(PROMPTS)), "different": 0.0},
-        "replays": 7,
-        "pages_received": float(PAGES),
-        "layers_sent": 8.0,
-        "layers_sent_early": 2.0,
-        "preemptions": 0,
-    }
-    return {"held": changed.pop("held", {}), "figures": figures | changed}
+    return {"held": changed.pop("held", {}), "figures": right_figures() | changed}
 
 
 def test_pair_that_is_right_passes() -> None:

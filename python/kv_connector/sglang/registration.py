@@ -37,6 +37,8 @@ _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _FLUSH = f"{_SCHEDULER}.flush_cache"
 _RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
 _DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
+_BEGINS_A_PROCESS = ("manager", "bootstrap_server")
+"""The classes that SGLang asks for once in each process, before any other; it asks for the others with each request."""
 
 
 def register_backend() -> None:
@@ -128,10 +130,6 @@ def flush_cache(original: Callable[..., Any], scheduler: Any, *args: Any, **name
     from kv_connector.sglang import hooks
 
     return hooks.flush_cache(original, scheduler, *args, **named)
-
-
-_BEGINS_A_PROCESS = ("manager", "bootstrap_server")
-"""The classes that SGLang asks for once in each process, before any other; it asks for the others with each request."""
 
 
 def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from conftest import EngineMaker
@@ -44,6 +47,18 @@ def ends_and_leaves_nothing(engine: SimulatedEngine) -> None:
     assert engine.at_rest()
 
 
+@contextmanager
+def queued(engine: SimulatedEngine, params: dict[str, Any], arrived: str) -> Iterator[None]:
+    """The engine comes to rest before the request arrives, or behind what is done within."""
+    if arrived == DURING:
+        comes_to_rest(engine)
+    engine.add(REQUEST, TOKENS, params)
+    engine.step()
+    yield
+    if arrived == BEFORE:
+        comes_to_rest(engine)
+
+
 def sent(engine: SimulatedEngine) -> list[str]:
     """The digests of the prompts that were sent to their ends."""
     return [digest for digest, outcome in engine.messenger.outcomes().items() if outcome == "finished"]
@@ -60,15 +75,10 @@ def test_should_give_up_what_a_decoder_waits_for_and_it_does_not_begin(
 ) -> None:
     """That decoder may come to rest itself, and then ends only if the fetch does. It asks by no other name."""
     source = engine("kv_producer", chunk_tokens=0)
-    if arrived == DURING:
-        comes_to_rest(source)
-    source.add(REQUEST, TOKENS, remote_decode())
-    source.step()
-    if granted == BEFORE:
-        source.messenger.grant(REQUEST)
-        source.step()
-    if arrived == BEFORE:
-        comes_to_rest(source)
+    with queued(source, remote_decode(), arrived):
+        if granted == BEFORE:
+            source.messenger.grant(REQUEST)
+            source.step()
     if granted == DURING:
         source.messenger.grant(REQUEST)
     source.steps(2)
@@ -104,12 +114,8 @@ def test_should_send_what_waits_on_both_sides_by_the_name_of_its_weights(
     engine: EngineMaker, arrived: str, loaded: bool
 ) -> None:
     source = engine("kv_producer", chunk_tokens=0)
-    if arrived == DURING:
-        comes_to_rest(source)
-    source.add(REQUEST, TOKENS, remote_decode())
-    source.step()
-    if arrived == BEFORE:
-        comes_to_rest(source)
+    with queued(source, remote_decode(), arrived):
+        pass
     assert not source.messenger.of_kind("prefillEnded")
     source.chunk_tokens = 256
     goes_on(source, loaded=loaded)
@@ -225,16 +231,11 @@ def test_should_decline_what_is_computed_for_a_request_that_waits_and_compute_it
 ) -> None:
     """Its prefiller may come to rest itself, and then ends only if nothing waits to be fetched."""
     target = engine("kv_consumer", chunk_tokens=0, recompute=recompute)
-    if arrived == DURING:
-        comes_to_rest(target)
-    target.add(REQUEST, TOKENS, remote_prefill())
-    target.step()
-    (expected,) = target.messenger.of_kind("expect")
-    if computed == BEFORE:
-        target.messenger.prefilled(expected["transfer"])
-        target.step()
-    if arrived == BEFORE:
-        comes_to_rest(target)
+    with queued(target, remote_prefill(), arrived):
+        (expected,) = target.messenger.of_kind("expect")
+        if computed == BEFORE:
+            target.messenger.prefilled(expected["transfer"])
+            target.step()
     if computed == DURING:
         target.messenger.prefilled(expected["transfer"])
     target.steps(2)
@@ -252,12 +253,8 @@ def test_should_fetch_what_waits_on_both_sides_by_the_name_of_its_weights(
     engine: EngineMaker, arrived: str, loaded: bool
 ) -> None:
     target = engine("kv_consumer", chunk_tokens=0)
-    if arrived == DURING:
-        comes_to_rest(target)
-    target.add(REQUEST, TOKENS, remote_prefill())
-    target.step()
-    if arrived == BEFORE:
-        comes_to_rest(target)
+    with queued(target, remote_prefill(), arrived):
+        pass
     (before,) = target.messenger.of_kind("expect")
     assert not target.messenger.of_kind("decline")
     target.chunk_tokens = 256
