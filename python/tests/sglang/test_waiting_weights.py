@@ -223,6 +223,18 @@ def test_should_exchange_what_waits_where_both_sides_get_the_same_weights(
     assert outcome(pair, story), story.why
 
 
+def test_should_exchange_what_is_asked_for_before_both_sides_are_updated_and_queued_after_it(
+    pair: Pair, weights: Weights
+) -> None:
+    """Each side names it when it comes, so the two legs name different prompts until the decoder asks once more."""
+    story = Story(pair, weights)
+    story.ask()
+    weights.names = {"prefill": "step 2", "decode": "step 2"}
+    story.queue()
+    story.end("prefill")
+    assert outcome(pair, story), story.why
+
+
 @pytest.mark.parametrize(("state", "first"), list(itertools.product(STATES, ORDERS)))
 def test_should_exchange_nothing_that_weights_compute_which_the_decoder_has_not(
     pair: Pair, weights: Weights, state: State, first: SideName

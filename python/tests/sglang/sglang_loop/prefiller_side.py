@@ -54,6 +54,8 @@ class Prefill:
     slot: int = -1
     outcome: str = ""
     ended_at: float = 0.0
+    contradicted_at: float | None = None
+    """When a grant of another prompt was declined: its decoder may ask once more, by the prompt's present name."""
     concluded: bool = False
     stopped: str = ""
     answered: set[int] = field(default_factory=set)
@@ -435,15 +437,39 @@ class Prefills:
             heard = grant.key in self._heard
             if now - grant.received >= (limits.grant_wait if heard else limits.unheard):
                 moved |= self._decline(grant, "no request with this transfer id reached the prefiller")
-            elif now - grant.received >= limits.contradiction:
-                others = [each for each in self._open.values() if self._contradicts(each, grant, now)]
-                if others:
-                    moved |= self._decline(grant, "the two legs name different prompts")
-                    self._stop(others[0], "the two legs name different prompts")
-        return moved
+        moved |= self._end_contradicted()
+        return moved | self._decline_contradicting()
+
+    def _decline_contradicting(self) -> bool:
+        """The grants of all ranks together, as the messenger does."""
+        limits, now = self._network.limits, self._network.now
+        pairs = [
+            (grant, prefill)
+            for grant in self.waiting
+            if now - grant.received >= limits.contradiction
+            for prefill in self._open.values()
+            if self._contradicts(prefill, grant, now)
+        ]
+        for grant in dict.fromkeys(grant for grant, _ in pairs):
+            self._decline(grant, "the two legs name different prompts")
+        for _, prefill in pairs:
+            prefill.contradicted_at = now
+        return bool(pairs)
+
+    def _end_contradicted(self) -> bool:
+        limits, now = self._network.limits, self._network.now
+        over = [
+            each
+            for each in self._open.values()
+            if each.contradicted_at is not None and each.needing is None and not each.stopped
+            if now - each.contradicted_at >= limits.contradiction
+        ]
+        for each in over:
+            self._stop(each, "the two legs name different prompts")
+        return bool(over)
 
     def _contradicts(self, prefill: Prefill, grant: Grant, now: float) -> bool:
-        old = now - prefill.begun >= self._network.limits.contradiction
+        old = now - prefill.begun >= self._network.limits.contradiction and prefill.contradicted_at is None
         return old and prefill.key[0] == grant.key[0] and prefill.needing is None and not prefill.stopped
 
     def _decline(self, grant: Grant, sentence: str) -> bool:

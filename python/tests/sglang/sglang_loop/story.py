@@ -54,8 +54,6 @@ class Ask:
     ended_twice: bool = False
     dp_rank: int = 0
     """Of its prefiller's server."""
-    at_decoder: bool = False
-    """Whether its decoder's leg has come."""
     updates: int = 0
     """How often weights were changed while it was under way."""
     had_other_weights: bool = False

@@ -302,19 +302,12 @@ class World:
         for ask in [each for each in self.story.asks if each.leg and not each.is_over]:
             ask.updates += 1
         self._blame("weights changed twice while it waited", lambda ask: ask.updates > 1)
-        self._blame("its decoder may have asked by the name of before", self._is_unheard)
         first = names if only is None else [names[only % len(names)]]
         for name in first:
             self._pause_for_a_while(name)
         self._give(first, weights)
         for name in [each for each in names if each not in first]:
             self._later(partial(self._give, [name], weights))
-
-    def _is_unheard(self, ask: Ask) -> bool:
-        """Whether its decoder has it and its prefiller's scheduler has not: each names it when it comes."""
-        engine = self.engines.get(ask.prefiller)
-        is_queued = engine is not None and any(each.ask.index == ask.index for each in engine.requests)
-        return ask.at_decoder and not is_queued
 
     def _give(self, names: Sequence[str], weights: int) -> None:
         for name in names:
@@ -332,7 +325,6 @@ class World:
             ask.end(side, "refused")
             return
         ask.leg = side
-        ask.at_decoder |= side == "decode"
         if self.weights.differ(ask):
             ask.blame = ask.blame or "its engines have other weights"
         if side == "prefill":

@@ -324,7 +324,7 @@ class PrefillerPromisesTest extends MessengerPair {
         TransferKey another = new TransferKey("t-d", "bb");
         prefiller.cache.onCommand(new EngineCommand.Announce("p", another.id(), another.digest()));
         decoder.cache.onCommand(fetchOf("d", 1, LONG_NS, "aa", EngineCommand.Prompt.NONE));
-        pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
+        pass(2 * LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
         assertThat(prefiller.reported).containsExactly("stopped p");
         assertThat(decoder.reported).containsExactly("failed d");
         fetch("d", 1, "bb");

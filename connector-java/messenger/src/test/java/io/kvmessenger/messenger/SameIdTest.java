@@ -152,10 +152,39 @@ class SameIdTest extends SameIdPair {
 
         assertThat(decoder.reported).containsExactly("failed d1");
         assertThat(decoder.lastFailure).contains("name different prompts", "same tokens and adapter");
-        assertThat(prefiller.reported).contains("stopped p2");
         assertThat(prefiller.cache.held().grantsWaiting()).isZero();
+        assertThat(prefiller.reported).as("its decoder may ask by another name").isEmpty();
+        pass(LIMITS.contradictionWaitNs());
+
+        assertThat(decoder.reported).containsExactly("failed d1");
+        assertThat(prefiller.reported).containsExactly("stopped p2");
         end("p2", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         assertThat(prefiller.cache.held().prefills()).isZero();
+    }
+
+    /** As where both engines have got other weights between the two legs: the decoder names the prompt again. */
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void shouldServeADecoderThatAsksByThePresentNameOfThePrompt(boolean expectsFirst) {
+        fetch("d1", FIRST, 1);
+        announce("p2", SECOND);
+        pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
+        assertThat(decoder.reported).containsExactly("failed d1");
+        if (expectsFirst) {
+            decoder.cache.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
+            carry();
+            pass(2 * LIMITS.contradictionWaitNs());
+        } else {
+            pass(LIMITS.contradictionWaitNs() / 2);
+        }
+        fetch("d2", SECOND, 3);
+        pass(2 * LIMITS.contradictionWaitNs());
+        compute("p2", SECOND, SECOND_PAGES);
+        finish("p2");
+        completeAllWrites();
+
+        assertThat(pagesSent()).containsExactlyInAnyOrder("7>3", "2>4");
+        assertThat(prefiller.reported).containsExactly("granted p2 [0, 8)", "released p2");
     }
 
     @Test

@@ -390,6 +390,7 @@ abstract class TransferStory extends MessengerPair {
                 APART.rejectedWaitNs(),
                 APART.silenceLimitNs(),
                 APART.unheardLimitNs(),
+                2 * APART.contradictionWaitNs(),
                 APART.grantWaitNs(),
                 APART.fetchLimitNs(),
                 APART.fetchLimitNs() + APART.silenceLimitNs(),

@@ -223,7 +223,7 @@ final class DecoderFrames {
 
     /** Declines the grants of requests whose legs name different prompts. */
     void decline(Meeting.Contradiction legs) {
-        if (!legs.isNone()) {
+        if (!legs.grants().isEmpty()) {
             engine.log(EngineLog.Level.WARNING, legs.sentence());
             legs.grants().forEach(grant -> decline(grant, legs.sentence()));
         }

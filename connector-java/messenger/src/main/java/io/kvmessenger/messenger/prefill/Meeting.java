@@ -38,10 +38,18 @@ final class Meeting implements Due {
 
     boolean toCompare;
 
-    /** Legs of requests that name different prompts; none if some may just be late. */
+    /** Prompts of a contradiction whose grants were declined: their decoders may ask once more, by the present names. */
+    private List<Prefill> contradicted = List.of();
+
+    /**
+     * Legs that end because they name different prompts.
+     *
+     * @param grants those that ask for a prompt that is not here
+     * @param prefills those that no decoder has asked for since such grants were declined
+     */
     record Contradiction(String id, List<PageGrant> grants, List<Prefill> prefills) {
         boolean isNone() {
-            return grants.isEmpty();
+            return grants.isEmpty() && prefills.isEmpty();
         }
 
         String sentence() {
@@ -190,8 +198,14 @@ final class Meeting implements Due {
 
     // ---- legs that name different prompts
 
-    /** Whether a grant waits for a prompt that is not here, while a prompt is here that no decoder has asked for. */
+    /**
+     * Whether a grant waits for a prompt that is not here, while a prompt is here that no decoder has asked for; or such
+     * a prompt waits for its decoder to ask once more.
+     */
     boolean looksContradictory() {
+        if (!contradicted.isEmpty()) {
+            return true;
+        }
         return lonelyGrants().findAny().isPresent()
                 && unaskedPrefills().findAny().isPresent();
     }
@@ -200,6 +214,9 @@ final class Meeting implements Due {
      * An id may be used for several prompts, concurrently or in sequence, whose legs arrive in any order. So legs count
      * as contradictory only after each has waited alone for a while, and only if there are as many prompts of one kind
      * as of the other; if the numbers differ, some legs may just be late.
+     *
+     * <p>Their grants end at once. Their prompts end if no decoder has asked for them at the next comparison: where the
+     * weights of both engines have changed between the two legs, a decoder that is declined asks by the new name.
      *
      * @param waitNs how long each must have waited
      */
@@ -210,10 +227,15 @@ final class Meeting implements Due {
         List<Prefill> unasked = unaskedPrefills()
                 .filter(prefill -> !isExpected(prefill) && nowNs - prefill.begunNs >= waitNs)
                 .toList();
+        List<Prefill> over = unasked.stream().filter(contradicted::contains).toList();
+        List<Prefill> begun =
+                unasked.stream().filter(prefill -> !over.contains(prefill)).toList();
         // several requests may share a prompt, and each messenger of a decoder's engine grants it
         long wanted = grants.stream().map(PageGrant::transfer).distinct().count();
-        long offered = unasked.stream().map(Prefill::transfer).distinct().count();
-        return wanted == offered ? new Contradiction(id, grants, unasked) : new Contradiction(id, List.of(), List.of());
+        long offered = begun.stream().map(Prefill::transfer).distinct().count();
+        boolean pairwise = wanted == offered;
+        contradicted = pairwise ? begun : List.of();
+        return new Contradiction(id, pairwise ? grants : List.of(), over);
     }
 
     private Stream<PageGrant> lonelyGrants() {

@@ -488,7 +488,7 @@ public final class Prefiller {
         return 1;
     }
 
-    /** Ends both legs of requests that name different prompts: neither counterpart can come. Returns 0 if none do. */
+    /** Ends legs of requests that name different prompts: their counterparts did not come. Returns 0 if none do. */
     private int endContradiction(Meeting meeting, long nowNs) {
         Meeting.Contradiction legs = meetings.compare(meeting, nowNs);
         decoderFrames.decline(legs);

@@ -39,8 +39,12 @@ class ContradictionsTest {
 
         nowNs += WAIT_NS;
         look();
-        assertThat(stopped).containsExactly(d.request);
         assertThat(meetings.waiting()).isEmpty();
+        assertThat(stopped).as("its decoder may ask once more").isEmpty();
+
+        nowNs += WAIT_NS;
+        look();
+        assertThat(stopped).containsExactly(d.request);
     }
 
     @Test
@@ -51,9 +55,46 @@ class ContradictionsTest {
         grant("a");
         nowNs += WAIT_NS;
         look();
+        assertThat(meetings.waiting()).isEmpty();
+        nowNs += WAIT_NS;
+        look();
 
         assertThat(stopped).hasSize(2);
+        assertThat(meetings.of(ID).toCompare).isFalse();
+    }
+
+    /** Each prompt waits once: a decoder that asks again and again by a name that is not here keeps none of them. */
+    @Test
+    void shouldEndAPromptWhoseDecoderAsksOnceMoreByAnotherName() {
+        grant("a");
+        Prefill b = announce("b");
+        nowNs += WAIT_NS;
+        look();
+        grant("c");
+        nowNs += WAIT_NS;
+        look();
+
+        assertThat(stopped).containsExactly(b.request);
+    }
+
+    /** The prompts of a second contradiction wait as those of the first did. */
+    @Test
+    void shouldGiveThePromptsOfALaterContradictionTheirOwnTime() {
+        grant("a");
+        Prefill b = announce("b");
+        nowNs += WAIT_NS;
+        look();
+        grant("c");
+        Prefill d = announce("d");
+        nowNs += WAIT_NS;
+        look();
+        assertThat(stopped).containsExactly(b.request);
         assertThat(meetings.waiting()).isEmpty();
+
+        nowNs += WAIT_NS;
+        look();
+        assertThat(stopped).containsExactly(b.request, d.request);
+        assertThat(meetings.of(ID).toCompare).isFalse();
     }
 
     @Test
