@@ -56,7 +56,7 @@ def _modules() -> None:
             sys.modules[f"vllm.vllm_flash_attn.{name}"] = types.ModuleType(name)
         sys.modules["vllm._C_stable_libtorch"].registered = operators.register()  # type: ignore[attr-defined]
     for name in SILENT:
-        setattr(torch.ops._C, name, nothing)
+        setattr(torch.ops._C, name, Silent())
 
 
 def is_packed() -> bool:
@@ -118,6 +118,16 @@ def _kernels() -> None:
     from triton.runtime.jit import JITFunction
 
     JITFunction.run = lambda function, *given, **named: None
+
+
+class Silent:
+    """An operator that leaves what was there. Passes over a compiled graph name it by its overload."""
+
+    def __init__(self) -> None:
+        self.default = nothing
+
+    def __call__(self, *given: Any, **named: Any) -> None:
+        pass
 
 
 def nothing(*given: Any, **named: Any) -> None:

@@ -115,6 +115,8 @@ MORE_PAIRS = {
         settings=flash(), model=make_model.TinyFalconH1(), states=6, left_out_tokens=1, prefills_in_graphs=False
     ),
     "states-tcp": Case("tcp", triton(graphs=EAGER), model=make_model.TinyFalconH1(), states=6, left_out_tokens=1),
+    "piecewise-graphs-cuda": Case(settings=triton(graphs="PIECEWISE", compile="eager")),
+    "piecewise-graphs-tcp": Case("tcp", flash(graphs="PIECEWISE", compile="eager")),
     "no-graphs-cuda": Case(settings=triton(graphs=EAGER)),
     "breakable-graphs-cuda": Case(settings=flash(graphs=BREAKABLE)),
     "runner-1-breakable-graphs-tcp": Case("tcp", triton(runner=1, graphs=BREAKABLE)),
