@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
@@ -28,19 +29,27 @@ TRAINER: Final = Path(__file__).with_name("fsdp_trainer.py")
 class Trainer:
     """A process for each rank, which sends when it is asked to."""
 
-    def __init__(self, servers: Sequence[Served], store: Path, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        servers: Sequence[Served],
+        store: Path,
+        gate: Gate | None = None,
+        *,
+        ranks: int = RANKS,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """The last rank's writes pass the gate, if there is one."""
         options = {} if gate is None else {"KV_MESSENGER_JVM_OPTIONS": ",".join(gate.jvm_options)}
         urls = [served.server.url for served in servers]
         self.ranks = [
             subprocess.Popen(
-                [sys.executable, str(TRAINER), str(rank), str(RANKS), str(store), *urls],
+                [sys.executable, str(TRAINER), str(rank), str(ranks), str(store), *urls],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=os.environ | (options if rank == RANKS - 1 else {}),
+                env=os.environ | environment | (options if rank == ranks - 1 else {}),
             )
-            for rank in range(RANKS)
+            for rank in range(ranks)
         ]
 
     def send(self, folder: Path, version: int, dies_before: str = "", dying: int = -1) -> list[dict[str, Any]]:
@@ -201,3 +210,27 @@ def test_a_sender_of_whole_tensors_is_refused_after_a_split_trainer(servers: lis
     sent = servers[0].send(servers[0].new)
     assert sent.returncode == 1
     assert "the tensors come from 1 trainer ranks, and came from 2" in sent.stderr
+
+
+@pytest.mark.parametrize("shape", [("tcp", 3, 1), ("tcp", 2, 2), ("shm", 4, 2)])
+def test_shares_land_by_either_transport_and_in_a_server_of_several_ranks(
+    run_folder: Path, answers: dict[Path, list[list[str]]], tmp_path: Path, shape: tuple[str, int, int]
+) -> None:
+    """A transport, the trainer's ranks and the server's; three trainer ranks have unlike numbers of rows."""
+    transport, ranks, tp_size = shape
+    by = {"KV_MESSENGER_TRANSPORTS": transport}
+    served = serving(f"weight-shards-{transport}-{tp_size}", run_folder, tp_size=tp_size, environment=dict(by))
+    with served.server:
+        served.server.wait_healthy()
+        trainer = Trainer([served], tmp_path / "store", ranks=ranks, environment=by)
+        try:
+            for version, folder in enumerate((served.new, served.old), 1):
+                sent = trainer.send(folder, version)
+                print("trainer:", sent)
+                assert [each["failure"] for each in sent] == [""] * ranks
+                assert [each["gathered"] for each in sent] == [0] * ranks
+                assert sum(each["bytes"] for each in sent) == sent[0]["whole"]
+                assert served.answers() == answers[folder]
+                assert served.version() == str(version)
+        finally:
+            trainer.end()
