@@ -150,9 +150,9 @@ weight-shards: wheel ## two FSDP2 trainer ranks send their own rows into two vLL
 weights-trl: wheel ## TRL's own trainer on CPU sends its weights into real vLLM servers, and is killed: make weights-trl [ARGS="-k tied"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/trl_trainer -p no:cacheprovider -s $(ARGS)
 
-sglang-weights: wheel ## weights sent into SGLang servers of one rank and two, by senders that stop and die in each state
+sglang-weights: wheel ## weights sent into SGLang servers of one rank and two, by senders that stop and die in each state, and by FSDP2 trainer ranks
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/sglang_pair/test_sglang_weight_faults.py \
-	    -p no:cacheprovider -s --all-weights $(ARGS)
+	    e2e-tests/sglang_pair/test_sglang_weight_shards.py -p no:cacheprovider -s --all-weights $(ARGS)
 
 sglang-hosts: wheel ## SGLang's prefiller and decoder on two hosts (network namespaces), which find their own addresses
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/sglang_pair/test_two_hosts.py \
