@@ -66,6 +66,9 @@ final class MessengerAgent implements Agent {
         if (death.isPresent()) {
             return death;
         }
+        if (messenger.failure().isPresent()) {
+            return messenger.failure();
+        }
         long sinceNs = clock.nowNs() - lastSoundNs;
         return sinceNs > heartbeatNs + STUCK_LIMIT_NS
                 ? Optional.of("the messenger's thread has been stuck for " + sinceNs / 1_000_000 + " ms"

@@ -59,8 +59,9 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     static final int UNSENT_BYTES_MAX = 4 * ProtocolLimits.FRAME_LENGTH_MAX_BYTES;
 
     private static final long CLOSE_LIMIT_MILLIS = 1_000;
+    private static final String LOOP_ENDED = "the thread of the control port has ended, its error is in the log";
 
-    private final EventLoopGroup loop;
+    final EventLoopGroup loop;
     private final HostNames names = new HostNames();
     private final Inbox inbox;
     private final int connectLimitMillis;
@@ -75,6 +76,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     private final AtomicLong nextLink = new AtomicLong(1);
     private final Map<Long, Link> links = new ConcurrentHashMap<>();
     private Channel listener;
+    private volatile boolean closing;
 
     /**
      * @param linksMax usually {@link #LINKS_MAX}
@@ -93,6 +95,14 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
                         .daemon()
                         .unstarted(task),
                 NioIoHandler.newFactory());
+        loop.terminationFuture().addListener(_ -> onLoopEnded());
+    }
+
+    /** An Error ends Netty's loop, as where a class cannot be loaded: from then on no peer is heard. */
+    private void onLoopEnded() {
+        if (!closing) {
+            inbox.add(m -> m.onControlEnded(LOOP_ENDED));
+        }
     }
 
     /** Starts to listen; port 0 takes any free one. Returns the port. */
@@ -128,6 +138,10 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     @Override
     public long dial(String host, int port) {
         long link = nextLink.getAndIncrement();
+        if (loop.isShuttingDown()) {
+            inbox.add(m -> m.onLinkClosed(link, LOOP_ENDED));
+            return link;
+        }
         dialled.add(link);
         names.find(host, new HostNames.Answer() {
             @Override
@@ -146,7 +160,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
     /** Tries the next address; the one after it follows if it fails. */
     private void connect(Dial dial) {
-        if (!dialled.contains(dial.link())) {
+        if (!dialled.contains(dial.link()) || loop.isShuttingDown()) {
             return; // closed meanwhile
         }
         InetSocketAddress address = dial.next();
@@ -199,7 +213,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     @Override
     public void send(long link, ControlFrame frame) {
         Link to = links.get(link);
-        if (to != null) {
+        if (to != null && !loop.isShuttingDown()) {
             to.send(frame);
         }
     }
@@ -207,7 +221,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     @Override
     public void trust(long link) {
         Link proven = links.get(link);
-        if (proven != null) {
+        if (proven != null && !loop.isShuttingDown()) {
             proven.channel.eventLoop().execute(proven.frames::trust);
         }
     }
@@ -215,15 +229,16 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     @Override
     public void close(long link) {
         dialled.remove(link);
-        Link closing = links.remove(link);
-        if (closing != null) {
+        Link ended = links.remove(link);
+        if (ended != null && !loop.isShuttingDown()) {
             // after earlier frames, so that a refusal reaches the peer
-            closing.channel.eventLoop().execute(() -> hangUp(closing.channel));
+            ended.channel.eventLoop().execute(() -> hangUp(ended.channel));
         }
     }
 
     @Override
     public void close() {
+        closing = true;
         names.close();
         dialled.clear();
         if (listener != null) {
@@ -361,7 +376,10 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         private void onHandled(int lengthBytes) {
             int waiting = framesWaiting.decrementAndGet();
             long waitingBytes = bytesWaiting.addAndGet(-lengthBytes);
-            if (paused && waiting <= FRAMES_WAITING_MAX / 2 && waitingBytes <= FRAME_BYTES_WAITING_MAX / 2) {
+            if (paused
+                    && !loop.isShuttingDown()
+                    && waiting <= FRAMES_WAITING_MAX / 2
+                    && waitingBytes <= FRAME_BYTES_WAITING_MAX / 2) {
                 paused = false;
                 channel.eventLoop().execute(() -> frames.resume(channel));
             }

@@ -65,6 +65,7 @@ final class OpenMessenger {
     private final int controlPort;
 
     private OpenMessenger(OpenRequest request, Deque<AutoCloseable> started) {
+        FirstLogLine.format();
         SecureRandom random = new SecureRandom();
         this.options = request.runtime();
         this.incarnation = random.nextLong();

@@ -6,6 +6,8 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Heartbeat;
+import java.io.BufferedReader;
+import java.io.BufferedWriter;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -15,6 +17,7 @@ import java.nio.channels.SocketChannel;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -32,6 +35,10 @@ class NettyControlNetworkTest {
 
     private static final int FLOOD_BYTES = 64 << 20;
     private static final long FIRST_LINK = 1;
+    /** More than a JVM needs, and soon used up. */
+    private static final int DESCRIPTORS_MAX = 128;
+
+    private static final long ACCEPTS_AGAIN_MILLIS = 1_500;
 
     private final Inbox inbox = new Inbox(System::nanoTime, () -> {});
     private final CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
@@ -66,6 +73,44 @@ class NettyControlNetworkTest {
         }
         for (ControlSocket socket : held) {
             socket.close();
+        }
+    }
+
+    /** Netty logs that it cannot accept, and the first line of the JDK's log opens files. */
+    @Test
+    void shouldAcceptAgainWhenDescriptorsAreFreeAgain() throws Exception {
+        Process child = TestJvm.startLimited(DESCRIPTORS_MAX, WithoutDescriptors.class, "prepared");
+        try (BufferedReader printed = child.inputReader();
+                BufferedWriter asked = child.outputWriter()) {
+            int childsPort = Integer.parseInt(printed.readLine());
+            proceed(asked);
+            assertThat(printed.readLine()).isEqualTo("none left");
+            try (ControlSocket waits = ControlSocket.dial(childsPort)) {
+                Thread.sleep(ACCEPTS_AGAIN_MILLIS); // a failed accept is tried again each second
+                proceed(asked);
+                assertThat(printed.readLine()).isEqualTo("input");
+                assertThat(waits.send(heartbeat())).isTrue();
+            }
+        } finally {
+            child.destroyForcibly();
+        }
+    }
+
+    @Test
+    void shouldReportThatItsThreadHasEndedAndTakeWhatIsAskedOfIt() throws Exception {
+        try (ControlSocket peer = ControlSocket.dial(port)) {
+            awaitInputs(1);
+            assertThat(peer.send(heartbeat())).isTrue();
+            awaitInputs(2);
+            network.loop.shutdownGracefully(0, 0, TimeUnit.MILLISECONDS).sync();
+            awaitInputs(4); // the link's end, and the thread's
+
+            network.send(FIRST_LINK, heartbeat());
+            network.trust(FIRST_LINK);
+            network.close(FIRST_LINK);
+            long dialled = network.dial("127.0.0.1", port);
+            awaitInputs(5);
+            assertThat(dialled).isGreaterThan(FIRST_LINK);
         }
     }
 
@@ -211,6 +256,11 @@ class NettyControlNetworkTest {
         for (int seen = -1; seen != inbox.size(); Thread.sleep(100)) {
             seen = inbox.size();
         }
+    }
+
+    private static void proceed(BufferedWriter child) throws IOException {
+        child.newLine();
+        child.flush();
     }
 
     private void awaitInputs(int count) throws InterruptedException {

@@ -10,6 +10,24 @@ final class TestJvm {
     private TestJvm() {}
 
     static Process start(List<String> options, Class<?> main, String... words) throws IOException {
+        return start(command(options, main, words));
+    }
+
+    /** With so many descriptors at most. */
+    static Process startLimited(int descriptorsMax, Class<?> main, String... words) throws IOException {
+        List<String> command =
+                new ArrayList<>(List.of("sh", "-c", "ulimit -n " + descriptorsMax + "; exec \"$@\"", "sh"));
+        command.addAll(command(List.of(), main, words));
+        return start(command);
+    }
+
+    private static Process start(List<String> command) throws IOException {
+        return new ProcessBuilder(command)
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+    }
+
+    private static List<String> command(List<String> options, Class<?> main, String... words) {
         List<String> command = new ArrayList<>();
         command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
         command.addAll(List.of(
@@ -23,8 +41,6 @@ final class TestJvm {
         String classPath = System.getProperty("surefire.test.class.path", System.getProperty("java.class.path"));
         command.addAll(List.of("-cp", classPath, main.getName()));
         command.addAll(List.of(words));
-        return new ProcessBuilder(command)
-                .redirectError(ProcessBuilder.Redirect.INHERIT)
-                .start();
+        return command;
     }
 }

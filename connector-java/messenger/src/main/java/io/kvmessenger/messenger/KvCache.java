@@ -130,7 +130,7 @@ public final class KvCache implements ServedSubject {
         prefiller.onEnqueueFailed(transfer, reason);
     }
 
-    /** Whether the command needs no further handling: it requires the transfer engine, which has ended. */
+    /** Whether the command needs no further handling: it requires the transfer engine, or a peer. */
     private boolean answeredByTheDead(EngineCommand command) {
         switch (command) {
             case EngineCommand.StepEnded _,
@@ -215,6 +215,11 @@ public final class KvCache implements ServedSubject {
     @Override
     public void onTransferEnded(String reason) {
         prefiller.onTransferEnded(reason);
+        death = reason;
+    }
+
+    @Override
+    public void onControlEnded(String reason) {
         death = reason;
     }
 

@@ -24,6 +24,8 @@ public final class Messenger {
     /** Completions handled in one duty cycle, so that timers are never starved. */
     private static final int COMPLETIONS_PER_CYCLE_MAX = 1024;
 
+    private static final String RESTART = ": nothing moves until this engine is restarted";
+
     private final Sessions sessions;
     private final ServedSubject subject;
     private final TransferEngine transfer;
@@ -39,6 +41,8 @@ public final class Messenger {
     private CompletableFuture<Void> left;
     /** Why nothing can move any more; empty while the transfer engine works. Written by the messenger's thread. */
     private volatile String death = "";
+    /** Why nothing is begun any more although writes may be in flight; empty while the control network works. */
+    private volatile String ending = "";
     /** Whether any input has arrived since the gauges were last published. */
     private boolean changed = true;
 
@@ -132,10 +136,26 @@ public final class Messenger {
         return work;
     }
 
-    /** Why this messenger can never move anything again; empty while it works. Any thread. */
+    /**
+     * The control network has ended: no peer is heard any more. All sessions end. What the transfer engine still moves
+     * is over by its own proofs, so death follows when nothing is left to finish.
+     */
+    public void onControlEnded(String why) {
+        changed = true;
+        ending = why + RESTART;
+        subject.shutDown(ending);
+        sessions.endAll(ending);
+        subject.onControlEnded(ending);
+    }
+
+    /** Why this messenger can never move anything again, and holds nothing; empty before. Any thread. */
     public Optional<String> death() {
-        String reason = death;
-        return reason.isEmpty() ? Optional.empty() : Optional.of(reason);
+        return Optional.of(death).filter(reason -> !reason.isEmpty());
+    }
+
+    /** Why this messenger begins nothing any more; empty while it works. Any thread. */
+    public Optional<String> failure() {
+        return death().or(() -> Optional.of(ending).filter(reason -> !reason.isEmpty()));
     }
 
     private int poll() {
@@ -153,7 +173,7 @@ public final class Messenger {
     /** Ends every request that waits for the transfer engine; pages that a peer may still write to are quarantined. */
     private void die(EngineEndedException ended) {
         changed = true;
-        String reason = ended.getMessage() + ": nothing moves until this engine is restarted";
+        String reason = ended.getMessage() + RESTART;
         subject.shutDown(reason);
         sessions.endAll(reason);
         subject.onTransferEnded(reason);
@@ -161,6 +181,9 @@ public final class Messenger {
     }
 
     private int completeEnds() {
+        if (!ending.isEmpty() && death.isEmpty() && subject.finished()) {
+            death = ending;
+        }
         if (drained != null && subject.finished()) {
             drained.complete(null);
             drained = null;

@@ -39,6 +39,9 @@ public interface ServedSubject extends Subject {
     /** The transfer engine has ended, and all sessions have: nothing is in flight, and no completion will follow. */
     void onTransferEnded(String reason);
 
+    /** No peer is heard any more, and all sessions have ended: what is asked from now on is answered at once. */
+    default void onControlEnded(String reason) {}
+
     /** Whether it has received any input since its gauges were last published. */
     boolean changed();
 

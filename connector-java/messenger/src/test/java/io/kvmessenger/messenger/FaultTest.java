@@ -175,6 +175,46 @@ class FaultTest extends MessengerPair {
         assertThat(prefiller.reported).containsExactly("released r", "released s");
     }
 
+    /** Its transfer engine works: a write that is in flight reads the pages until it is complete. */
+    @Test
+    void shouldHoldAPrefillersPagesUntilItsWritesAreCompleteWhenTheControlNetworkEnds() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        assertThat(prefiller.transfer.submitted).isNotEmpty();
+        prefiller.messenger.onControlEnded("says the test");
+        prefiller.messenger.doWork();
+        prefiller.cache.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        prefiller.messenger.doWork();
+
+        assertThat(prefiller.messenger.failure()).get().asString().contains("says the test", "restarted");
+        assertThat(prefiller.reported).doesNotContain("released r");
+        assertThat(prefiller.messenger.death()).isEmpty();
+
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        prefiller.messenger.doWork();
+        prefiller.messenger.doWork();
+        assertThat(prefiller.reported).contains("released r");
+        assertThat(prefiller.messenger.death()).isEqualTo(prefiller.messenger.failure());
+    }
+
+    @Test
+    void shouldQuarantineWhatADecoderAwaitsWhenTheControlNetworkEnds() {
+        fetch("granted", 1, 0);
+        carry();
+        fetch("waiting", 3, 0);
+        decoder.messenger.onControlEnded("says the test");
+        decoder.messenger.doWork();
+        fetch("later", 5, 0);
+        decoder.messenger.doWork();
+
+        assertThat(decoder.reported).containsExactly("quarantined granted", "quarantined waiting", "failed later");
+        assertThat(decoder.lastFailure).contains("says the test", "restarted");
+        assertThat(decoder.messenger.death()).as("pages are held").isEmpty();
+    }
+
     /** The transfer engine ends by an error of its own. */
     private static void end(Side side) {
         side.transfer.bug = new OutOfMemoryError("out of memory, says the test");
