@@ -51,6 +51,21 @@ def dp_rank_fault(rank: object) -> str:
     return f"the prefiller's data-parallel rank is {_seen(rank)}, expected an integer of at least 0: leave it out"
 
 
+def prompt_fault(token_count: int) -> str:
+    """Why a prompt of so many tokens is not handed over, in one sentence; "" if it is."""
+    return "" if token_count >= 1 else "the prompt has 0 tokens, expected at least 1: send a prompt that is not empty"
+
+
+def logprobs_fault(asked: object, most: int) -> str:
+    """Why SGLang cannot hand over so many alternatives to the first token, in one sentence; "" if it can."""
+    if not isinstance(asked, int) or asked <= most:
+        return ""
+    return (
+        f"top_logprobs_num is {_seen(asked)}, expected at most {most}, which SGLang's row for the first token holds:"
+        " ask for fewer"
+    )
+
+
 def topology_fault(dp_size: int, attn_tp_size: int, attn_cp_size: int, pp_size: int) -> str:
     """Why these are no sizes of a prefiller, in one sentence; "" if they may be."""
     sizes = (dp_size, attn_tp_size, attn_cp_size, pp_size)

@@ -66,6 +66,11 @@ class Receiver(BaseKVReceiver):
         if refusal:
             self._fail(refusal)
 
+    def refuse(self, reason: str) -> None:
+        """Ends the request before it is asked for, unless it has ended already."""
+        if self.conclude_state is None:
+            self._fail(reason)
+
     # ---- finding the prefiller
 
     def init(self, prefill_dp_rank: int) -> None:

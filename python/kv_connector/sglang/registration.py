@@ -73,7 +73,7 @@ def hook_scheduler() -> None:
     """Installs the hooks of a scheduler that uses this backend; others run without them."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from kv_connector.sglang import decoder_stages, hooks, rank_decisions, sglang_api
+    from kv_connector.sglang import decoder_stages, hooks, misfits, rank_decisions, sglang_api
 
     by_target = {
         f"{_RECEIVER}._broadcast_reqs_across_ranks": (rank_decisions.DECISIONS.broadcast, HookType.AROUND),
@@ -97,6 +97,8 @@ def hook_scheduler() -> None:
         (weight_changes.RELEASE, (hooks.end_pulls_of, HookType.BEFORE)),
         (f"{_PREFILL_QUEUE}.create_sender", (hooks.leave_unclaimed, HookType.AFTER)),
         (f"{_PREFILL_QUEUE}.create_sender", (hooks.note_weights, HookType.AFTER)),
+        (f"{_PREFILL_QUEUE}.create_sender", (misfits.refuse_sending, HookType.AFTER)),
+        (f"{_DECODE_QUEUE}._create_receiver_and_enqueue", (misfits.refuse_receiving, HookType.AFTER)),
         (f"{_PREFILL_QUEUE}.pop_bootstrapped", (hooks.name_queued, HookType.BEFORE)),
     ]
     for target, (hook, kind) in [*by_target.items(), *further]:

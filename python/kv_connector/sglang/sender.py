@@ -94,6 +94,11 @@ class Sender(BaseKVSender):
 
     # ---- before the forward pass
 
+    def refuse(self, reason: str) -> None:
+        """Ends the request before it is computed, unless it has ended already."""
+        if self.conclude_state is None:
+            self._fail(reason)
+
     def rename(self, digest: str, weights: str) -> None:
         """Names a prompt anew that other weights compute than those by which it is named.
 
