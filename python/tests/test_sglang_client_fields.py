@@ -13,6 +13,7 @@ from kv_connector.sglang.client_fields import (
     ROOM_MAX,
     address_fault,
     dp_rank_fault,
+    logprobs_fault,
     room_fault,
 )
 
@@ -57,7 +58,9 @@ def odd_values(seed: int = 0) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("check", [room_fault, address_fault, dp_rank_fault])
+@pytest.mark.parametrize(
+    "check", [room_fault, address_fault, dp_rank_fault, lambda value: logprobs_fault(value, most=128)]
+)
 def test_should_answer_any_value_with_one_short_sentence_or_none(check: Any) -> None:
     for value in odd_values():
         refusal = check(value)
@@ -75,6 +78,12 @@ def test_should_take_rooms_that_sglang_can_write() -> None:
     assert room_fault([1, 2]) == (
         "bootstrap_room is list, expected an integer from 1 to 18446744073709551615: send one, equal to both sides"
     )
+
+
+def test_should_take_a_number_of_alternatives_that_a_row_holds() -> None:
+    for value in odd_values():
+        right = isinstance(value, int) and value <= 128
+        assert (logprobs_fault(value, most=128) == "") == right, value
 
 
 @pytest.mark.parametrize(

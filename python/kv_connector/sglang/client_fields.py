@@ -58,11 +58,11 @@ def prompt_fault(token_count: int) -> str:
 
 def logprobs_fault(asked: object, most: int) -> str:
     """Why SGLang cannot hand over so many alternatives to the first token, in one sentence; "" if it can."""
-    if not isinstance(asked, int) or asked <= most:
+    if isinstance(asked, int) and asked <= most:
         return ""
     return (
-        f"top_logprobs_num is {_seen(asked)}, expected at most {most}, which SGLang's row for the first token holds:"
-        " ask for fewer"
+        f"top_logprobs_num is {_seen(asked)}, expected an integer of at most {most}, which SGLang's row for the first"
+        " token holds: ask for fewer"
     )
 
 

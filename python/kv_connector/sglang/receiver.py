@@ -271,6 +271,8 @@ class Receiver(BaseKVReceiver):
 
     def _is_awaited(self) -> bool:
         """Whether a prefiller may wait for a fetch by the prompt's present name, which is not the one abandoned."""
+        if self._lookup is not None and not self.bootstrap_infos and self._lookup.done():
+            self.bootstrap_infos = self._lookup.addresses  # an abort in the request's first round comes before any poll
         if not self.bootstrap_infos or (self._incoming is not None and self._incoming.arrived):
             return False
         name = self._named()

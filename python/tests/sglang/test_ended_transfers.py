@@ -36,6 +36,24 @@ def test_should_hold_pages_of_an_aborted_request_until_nothing_can_write(pair: P
     pair.assert_nothing_held()
 
 
+def test_should_decline_a_prompt_that_is_aborted_in_the_round_in_which_it_came(pair: Pair) -> None:
+    """SGLang takes requests and aborts together, and polls afterwards."""
+    from one_process import until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    pair.receiver(pair.next_room()).abort()  # the prefiller is known from here on
+    room = pair.next_room()
+    sender, receiver = pair.sender(room), pair.new_receiver(room)
+    receiver.init(0)
+    receiver.abort()
+    until(lambda: sender.poll() == KVPoll.Failed, "the prefiller has heard")
+    with pytest.raises(Exception, match="declined the transfer"):
+        sender.failure_exception()
+    sender.clear()
+    receiver.clear()
+    pair.assert_nothing_held()
+
+
 def test_should_fail_the_decoder_when_the_prefiller_aborts(pair: Pair) -> None:
     from one_process import pages, until
     from sglang.srt.disaggregation.base.conn import KVPoll

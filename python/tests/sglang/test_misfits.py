@@ -71,7 +71,7 @@ def test_should_refuse_on_both_sides_what_sglangs_row_does_not_hold(pair: Pair, 
     fits = alternatives is None or (alternatives < 1 << 30 and can_be_written(pair, request_of(7, alternatives)))
     assert [bool(each) for each in refused] == [not fits, not fits]
     if not fits:
-        sentence = f"top_logprobs_num is {alternatives}, expected at most {ROW}"
+        sentence = f"top_logprobs_num is {alternatives}, expected an integer of at most {ROW}"
         assert all(sentence in each for each in refused)
     pair.assert_nothing_held()
 
