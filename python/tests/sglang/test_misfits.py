@@ -59,7 +59,7 @@ def refusals(pair: Pair, request: Any) -> list[str]:
         failed = side.poll() == KVPoll.Failed
         try:
             side.failure_exception()
-        except Exception as failure:  # noqa: BLE001 - SGLang's own class, imported where SGLang is
+        except Exception as failure:
             reasons.append(str(failure) if failed else "")
         side.clear()
     return reasons
