@@ -42,6 +42,7 @@ def decoder_queue() -> Any:
     queue.transfer_backend = TransferBackend("kv_messenger")
     queue.scheduler = SimpleNamespace(tp_worker=None)
     queue.kv_manager = SimpleNamespace(prefill_info_table={})
+    queue.metadata_buffers = SimpleNamespace(output_top_logprobs_val=SimpleNamespace(shape=(4, 128)))
     queue._check_if_req_exceed_kv_capacity = lambda _request: False
     return queue
 
