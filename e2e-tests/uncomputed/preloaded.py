@@ -8,9 +8,11 @@ itself.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
+from collections.abc import Iterator
 
 from uncomputed import cuda_platform, extensions
 from uncomputed.rows import Rows
@@ -25,9 +27,28 @@ MODULES = (
     "vllm.v1.executor.multiproc_executor",
     "vllm.v1.worker.gpu_worker",
 )
+BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
+"""vLLM reads it when it is imported, and again in each engine: where it was not set at first, graphs have no breaks."""
 
 
 def install() -> None:
+    with breakable():
+        _install()
+
+
+@contextlib.contextmanager
+def breakable() -> Iterator[None]:
+    """What is imported now has its breaks; engines without them pass over them."""
+    before = os.environ.get(BREAKABLE)
+    os.environ[BREAKABLE] = "1"
+    yield
+    if before is None:
+        del os.environ[BREAKABLE]
+    else:
+        os.environ[BREAKABLE] = before
+
+
+def _install() -> None:
     cuda_platform.stand_in_for_nvml()
     rows = Rows(ctypes.CDLL(os.environ[ROWS]))
     extensions.stand_in(rows)

@@ -24,6 +24,7 @@ LONG = 96
 STAGED = ("tcp", "libfabric")
 """Each layer is copied to the host and sent from there: on a busy machine the pass may have ended by then."""
 BREAKABLE = "FULL_AND_PIECEWISE"
+PIECEWISE = "PIECEWISE"
 CACHE = Path(os.environ.get("KV_MESSENGER_CACHE") or Path.home() / ".cache" / "kv-messenger")
 RDMA_DEVICES = ["uncomputed_0", "uncomputed_1"]
 FEW_BLOCKS_BYTES = 200 * 4 * 2 * 4 * 64 * 16 * 2
@@ -115,8 +116,8 @@ MORE_PAIRS = {
         settings=flash(), model=make_model.TinyFalconH1(), states=6, left_out_tokens=1, prefills_in_graphs=False
     ),
     "states-tcp": Case("tcp", triton(graphs=EAGER), model=make_model.TinyFalconH1(), states=6, left_out_tokens=1),
-    "piecewise-graphs-cuda": Case(settings=triton(graphs="PIECEWISE", compile="eager")),
-    "piecewise-graphs-tcp": Case("tcp", flash(graphs="PIECEWISE", compile="eager")),
+    "piecewise-graphs-cuda": Case(settings=triton(graphs=PIECEWISE, compile="eager")),
+    "piecewise-graphs-tcp": Case("tcp", flash(graphs=PIECEWISE, compile="eager")),
     "no-graphs-cuda": Case(settings=triton(graphs=EAGER)),
     "breakable-graphs-cuda": Case(settings=flash(graphs=BREAKABLE)),
     "runner-1-breakable-graphs-tcp": Case("tcp", triton(runner=1, graphs=BREAKABLE)),
@@ -199,6 +200,8 @@ def judged(case: Case, plan: VllmPlan, prefiller: dict[str, Any], decoder: dict[
     for figures in (sent, received):
         assert bool(figures["transport_runs_by_kernel"]) == ("gpu_copy_kernel" in case.options)
     assert bool(sent["replays"]) == (plan.graphs != EAGER and case.prefills_in_graphs)
+    parts = case.model.layer_count + 1 if plan.graphs in (BREAKABLE, PIECEWISE) else 1
+    assert sent["replays"] % parts == 0, f"{sent['replays']} replays: passes are not in parts about {parts - 1} layers"
     assert bool(received["replays"]) == (plan.graphs != EAGER)
     assert bool(received["preemptions"]) == (plan.kv_bytes == FEW_BLOCKS_BYTES)
     left = f"none of {sent['layers_sent']:.0f} layers left before its pass ended"
