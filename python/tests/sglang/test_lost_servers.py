@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,13 +95,16 @@ def test_should_leave_rooms_to_sglang(ours: None, monkeypatch: pytest.MonkeyPatc
     assert [[each.bootstrap_room for each in asked] for asked in one.asked] == [[0, 4], [7]]
 
 
-def test_should_fail_the_request_alone_of_whose_prompt_the_decoder_has_more_than_there_is() -> None:
+def test_should_fail_the_request_alone_of_whose_prompt_the_decoder_has_more_than_there_is(tmp_path: Path) -> None:
     """Prompts of images or vectors may have no digest: then two legs of one room can differ, also in their lengths."""
+    with warnings.catch_warnings(action="ignore"):
+        from one_process import publish_arguments
     from sglang.srt.disaggregation.base.conn import KVPoll
 
     from kv_connector.sglang.exchange import Outgoing
     from kv_connector.sglang.sender import Sender
 
+    publish_arguments(tmp_path, 1)
     out = Outgoing("7#1", "7", granted=SimpleNamespace(first_token=64))  # type: ignore[arg-type]
     endpoint = SimpleNamespace(
         kv_args=SimpleNamespace(page_size=16),
