@@ -62,12 +62,9 @@ final class MessengerAgent implements Agent {
      * Why the messenger does not work, for {@code /health}; a duty cycle is due each {@code heartbeatNs}. Any thread.
      */
     Optional<String> healthProblem(long heartbeatNs) {
-        Optional<String> death = death();
-        if (death.isPresent()) {
-            return death;
-        }
-        if (messenger.failure().isPresent()) {
-            return messenger.failure();
+        Optional<String> failure = death().or(messenger::failure);
+        if (failure.isPresent()) {
+            return failure;
         }
         long sinceNs = clock.nowNs() - lastSoundNs;
         return sinceNs > heartbeatNs + STUCK_LIMIT_NS
