@@ -49,6 +49,15 @@ class Trainer:
         self.begin(folder, version, dies_before, dying)
         return self.reports()
 
+    def send_all(self, folder: Path, version: int) -> list[dict[str, Any]]:
+        """What the ranks report of an update in which each has sent its own part of the model, and gathered nothing."""
+        sent = self.send(folder, version)
+        print("trainer:", sent)
+        assert [each["failure"] for each in sent] == [""] * len(self.ranks)
+        assert [each["gathered"] for each in sent] == [0] * len(self.ranks)
+        assert sum(each["bytes"] for each in sent) == sent[0]["whole"]
+        return sent
+
     def begin(self, folder: Path, version: int, dies_before: str = "", dying: int = -1) -> None:
         for rank, process in enumerate(self.ranks):
             step = dies_before if rank == dying else ""

@@ -8,11 +8,9 @@ itself.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib
 import os
-from collections.abc import Iterator
 
 from uncomputed import cuda_platform, extensions
 from uncomputed.rows import Rows
@@ -32,23 +30,7 @@ BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 
 
 def install() -> None:
-    with breakable():
-        _install()
-
-
-@contextlib.contextmanager
-def breakable() -> Iterator[None]:
-    """What is imported now has its breaks; engines without them pass over them."""
-    before = os.environ.get(BREAKABLE)
     os.environ[BREAKABLE] = "1"
-    yield
-    if before is None:
-        del os.environ[BREAKABLE]
-    else:
-        os.environ[BREAKABLE] = before
-
-
-def _install() -> None:
     cuda_platform.stand_in_for_nvml()
     rows = Rows(ctypes.CDLL(os.environ[ROWS]))
     extensions.stand_in(rows)
@@ -63,6 +45,7 @@ def _install() -> None:
 
     ModelRegistry.register_model(LlamaForCausalLM.__name__, LlamaForCausalLM)
     engine.stand_in(rows)
+    del os.environ[BREAKABLE]  # engines without it pass over the breaks
 
 
 install()

@@ -266,13 +266,13 @@ class Receiver(BaseKVReceiver):
         if self._incoming is not None:
             self.kv_mgr.exchange.abandon(self._incoming)
             self.abort_notified = True
+        if self._lookup is not None and not self.bootstrap_infos and self._lookup.done():
+            self.bootstrap_infos = self._lookup.addresses  # an abort in the request's first round comes before any poll
         if self._is_awaited():
             self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self.prompt_digest)
 
     def _is_awaited(self) -> bool:
         """Whether a prefiller may wait for a fetch by the prompt's present name, which is not the one abandoned."""
-        if self._lookup is not None and not self.bootstrap_infos and self._lookup.done():
-            self.bootstrap_infos = self._lookup.addresses  # an abort in the request's first round comes before any poll
         if not self.bootstrap_infos or (self._incoming is not None and self._incoming.arrived):
             return False
         name = self._named()

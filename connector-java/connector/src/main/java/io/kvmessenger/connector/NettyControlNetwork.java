@@ -105,6 +105,13 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         }
     }
 
+    /** Runs a task on the event loop; a loop that has ended takes none, and would throw. */
+    private void onLoop(Runnable task) {
+        if (!loop.isShuttingDown()) {
+            loop.execute(task);
+        }
+    }
+
     /** Starts to listen; port 0 takes any free one. Returns the port. */
     int listen(String host, int port) {
         try {
@@ -213,7 +220,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     @Override
     public void send(long link, ControlFrame frame) {
         Link to = links.get(link);
-        if (to != null && !loop.isShuttingDown()) {
+        if (to != null) {
             to.send(frame);
         }
     }
@@ -221,18 +228,18 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     @Override
     public void trust(long link) {
         Link proven = links.get(link);
-        if (proven != null && !loop.isShuttingDown()) {
-            proven.channel.eventLoop().execute(proven.frames::trust);
+        if (proven != null) {
+            onLoop(proven.frames::trust);
         }
     }
 
     @Override
     public void close(long link) {
         dialled.remove(link);
-        Link ended = links.remove(link);
-        if (ended != null && !loop.isShuttingDown()) {
+        Link removed = links.remove(link);
+        if (removed != null) {
             // after earlier frames, so that a refusal reaches the peer
-            ended.channel.eventLoop().execute(() -> hangUp(ended.channel));
+            onLoop(() -> hangUp(removed.channel));
         }
     }
 
@@ -376,12 +383,9 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         private void onHandled(int lengthBytes) {
             int waiting = framesWaiting.decrementAndGet();
             long waitingBytes = bytesWaiting.addAndGet(-lengthBytes);
-            if (paused
-                    && !loop.isShuttingDown()
-                    && waiting <= FRAMES_WAITING_MAX / 2
-                    && waitingBytes <= FRAME_BYTES_WAITING_MAX / 2) {
+            if (paused && waiting <= FRAMES_WAITING_MAX / 2 && waitingBytes <= FRAME_BYTES_WAITING_MAX / 2) {
                 paused = false;
-                channel.eventLoop().execute(() -> frames.resume(channel));
+                onLoop(() -> frames.resume(channel));
             }
         }
 
