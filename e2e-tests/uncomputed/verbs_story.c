@@ -138,13 +138,14 @@ static struct ibv_wc completed(End *end) {
     return wc;
 }
 
-static void tell(void) {
+static void signal_other(void) {
     if (write(to_other, "", 1) != 1) {
         abort();
     }
 }
 
-static void hear(void) {
+/* Also for an end that destroys its pair: until then its device answers what the other has sent. */
+static void await_other(void) {
     char byte;
     if (read(from_other, &byte, 1) != 1) {
         abort();
@@ -160,13 +161,13 @@ static void show(const char *who, End *end) {
 
 static void host_target(End *end) {
     connected(end, 0);
-    hear(); /* posted where there is no receive */
+    await_other(); /* posted where there is no receive */
     printf("target: %d before\n", memory[0]);
     receive(end, 2);
     show("target", end);
     show("target", end);
     printf("target: %d\n", memory[LENGTH_BYTES - 1]);
-    tell();
+    await_other();
 }
 
 static void host_writer(End *end) {
@@ -174,10 +175,10 @@ static void host_writer(End *end) {
     memset(memory, 9, LENGTH_BYTES);
     send_write(end, &to, 0, to.key, 1);
     send_write(end, &to, 0, to.key, 2);
-    tell();
+    signal_other();
     show("writer", end);
     show("writer", end);
-    hear();
+    signal_other();
 }
 
 static void device_target(End *end) {
@@ -188,7 +189,7 @@ static void device_target(End *end) {
     printf("target: %d before the flush\n", bytes[0]);
     cuFlushGPUDirectRDMAWrites(0, 200);
     printf("target: %d\n", bytes[0]);
-    tell();
+    await_other();
 }
 
 static void device_writer(End *end) {
@@ -196,7 +197,7 @@ static void device_writer(End *end) {
     memset(memory, 9, LENGTH_BYTES);
     send_write(end, &to, 0, to.key, 1);
     show("writer", end);
-    hear();
+    signal_other();
 }
 
 static void waiting_target(End *end) {
@@ -204,7 +205,7 @@ static void waiting_target(End *end) {
     receive(end, 1);
     show("target", end);
     printf("target: %d\n", memory[0] | memory[LENGTH_BYTES]);
-    tell();
+    await_other();
 }
 
 static void writer_with_wrong_key(End *end) {
@@ -213,7 +214,7 @@ static void writer_with_wrong_key(End *end) {
     send_write(end, &to, 0, to.key + 1, 1);
     show("writer", end);
     printf("writer: state %d\n", end->pair->state);
-    hear();
+    signal_other();
 }
 
 static void writer_beyond(End *end) {
@@ -221,12 +222,12 @@ static void writer_beyond(End *end) {
     memset(memory, 9, LENGTH_BYTES);
     send_write(end, &to, 1, to.key, 1);
     show("writer", end);
-    hear();
+    signal_other();
 }
 
 static void dying_target(End *end) {
     connected(end, 0);
-    hear();
+    await_other();
     raise(SIGKILL);
 }
 
@@ -234,7 +235,7 @@ static void bereft_writer(End *end) {
     Name to = connected(end, 1);
     send_write(end, &to, 0, to.key, 1);
     send_write(end, &to, 0, to.key, 2);
-    tell();
+    signal_other();
     show("writer", end);
     show("writer", end);
 }
@@ -248,14 +249,14 @@ static void other_target(End *end) {
     if (ready_to_receive(end, &other) != 0) {
         abort();
     }
-    hear();
+    await_other();
 }
 
 static void unknown_writer(End *end) {
     Name to = connected(end, 1);
     send_write(end, &to, 0, to.key, 1);
     show("writer", end);
-    tell();
+    signal_other();
 }
 
 static void strict_target(End *end) {
