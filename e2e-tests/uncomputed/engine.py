@@ -11,15 +11,16 @@ import torch
 from gpu_check.vllm_on_torch.__main__ import Engine, Preemptions, Replays
 from gpu_check.vllm_on_torch.plan import ALONE
 
-from uncomputed import flash_infer, sleep
+from uncomputed import flash_infer, offloading, sleep
 from uncomputed.cuda_platform import contexts, rdma
+from uncomputed.offloading import Copied
 from uncomputed.rows import FIGURES, TOKEN, Place, Rows
 
 MORE_FIGURES = ("strided_pieces_sent", "transport_runs_by_kernel", "transport_writes_sent")
 """Of the messenger, beside those that gpu_check asks for."""
 MACHINE = "UNCOMPUTED_MACHINE"
 """A folder that is / of a machine with these devices, as far as their places are looked up there."""
-COUNTED = (*FIGURES, "replays")
+COUNTED = (*FIGURES, "replays", "offloaded_bytes", "loaded_bytes")
 STEPS_OF_STATES = {"MambaMixer2": "conv_ssm_forward", "ShortConv": "forward_cuda"}
 """By the class of a layer that keeps states: what computes its step."""
 
@@ -154,6 +155,8 @@ class UncomputedEngine(Engine):
             sleep.stand_in()
         if machine := os.environ.get(MACHINE):
             _stand_in_for_places(Path(machine))
+        if self.plan.beside:
+            offloading.stand_in()
         given = super().arguments()
         if self.plan.attention == flash_infer.NAME:
             flash_infer.stand_in()
@@ -219,6 +222,7 @@ def figures_of_rank(worker: Any) -> dict[str, Any]:
         counters = messenger.stats().counters
         counts = {name: counters.get(f"kv_messenger_{name}", 0.0) for name in (*FIGURES, *MORE_FIGURES)}
     own = {"replays": Rank.replays.count, "messenger": counts, "contexts": contexts(), "rdma": rdma()}
+    own |= {"offloaded_bytes": Copied.to_host_bytes, "loaded_bytes": Copied.to_device_bytes}
     return Rank.rows.figures() | own
 
 
@@ -226,7 +230,11 @@ def own_half() -> Any:
     """None on a rank whose memory another one's messenger has, and without a connector."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
-    return get_kv_transfer_group()._worker if has_kv_transfer_group() else None
+    if not has_kv_transfer_group():
+        return None
+    group = get_kv_transfer_group()
+    (ours,) = (each for each in getattr(group, "_connectors", [group]) if hasattr(each, "_worker"))
+    return ours._worker
 
 
 def own_messenger() -> Any:

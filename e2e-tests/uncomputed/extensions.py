@@ -26,14 +26,14 @@ class Operators:
     """A namespace of torch.ops."""
 
     def __init__(self, name: str, known: dict[str, Callable[..., Any]]) -> None:
-        self._name, self._known = name, known
+        self._name, self.known = name, known
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name not in self._known:
+        if name not in self.known:
             raise NotImplementedError(f"a CUDA that computes nothing has no stand-in for {self._name}.{name}")
-        return self._known[name]
+        return self.known[name]
 
 
 def stand_in(rows: Rows) -> None:

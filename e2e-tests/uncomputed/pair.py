@@ -132,6 +132,10 @@ class Uncomputed(VllmProcess):
     def free_bytes(self) -> int:
         return self._asked("free", {"do": "free"})
 
+    def forget(self) -> None:
+        """Empties the prefix cache. Answers nothing: what is asked afterwards comes behind it."""
+        self._say({"do": "forget"})
+
     def _asked(self, name: str, command: dict[str, Any]) -> int:
         answer = self._await(name)
         self._say(command)

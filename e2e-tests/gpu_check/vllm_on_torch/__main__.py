@@ -2,9 +2,10 @@
 
     python -m gpu_check.vllm_on_torch PLAN
 
-Commands: {"do":"add","request","prompt","answer","kv"}, {"do":"rest"} (answered when nothing is
-left to do), {"do":"sleep","level"}, {"do":"wake"}, {"do":"free"} (these three answered with the device's free bytes),
-{"do":"end"}. Answers: {"ready"…} once, {"ended"…} for each request, {"rest"…}, {"slept"}, {"woken"}, {"free"}.
+Commands: {"do":"add","request","prompt","answer","kv"}, {"do":"rest"} (answered when nothing is left to do),
+{"do":"sleep","level"}, {"do":"wake"}, {"do":"free"} (these three answered with the device's free bytes),
+{"do":"forget"} (empties the prefix cache), {"do":"end"}. Answers: {"ready"…} once, {"ended"…} for each request,
+{"rest"…}, {"slept"}, {"woken"}, {"free"}.
 """
 
 from __future__ import annotations
@@ -83,13 +84,6 @@ class Engine:
         if plan.compile:
             fusions = {"fuse_norm_quant": False, "fuse_act_quant": False}  # they look for operators that are not here
             compilation |= {"mode": 3, "backend": plan.compile, "pass_config": fusions}
-        connector = {
-            "kv_connector": "KvMessengerConnector",
-            "kv_connector_module_path": "kv_connector.vllm.connector",
-            "kv_role": plan.role,
-            "kv_connector_extra_config": plan.options,
-            **({"kv_load_failure_policy": "recompute"} if plan.role == BOTH else {}),  # else nothing is pulled
-        }
         return {
             "model": plan.model,
             "skip_tokenizer_init": True,
@@ -105,7 +99,7 @@ class Engine:
             "enforce_eager": plan.graphs == EAGER,
             "attention_config": {"backend": plan.attention},
             "compilation_config": {"mode": 0, "custom_ops": ["none"]} if plan.graphs == EAGER else compilation,
-            "kv_transfer_config": None if plan.role == ALONE else connector,
+            "kv_transfer_config": None if plan.role == ALONE else connectors(plan),
             "disable_log_stats": True,
             **({"enable_sleep_mode": True} if plan.sleeps else {}),
             **({"load_format": "dummy"} if plan.made_up_weights else {}),
@@ -156,6 +150,11 @@ class Engine:
     def wake(self) -> None:
         self._engine.wake_up()
 
+    def forget(self) -> None:
+        """Nothing may run."""
+        if not self._engine.reset_prefix_cache():
+            raise RuntimeError("vLLM did not empty its prefix cache: blocks are still held")
+
     @staticmethod
     def free_bytes() -> int:
         """Of the device's memory."""
@@ -203,6 +202,22 @@ class Engine:
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()
+
+
+def connectors(plan: VllmPlan) -> dict[str, Any]:
+    """Of the engine, as vLLM's kv_transfer_config."""
+    ours = {
+        "kv_connector": "KvMessengerConnector",
+        "kv_connector_module_path": "kv_connector.vllm.connector",
+        "kv_role": plan.role,
+        "kv_connector_extra_config": plan.options,
+        **({"kv_load_failure_policy": "recompute"} if plan.role == BOTH else {}),  # else nothing is pulled
+    }
+    if not plan.beside:
+        return ours
+    both = [ours, plan.beside] if plan.asks_ours_first else [plan.beside, ours]
+    shared = {"kv_connector": "MultiConnector", "kv_role": plan.role}
+    return {**shared, "kv_connector_extra_config": {"connectors": both}}
 
 
 class Replays:
@@ -278,17 +293,27 @@ def _serve(engine: Engine, commands: queue.Queue[dict[str, Any]], answers: Any, 
                     engine.add(command["request"], command["prompt"], command["answer"], command["kv"])
                 case "abort":
                     engine.abort(command["request"])
-                case "sleep":
-                    engine.sleep(command["level"])
-                    _say(answers, {"slept": engine.free_bytes()})
-                case "wake":
-                    engine.wake()
-                    _say(answers, {"woken": engine.free_bytes()})
-                case "free":
-                    _say(answers, {"free": engine.free_bytes()})
                 case "rest":
                     wants_rest, asked_at = True, time.monotonic()
+                case "forget":
+                    engine.forget()
+                case of_memory:
+                    _say(answers, {_moved(engine, of_memory, command): engine.free_bytes()})
         _say_ended(engine.step(), answers, questions)
+
+
+def _moved(engine: Engine, what: str, command: dict[str, Any]) -> str:
+    """Memory goes or comes back, or stays for "free"; the name of the answer."""
+    match what:
+        case "sleep":
+            engine.sleep(command["level"])
+            return "slept"
+        case "wake":
+            engine.wake()
+            return "woken"
+        case _:
+            assert what == "free", command
+            return what
 
 
 def _say_ended(steps: list[dict[str, Any]], answers: Any, questions: QuestionApi | None) -> None:

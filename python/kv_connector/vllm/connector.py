@@ -29,7 +29,6 @@ from kv_connector.vllm.engine_facts import (
     read_options,
     refuse_device,
     refuse_sleep,
-    refuse_unheeded_policy,
 )
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.guards import guarded
@@ -37,6 +36,7 @@ from kv_connector.vllm.kv_groups import longest_request_blocks
 from kv_connector.vllm.last_token_checks import can_stop, check_of_engine
 from kv_connector.vllm.loaded_adapters import LoadedAdapters
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
+from kv_connector.vllm.outer_connector import all_ranks_vote, reach_in_captures, refuse_unheeded_policy
 from kv_connector.vllm.own_part import OwnPart
 from kv_connector.vllm.pair_proofs import PairProofs
 from kv_connector.vllm.prompts import digest_of
@@ -52,7 +52,6 @@ from kv_connector.vllm.vllm_api import (
     KVConnectorRole,
     KVConnectorTransferResults,
     SupportsHMA,
-    all_ranks_vote,
     hear_of_weights,
     ids_are_randomised,
     init_logger,
@@ -198,6 +197,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             logger.error("KV Messenger cannot start: %s", fault)
             raise
         self._part.every_rank_votes = all_ranks_vote(outer)
+        reach_in_captures(outer, self)
 
     def unregister_kv_caches(self) -> None:
         """Closes the messenger before KV memory goes; peers are told. An exception keeps vLLM from unmapping it."""

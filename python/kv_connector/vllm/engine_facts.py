@@ -87,18 +87,6 @@ def refuse_sleep(vllm_config: Any, *, reports_sleep: bool) -> None:
         )
 
 
-def refuse_unheeded_policy(own: str, around: str | None) -> None:
-    """Raises OptionError if MultiConnector has another failure policy: vLLM has one for all loads, and ignores ours.
-
-    ``around`` is None where no MultiConnector is around this one.
-    """
-    if around is not None and own != around and own == "recompute":
-        raise OptionError(
-            f"kv_load_failure_policy is {own!r} at KvMessengerConnector and {around!r} around it, expected it there:"
-            " vLLM heeds the outer one for the loads of all connectors; set it at MultiConnector"
-        )
-
-
 def _refuse_micro_batches(parallel: Any) -> None:
     """vLLM splits a pass with either option (``ParallelConfig.use_ubatching``)."""
     chosen = {

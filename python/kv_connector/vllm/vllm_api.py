@@ -159,7 +159,6 @@ __all__ = [
     "KVConnectorTransferResults",
     "KVConnectorWorkerMetadata",
     "SupportsHMA",
-    "all_ranks_vote",
     "attention_packing",
     "hear_of_weights",
     "init_logger",
@@ -307,14 +306,6 @@ def outer_of(connector: object) -> Any | None:
     called = get_kv_transfer_group()
     # One of the same class is no wrapper but another rank's connector: several ranks may run in one process.
     return None if type(called) is type(connector) else called
-
-
-def all_ranks_vote(outer: Any | None) -> bool:
-    """Whether vLLM waits for all ranks to report that a request is over, instead of the number a connector gives.
-
-    Inside MultiConnector it waits for all ranks if one of the connectors gives no number.
-    """
-    return outer is not None and outer.get_finished_count() is None
 
 
 def load_failure_policy(vllm_config: Any) -> str:

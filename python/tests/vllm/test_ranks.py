@@ -206,6 +206,13 @@ class Outer:
     def get_finished_count(self) -> int | None:
         return self._finished_count
 
+    def has_connector_metadata(self) -> bool:
+        return False
+
+    def wait_for_layer_load(self, layer_name: str) -> None: ...
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None: ...
+
 
 def inside(monkeypatch: pytest.MonkeyPatch, finished_count: int | None) -> None:
     state = importlib.import_module("vllm.distributed.kv_transfer.kv_transfer_state")
