@@ -1,4 +1,7 @@
-"""What copies KV for vLLM's OffloadingConnector, between a device and host memory, where its own kernels do nothing."""
+"""What copies KV between a device and host memory, for vLLM's OffloadingConnector and SGLang's hierarchical cache.
+
+Their own kernels do nothing here; these copies are CUDA's, queued in the current stream.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ import torch
 
 BY_ADDRESS: Final = 4
 """cudaMemcpyDefault."""
+LATE_US: Final = 300_000
+"""By how much what is loaded into a device comes later than its copies are queued: long after a pass that did not wait
+for it has read, or sent, what was there before."""
 
 
 class Copied:
@@ -28,19 +34,58 @@ def stand_in() -> None:
 
 
 def _copied(sources: torch.Tensor, targets: torch.Tensor, sizes: torch.Tensor, *given: Any) -> None:
-    """Queued in the current stream. Addresses and sizes: int64, in host memory."""
-    runtime = ctypes.CDLL("libcudart.so.13")
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    """vLLM's `swap_blocks_batch`. Addresses and sizes: int64, in host memory."""
+    if not _is_of_device(int(sources[0])):
+        _be_late()
     for source, target, size in zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True):
-        if _is_of_device(source):
-            Copied.to_host_bytes += size
-        else:
-            Copied.to_device_bytes += size
-        status = runtime.cudaMemcpyAsync(
-            ctypes.c_void_p(target), ctypes.c_void_p(source), ctypes.c_size_t(size), BY_ADDRESS, stream
-        )
-        if status != 0:
-            raise RuntimeError(f"cudaMemcpyAsync of {size} bytes answered {status}")
+        _copy(source, target, size)
+
+
+def transfer_kv_direct(
+    *,
+    src_layers: list[torch.Tensor],
+    dst_layers: list[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    page_size: int,
+) -> None:
+    """SGLang's: pages of each layer; an index is that of a token, in rows of the layers' first dimension."""
+    if dst_layers[0].is_cuda:
+        _be_late()
+    pages = list(zip(src_indices.tolist()[::page_size], dst_indices.tolist()[::page_size], strict=True))
+    for source, target in zip(src_layers, dst_layers, strict=True):
+        row_bytes = source.stride(0) * source.element_size()
+        for source_row, target_row in pages:
+            _copy(
+                source.data_ptr() + source_row * row_bytes,
+                target.data_ptr() + target_row * row_bytes,
+                page_size * row_bytes,
+            )
+
+
+def _be_late() -> None:
+    """The current stream pauses here, and not the thread."""
+    pause = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
+    _called("cudaLaunchHostFunc", _stream(), pause, ctypes.c_void_p(LATE_US))
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    if _is_of_device(source):
+        Copied.to_host_bytes += size
+    else:
+        Copied.to_device_bytes += size
+    addresses = ctypes.c_void_p(target), ctypes.c_void_p(source)
+    _called("cudaMemcpyAsync", *addresses, ctypes.c_size_t(size), BY_ADDRESS, _stream())
+
+
+def _stream() -> ctypes.c_void_p:
+    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+
+def _called(name: str, *given: Any) -> None:
+    status = getattr(ctypes.CDLL("libcudart.so.13"), name)(*given)
+    if status != 0:
+        raise RuntimeError(f"{name} answered {status}")
 
 
 def _is_of_device(address: int) -> bool:

@@ -16,6 +16,7 @@ import torch
 from gpu_check.vllm_on_torch.__main__ import Replays
 
 from uncomputed import cuda_platform, sglang_operators
+from uncomputed.offloading import Copied
 from uncomputed.rows import TOKEN, Place, Rows, Step
 from uncomputed.whole_numbers import OnHost, on_host
 
@@ -78,12 +79,14 @@ class Rank:
     def heads(self, pool: Any, layer: Any, *_given: Any, **_named: Any) -> None:
         from sglang.srt.runtime_context import get_parallel
 
+        pool.get_key_buffer(layer.layer_id)  # waits, as attention does, for what is loaded from host memory
         number = layer.layer_id - pool.start_layer
         keys, values = (by_page(buffers[number], pool.page_size) for buffers in (pool.k_buffer, pool.v_buffer))
         first_head = get_parallel().attn_tp_rank * pool.head_num
         self._rows.at_place(keys, values, Place(layer.layer_id, first_head=first_head))
 
     def latent(self, pool: Any, layer: Any, *_given: Any, **_named: Any) -> None:
+        pool.get_key_buffer(layer.layer_id)
         cache = by_page(pool.kv_buffer[layer.layer_id - pool.start_layer], pool.page_size)
         self._rows.at_place(cache, None, Place(layer.layer_id))
 
@@ -93,6 +96,8 @@ class Rank:
             "contexts": cuda_platform.contexts(),
             "rdma": cuda_platform.rdma(),
             "used_bytes": cuda_platform.used_bytes(),
+            "offloaded_bytes": Copied.to_host_bytes,
+            "loaded_bytes": Copied.to_device_bytes,
         }
         path = Path(os.environ[FIGURES]) / f"{os.getpid()}.json"
         beside = path.with_suffix(".new")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from uncomputed import offloading
+
 SILENT = {
     "_fwd_grouped_kernel_stage1": "attention of a new token, heads in groups",
     "_fwd_kernel": "attention of a prompt's tokens",
@@ -28,6 +30,10 @@ SILENT_COMPILED = {
     "sgl_kernel.utils.is_arch_support_pdl": "whether a kernel may begin before the one before it has ended: no",
 }
 """Those of the package sgl_kernel, and those that SGLang compiles when they are first used, by module and name."""
+
+
+COMPUTED = {"sgl_kernel.kvcacheio.transfer_kv_direct": offloading.transfer_kv_direct}
+"""Those that copy."""
 
 
 class Module:
@@ -53,8 +59,14 @@ def stand_in() -> None:
     from triton.runtime.jit import JITFunction
 
     missing: Any = sgl_kernel.Missing
-    missing.__call__ = lambda kernel, *given, **_named: _ran(kernel._name, SILENT_COMPILED, *given)
+    missing.__call__ = _called
     JITFunction.run = lambda function, *_given, **_named: _ran(function.fn.__name__, SILENT)
+
+
+def _called(kernel: Any, *given: Any, **named: Any) -> Any:
+    if computed := COMPUTED.get(kernel._name):
+        return computed(*given, **named)
+    return _ran(kernel._name, SILENT_COMPILED, *given)
 
 
 def _ran(name: str, silent: dict[str, str], *given: Any) -> Any:

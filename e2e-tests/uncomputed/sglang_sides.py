@@ -19,6 +19,8 @@ from uncomputed import pair
 PLUGINS = Path(__file__).resolve().parent / "plugins"
 FIGURES = "UNCOMPUTED_FIGURES"
 LIMIT_SECONDS = 600.0
+SUMMED = ("rows_read", "rows_written", "rows_wrong", "replays", "offloaded_bytes", "loaded_bytes")
+"""Of the figures of ranks."""
 
 
 def environment() -> dict[str, str]:
@@ -65,9 +67,7 @@ class UncomputedSglang(SglangServer):
         rest = super().rest()
         self.server.get("/server_info")  # a scheduler answers behind the batch whose figures it writes
         ranks = self._of_ranks()
-        summed = {
-            name: sum(rank[name] for rank in ranks) for name in ("rows_read", "rows_written", "rows_wrong", "replays")
-        }
+        summed = {name: sum(rank[name] for rank in ranks) for name in SUMMED}
         first_wrong = next((rank["first_wrong"] for rank in ranks if rank["first_wrong"]), "")
         contexts = sorted(rank["contexts"] for rank in ranks)
         rdma = [rank["rdma"] for rank in ranks]

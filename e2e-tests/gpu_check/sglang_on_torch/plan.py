@@ -15,6 +15,13 @@ PAGE_TOKENS = 16
 CONTEXT_TOKENS = 2048
 POOL_TOKENS = 16384
 REQUESTS_MAX = 16
+HOST_CACHE = {
+    "hicache-ratio": 8,
+    "hicache-io-backend": "direct",
+    "hicache-mem-layout": "layer_first",
+    "hicache-write-policy": "write_through",
+}
+"""Copies by CUDA's own calls, as soon as a prompt is computed; room for several times the pool."""
 MEMORY_SHARE = "0.05"
 """Of the device's, for weights and pools; the number of tokens is given."""
 
@@ -33,6 +40,9 @@ class SglangPlan:
     decode_graphs: str = "full"
     prefill_graphs: str = "disabled"
     overlap: bool = True
+    pool_tokens: int = POOL_TOKENS
+    host_cache: bool = False
+    """What the radix cache evicts is kept in host memory: SGLang's hierarchical cache."""
     radix: bool = False
     chunk_tokens: int = 2048
     attention: str = "triton"
@@ -63,7 +73,7 @@ class SglangPlan:
             "page-size": PAGE_TOKENS,
             "chunked-prefill-size": self.chunk_tokens,
             "context-length": CONTEXT_TOKENS,
-            "max-total-tokens": POOL_TOKENS,
+            "max-total-tokens": self.pool_tokens,
             "max-running-requests": REQUESTS_MAX,
             "mem-fraction-static": MEMORY_SHARE,
             "cuda-graph-backend-decode": self.decode_graphs,
@@ -81,12 +91,15 @@ class SglangPlan:
             named |= {"disaggregation-bootstrap-port": bootstrap_port}
         if self.role == DECODER and self.device == "cpu":
             named |= {"disaggregation-decode-retraction-backup": "cpu_tensor"}
+        if self.host_cache:
+            named |= HOST_CACHE
         switches = {
             "skip-tokenizer-init": True,
             "skip-server-warmup": True,
             "enable-cache-report": True,
             "disable-radix-cache": not self.radix,
             "disable-overlap-schedule": not self.overlap,
+            "enable-hierarchical-cache": self.host_cache,
             "enable-memory-saver": self.gives_memory_back,
             "disaggregation-decode-enable-radix-cache": self.radix and self.role == DECODER,
         }
