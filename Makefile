@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic sglang-pull-ranks stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token pull-stress plan-counts share-cost planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic sglang-pull-ranks stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token race-weights pull-stress plan-counts share-cost planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -174,6 +174,9 @@ race-pulls: wheel ## turns of conversations that are pulled, recomputed, stored,
 
 race-first-token: wheel ## the first two tokens, where the prefiller's is handed on and where not: make race-first-token [ARGS="--rounds 10"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/race/first_token_race.py $(ARGS)
+
+race-weights: wheel ## a server's tokens while a trainer sends it weights: ours, a broadcast, a reload; needs root: make race-weights [ARGS="--ranks 2"]
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/race/weight_race.py $(ARGS)
 
 race-engines: wheel ## vLLM pairs under our connector, NIXL's and Mooncake's, in turns; needs root: make race-engines [ARGS="--link"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/race/engine_race.py $(ARGS)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ class Stream:
         self._server = server
         self._token_count = token_count
         self.answers: list[list[str]] = []
+        self.came_seconds: list[float] = []
+        """When each token came, by the monotonic clock; of tokens that came together, one."""
         self.fault: Exception | None = None
         self._ends = False
         self._asks_again = True
@@ -67,6 +70,7 @@ class Stream:
                     return
                 if line.startswith(b"data: {"):
                     words += json.loads(line[6:])["choices"][0]["text"].split()
+                    self.came_seconds.append(time.monotonic())
 
     def count(self) -> int:
         return sum(map(len, self.answers))

@@ -1,0 +1,102 @@
+"""A trainer that is killed when a third of its bytes have left, by our flow and by the broadcast: what each leaves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import urllib.error
+from collections.abc import Iterator
+from typing import Any, Final
+
+from weight_bed import BROADCAST, OURS, TRAINER_LIMIT_SECONDS, Bed, LinkMeter, waited
+from weight_figures import Span, longest_gap, usual_gap
+
+WATCHED_SECONDS: Final = 20.0
+ASKED_SECONDS: Final = 20.0
+
+
+def lines(bed: Bed, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Ours first: the server serves afterwards."""
+    bed.read(given.streams, given.answer_tokens)
+    for flow in (OURS, BROADCAST):
+        if flow in given.flows:
+            served = 0 if bed.serves(0) else 1
+            yield killed(bed, flow, served)
+            yield next_update(bed, flow, served)
+
+
+def killed(bed: Bed, flow: str, served: int) -> dict[str, Any]:
+    """The trainer sends the checkpoint that the server does not serve."""
+    trainer = bed.trainer(flow)
+    trainer.ask("connect")
+    quiet_span = watched()
+    meter = LinkMeter(bed.host.data.interface)
+    before = meter.bytes_sent()
+    begun = time.monotonic()
+    trainer.write_line(f"send {1 - served}")
+    left = waited(lambda: meter.bytes_sent() - before > bed.model_bytes / 3, TRAINER_LIMIT_SECONDS)
+    trainer.end()
+    at = time.monotonic()
+    span = Span(begun, watched().end)
+    came = [[*times, span.end] for times in bed.came()]
+    return {
+        "row": "killed",
+        "flow": flow,
+        "aThirdHadLeft": left,
+        "tokensAfterwards": sum(at < each for times in bed.came() for each in times),
+        "longestGap": round(longest_gap(came, span), 3),
+        "longestGapBefore": round(longest_gap(bed.came(), quiet_span), 3),
+        "usualGap": round(usual_gap(bed.came(), span), 3),
+        "paused": paused(bed),
+        "answers": answered(bed, served),
+    }
+
+
+def watched() -> Span:
+    """A time in which nothing is done, and streams are read."""
+    begun = time.monotonic()
+    time.sleep(WATCHED_SECONDS)
+    return Span(begun, time.monotonic())
+
+
+def paused(bed: Bed) -> bool:
+    return bool(json.loads(bed.server.get("/is_paused"))["is_paused"])
+
+
+def answered(bed: Bed, served: int) -> str:
+    """What the server says of a prompt within a limit."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(1)
+    words = pool.submit(bed.words)
+    try:
+        if not waited(words.done, ASKED_SECONDS):
+            return f"no answer in {ASKED_SECONDS:g} s"
+        seen = words.result()
+    except (urllib.error.URLError, OSError) as failed:
+        return f"fails: {failed}"
+    finally:
+        pool.shutdown(wait=False)
+    names = ["the weights before" if number == served else "the new weights" for number in range(2)]
+    return next((names[number] for number in range(2) if seen == bed.expected[number]), "of neither checkpoint")
+
+
+def next_update(bed: Bed, flow: str, served: int) -> dict[str, Any]:
+    """A new trainer process sends what the killed one was sending."""
+    trainer = bed.trainer(flow)
+    begun = time.monotonic()
+    try:
+        trainer.ask("connect")
+        trainer.ask(f"send {1 - served}")
+    except RuntimeError as failed:
+        return {"row": "next", "flow": flow, "failed": str(failed).strip().splitlines()[-1]}
+    finally:
+        trainer.end()
+    return {
+        "row": "next",
+        "flow": flow,
+        "seconds": round(time.monotonic() - begun, 2),
+        "paused": paused(bed),
+        "answers": answered(bed, served),
+    }
