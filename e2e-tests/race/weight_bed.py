@@ -214,7 +214,7 @@ class Bed:
             usual_gap=usual_gap(recent, span),
             load=self.loaded_seconds(),
             whole=span.seconds,
-            landed=seen["landed"] - seen["begun"] if "landed" in seen else None,
+            landed=seen["landed"] - seen.get("staged", seen["begun"]) if "landed" in seen else None,
             link_bytes=meter.taken(),
             link_seconds=meter.busy_seconds(),
             right=self.serves(number),

@@ -45,7 +45,7 @@ class Update:
     """For which the slowest rank's worker was in the calls that load."""
     whole: float
     landed: float | None
-    """From the trainer's call until all bytes are there; None where this is not seen apart."""
+    """From the call of the sender, or of a save, until all bytes are there; None where this is not seen apart."""
     link_bytes: int
     link_seconds: float
     """In which the link was busy."""

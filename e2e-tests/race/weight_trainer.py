@@ -7,11 +7,13 @@ Started by weight_race.py with its settings as JSON in the first argument. Each 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,7 @@ class Broadcast:
         post(self._url, "/pause?mode=keep")
         self._rpc("race_start")
         received = self._calls.submit(self._rpc, "race_receive", *map(list, zip(*meta, strict=True)))
+        received.add_done_callback(end_if_failed)
         for tensor in tensors.values():
             broadcast(self._group, tensor)
         received.result()
@@ -97,6 +100,15 @@ class Broadcast:
 
     def _rpc(self, method: str, *given: Any) -> None:
         post(self._url, "/collective_rpc", {"method": method, "args": list(given)})
+
+
+def end_if_failed(received: Future[None]) -> None:
+    """Otherwise a broadcast waits for a server that does not take part any more."""
+    failure = received.exception()
+    if failure is not None:
+        answer = failure.read().decode(errors="replace") if isinstance(failure, urllib.error.HTTPError) else ""
+        print(f"the server failed: {failure} {answer}", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 class Reload:
