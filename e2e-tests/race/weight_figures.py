@@ -10,7 +10,18 @@ from dataclasses import dataclass
 TX_FIELD = 8
 """Of an interface's line in /proc/net/dev, behind its name."""
 HEADER = (
-    *("flow", "update", "longest gap s", "without s", "usual s", "load s", "gap - load s", "whole s", "landed s"),
+    *(
+        "flow",
+        "update",
+        "longest gap s",
+        "worst s",
+        "without s",
+        "usual s",
+        "load s",
+        "gap - load s",
+        "whole s",
+        "landed s",
+    ),
     *("bytes / model", "on the link MB/s", "answers"),
 )
 
@@ -97,7 +108,7 @@ def flows_of(updates: Sequence[Update]) -> list[str]:
 
 
 def rows(updates: Sequence[Update], model_bytes: int) -> Iterator[list[str]]:
-    """The first update of each flow, and the medians of its later ones; of gaps, the longest of all updates."""
+    """The first update of each flow, and the medians of its later ones, with the worst of their gaps."""
     yield list(HEADER)
     for flow in flows_of(updates):
         own = [each for each in updates if each.flow == flow]
@@ -111,11 +122,12 @@ def row(some: Sequence[Update], model_bytes: int) -> list[str]:
     rates = [each.link_bytes / each.link_seconds / 1e6 for each in some if each.link_seconds > 0]
     bytes_share = median([each.link_bytes / model_bytes for each in some])
     return [
+        f"{median([each.longest_gap for each in some]):.3f}",
         f"{max(each.longest_gap for each in some):.3f}",
-        f"{max(each.longest_before for each in some):.3f}",
+        f"{median([each.longest_before for each in some]):.3f}",
         f"{median([each.usual_gap for each in some]):.3f}",
         f"{median([each.load for each in some]):.3f}",
-        f"{max(each.longest_gap - each.load for each in some):+.3f}",
+        f"{median([each.longest_gap - each.load for each in some]):+.3f}",
         f"{median([each.whole for each in some]):.2f}",
         f"{median(landed):.2f}" if landed else "-",
         f"{bytes_share:.3f}",
@@ -135,7 +147,9 @@ def bounds(
     rival = [each for each in updates if each.flow == broadcast]
     if not own:
         return
-    yield "longest gap - load, s", max(each.longest_gap - each.load for each in own), 0.1
+    beyond = [each.longest_gap - each.load for each in own]
+    yield "longest gap - load of the worst update, s", max(beyond), 0.1
+    yield "longest gap - load of the median update, s", median(beyond), 0.1
     if rival:
         gaps = [median([each.longest_gap for each in some]) for some in (own, rival)]
         yield "median longest gap / the broadcast flow's", gaps[0] / gaps[1], 0.2
