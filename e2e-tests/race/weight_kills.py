@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any, Final
 
 from weight_bed import BROADCAST, OURS, TRAINER_LIMIT_SECONDS, Bed, LinkMeter, waited
@@ -14,6 +16,8 @@ from weight_figures import Span, longest_gap, usual_gap
 
 WATCHED_SECONDS: Final = 20.0
 ASKED_SECONDS: Final = 20.0
+NEXT_SECONDS: Final = 90.0
+"""For a new trainer, with its start."""
 
 
 def lines(bed: Bed, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -60,43 +64,53 @@ def watched() -> Span:
     return Span(begun, time.monotonic())
 
 
-def paused(bed: Bed) -> bool:
-    return bool(json.loads(bed.server.get("/is_paused"))["is_paused"])
+def within(call: Callable[[], str], limit_seconds: float = ASKED_SECONDS) -> str:
+    """What it returns within the limit, or why it does not."""
+    answer: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except (urllib.error.URLError, OSError, RuntimeError) as failed:
+            answer.set_result(f"fails: {str(failed).strip().splitlines()[-1]}")
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result() if waited(answer.done, limit_seconds) else f"no answer in {limit_seconds:g} s"
+
+
+def paused(bed: Bed) -> str:
+    return within(lambda: str(json.loads(bed.server.get("/is_paused"))["is_paused"]))
 
 
 def answered(bed: Bed, served: int) -> str:
-    """What the server says of a prompt within a limit."""
-    from concurrent.futures import ThreadPoolExecutor
+    """What the server says of a prompt."""
+    names = {0: "the new weights", 1: "the new weights", served: "the weights before"}
 
-    pool = ThreadPoolExecutor(1)
-    words = pool.submit(bed.words)
-    try:
-        if not waited(words.done, ASKED_SECONDS):
-            return f"no answer in {ASKED_SECONDS:g} s"
-        seen = words.result()
-    except (urllib.error.URLError, OSError) as failed:
-        return f"fails: {failed}"
-    finally:
-        pool.shutdown(wait=False)
-    names = ["the weights before" if number == served else "the new weights" for number in range(2)]
-    return next((names[number] for number in range(2) if seen == bed.expected[number]), "of neither checkpoint")
+    def asked() -> str:
+        words = bed.words()
+        return next((names[number] for number in names if words == bed.expected[number]), "of neither checkpoint")
+
+    return within(asked)
 
 
 def next_update(bed: Bed, flow: str, served: int) -> dict[str, Any]:
     """A new trainer process sends what the killed one was sending."""
     trainer = bed.trainer(flow)
     begun = time.monotonic()
-    try:
+
+    def sent() -> str:
         trainer.ask("connect")
         trainer.ask(f"send {1 - served}")
-    except RuntimeError as failed:
-        return {"row": "next", "flow": flow, "failed": str(failed).strip().splitlines()[-1]}
-    finally:
-        trainer.end()
+        return "sent"
+
+    came = within(sent, NEXT_SECONDS)
+    seconds = time.monotonic() - begun
+    trainer.end()
     return {
         "row": "next",
         "flow": flow,
-        "seconds": round(time.monotonic() - begun, 2),
+        "came": came,
+        "seconds": round(seconds, 2),
         "paused": paused(bed),
         "answers": answered(bed, served),
     }
