@@ -43,6 +43,8 @@ class Stream:
         self.answers: list[list[str]] = []
         self.came_seconds: list[float] = []
         """When each token came, by the monotonic clock; of tokens that came together, one."""
+        self.begun_at: list[int] = []
+        """How many tokens had come before each answer."""
         self.fault: Exception | None = None
         self._ends = False
         self._asks_again = True
@@ -60,6 +62,7 @@ class Stream:
     def _read_one(self) -> None:
         words: list[str] = []
         self.answers.append(words)
+        self.begun_at.append(len(self.came_seconds))
         body = greedy_completion(STREAMED, self._token_count) | {"stream": True}
         request = urllib.request.Request(
             f"{self._server.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}

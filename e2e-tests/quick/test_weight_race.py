@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from weight_figures import Span, Update, aligned, bounds, busy_seconds, longest_gap, rows, sent_bytes, usual_gap
+from weight_figures import (
+    Span,
+    Update,
+    aligned,
+    bounds,
+    busy_seconds,
+    longest_gap,
+    rows,
+    sent_bytes,
+    under_way,
+    usual_gap,
+)
 
 NET_DEV = """\
 Inter-|   Receive                               |  Transmit
@@ -24,6 +35,7 @@ def update(flow: str, **changed: object) -> Update:
         "longest_before": 0.05,
         "usual_gap": 0.03,
         "load": 0.25,
+        "anew": 0.0,
         "whole": 1.5,
         "landed": 1.05,
         "link_bytes": MODEL_BYTES,
@@ -51,6 +63,11 @@ def test_a_gap_counts_that_meets_the_update_and_is_of_one_stream(within: Span, l
 def test_the_usual_gap_is_of_the_time_beside_the_update() -> None:
     assert usual_gap([[0.0, 0.1, 0.2, 2.2, 2.3]], Span(0.5, 2.0)) == pytest.approx(0.1)
     assert usual_gap([], Span(0.0, 1.0)) == 0.0
+
+
+@pytest.mark.parametrize(("at", "count"), [(0.5, 0), (1.0, 1), (3.5, 0), (2.5, 2), (4.0, 1), (9.0, 2)])
+def test_tokens_under_way_are_of_the_present_answer(at: float, count: int) -> None:
+    assert under_way([1.0, 2.0, 3.0, 4.0, 5.0], [0, 3], at) == count
 
 
 def test_what_an_interface_has_sent_is_its_own_line() -> None:
@@ -108,7 +125,13 @@ def test_each_bound_is_missed_by_what_is_beyond_it(changed: dict[str, object], s
     assert missed([update("ours"), update("ours")], rival) == []
     seen = missed([update("ours"), update("ours", **changed), update("ours", **changed)], rival)
     assert sentence in seen
-    assert set(seen) <= {sentence, sentence.replace("median", "worst")}
+    assert set(seen) <= {sentence, sentence.replace("median", "worst"), "the same without tokens computed anew, s"}
+
+
+def test_what_is_computed_anew_is_no_part_of_the_last_bound_of_gaps() -> None:
+    own = [update("ours", longest_gap=0.5, anew=0.2), update("ours", longest_gap=0.5, anew=0.2)]
+    seen = missed(own, update("broadcast", longest_gap=9.0, landed=None))
+    assert seen == [f"longest gap - load of the {which} update, s" for which in ("worst", "median")]
 
 
 def test_the_worst_update_is_a_miss_of_its_own() -> None:

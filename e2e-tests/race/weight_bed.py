@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import threading
@@ -23,8 +24,8 @@ from prompts import cache_home, random_prompt
 from server_process import Server, complete, free_port, start_all, words_of
 from servers import EngineOptions, engine
 from warm_starts import WarmServer
-from weight_figures import Span, Update, busy_seconds, longest_gap, sent_bytes, usual_gap
-from weights_bed import BACKEND, Stream
+from weight_figures import Span, Update, busy_seconds, longest_gap, sent_bytes, under_way, usual_gap
+from weights_bed import BACKEND, STREAMED, Stream
 
 HERE = Path(__file__).resolve().parent
 LINK_BYTES_A_SECOND: Final = 125e6
@@ -34,6 +35,9 @@ SETTLED_TOKENS: Final = 30
 """Of each stream, before an update and behind it."""
 BESIDE_SECONDS: Final = 1.5
 """Of traffic without an update, before each one."""
+STREAM_PROMPT_TOKENS: Final = len(STREAMED.split())
+PROMPT_TOKENS: Final = 250
+PROMPT_ROUNDS: Final = 5
 CHECK_PROMPT: Final = random_prompt(40, 4200)
 CHECK_TOKENS: Final = 16
 BIG: Final = {"layer_count": 5, "hidden_size": 1024, "head_count": 16, "kv_head_count": 8}
@@ -145,6 +149,8 @@ class Bed:
     expected: list[list[str]]
     environment: Mapping[str, str]
     streams: list[Stream] = field(default_factory=list)
+    token_seconds: float = 0.0
+    """For which the server computes one token of a prompt."""
 
     @property
     def model_bytes(self) -> int:
@@ -189,6 +195,21 @@ class Bed:
     def loaded_seconds(self) -> float:
         return max(map(float, self.server.post("/collective_rpc", {"method": "race_loaded"})["results"]))
 
+    def time_prompts(self) -> float:
+        """Sets `token_seconds`, by prompts that it computes while nothing else is asked of it."""
+        taken = []
+        for seed in range(PROMPT_ROUNDS):
+            begun = time.monotonic()
+            complete(self.server, random_prompt(PROMPT_TOKENS, 4300 + seed), 1)
+            taken.append(time.monotonic() - begun)
+        self.token_seconds = statistics.median(taken) / PROMPT_TOKENS
+        return self.token_seconds
+
+    def anew_seconds(self, at: float) -> float:
+        """For the tokens that are under way then, with their prompts."""
+        answers = [under_way(stream.came_seconds, stream.begun_at, at) for stream in self.streams]
+        return self.token_seconds * sum(STREAM_PROMPT_TOKENS + count for count in answers)
+
     def words(self) -> list[str]:
         return words_of(complete(self.server, CHECK_PROMPT, CHECK_TOKENS))
 
@@ -213,6 +234,7 @@ class Bed:
             longest_before=longest_gap(recent, beside),
             usual_gap=usual_gap(recent, span),
             load=self.loaded_seconds(),
+            anew=self.anew_seconds(seen.get("landed", span.begin)) if FLOWS[flow].kind == "ours" else 0.0,
             whole=span.seconds,
             landed=seen["landed"] - seen.get("staged", seen["begun"]) if "landed" in seen else None,
             link_bytes=meter.taken(),

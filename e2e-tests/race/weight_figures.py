@@ -19,6 +19,7 @@ HEADER = (
         "usual s",
         "load s",
         "gap - load s",
+        "anew s",
         "whole s",
         "landed s",
     ),
@@ -54,6 +55,8 @@ class Update:
     usual_gap: float
     load: float
     """For which the slowest rank's worker was in the calls that load."""
+    anew: float
+    """What the server needs for as many tokens of a prompt as were under way when it loaded, at most."""
     whole: float
     landed: float | None
     """From the call of the sender, or of a save, until all bytes are there; None where this is not seen apart."""
@@ -77,6 +80,12 @@ def usual_gap(streams: Sequence[Sequence[float]], apart_from: Span) -> float:
     """The median time between tokens outside of the span."""
     seconds = [gap.seconds for times in streams for gap in spans(times) if not gap.meets(apart_from)]
     return statistics.median(seconds) if seconds else 0.0
+
+
+def under_way(times: Sequence[float], begun_at: Sequence[int], at: float) -> int:
+    """The tokens that one stream's answer had at a time."""
+    come = sum(each <= at for each in times)
+    return come - max((begun for begun in begun_at if begun <= come), default=0)
 
 
 def sent_bytes(text: str, interface: str) -> int:
@@ -128,6 +137,7 @@ def row(some: Sequence[Update], model_bytes: int) -> list[str]:
         f"{median([each.usual_gap for each in some]):.3f}",
         f"{median([each.load for each in some]):.3f}",
         f"{median([each.longest_gap - each.load for each in some]):+.3f}",
+        f"{median([each.anew for each in some]):.3f}",
         f"{median([each.whole for each in some]):.2f}",
         f"{median(landed):.2f}" if landed else "-",
         f"{bytes_share:.3f}",
@@ -150,6 +160,8 @@ def bounds(
     beyond = [each.longest_gap - each.load for each in own]
     yield "longest gap - load of the worst update, s", max(beyond), 0.1
     yield "longest gap - load of the median update, s", median(beyond), 0.1
+    without = [each.longest_gap - each.load - each.anew for each in own]
+    yield "the same without tokens computed anew, s", median(without), 0.1
     if rival:
         gaps = [median([each.longest_gap for each in some]) for some in (own, rival)]
         yield "median longest gap / the broadcast flow's", gaps[0] / gaps[1], 0.2

@@ -70,7 +70,8 @@ def kvperf_rate(host: Host, rounds: int) -> float:
 
 def raced(bed: Bed, given: argparse.Namespace, stack: ExitStack) -> Iterator[dict[str, Any]]:
     rate = kvperf_rate(bed.host, 3)
-    yield {"row": "kvperf", "bytesPerSecond": rate, "modelBytes": bed.model_bytes, "ranks": bed.ranks}
+    about = {"ranks": bed.ranks, "promptTokenMs": round(bed.time_prompts() * 1e3, 3)}
+    yield {"row": "kvperf", "bytesPerSecond": rate, "modelBytes": bed.model_bytes, **about}
     bed.read(given.streams, given.answer_tokens)
     yield from updates(bed, given.flows, given.rounds, stack)
     bed.end_reading()
@@ -113,7 +114,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="in which each flow has its turn")
     parser.add_argument("--flows", nargs="+", choices=list(FLOWS), default=list(FLOWS))
     parser.add_argument("--streams", type=int, default=2, help="that are always open")
-    parser.add_argument("--answer-tokens", type=int, default=200, help="of each answer that is streamed")
+    parser.add_argument("--answer-tokens", type=int, default=100, help="of each answer that is streamed")
     parser.add_argument("--kill", action="store_true", help="trainers in mid-update, of ours and of the broadcast")
     parser.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
     given = parser.parse_args()
