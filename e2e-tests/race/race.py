@@ -77,22 +77,12 @@ def rows() -> Iterator[Row]:
         yield Row(transport, "pingpong", 4 * KIB, 1000, 1)
 
 
-class Contender:
-    """One library in two processes, which move a round on request."""
+class Turning:
+    """Two processes that move a round on request."""
 
-    def __init__(self, name: str, row: Row) -> None:
+    def __init__(self, name: str, command: list[str], log: int | None = None) -> None:
         self.name = name
-        transport = {"mooncake": "tcp"}.get(name, row.transport)
-        command = [str(KVPERF), "--turns"] if name == OURS else [sys.executable, str(HERE / "rival.py"), name]
-        arguments = row.arguments()
-        arguments[arguments.index("--transport") + 1] = transport
-        self._process = subprocess.Popen(
-            [*command, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if name == OURS else subprocess.DEVNULL,  # the others log their work
-            text=True,
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def await_ready(self) -> None:
         while (line := self._line()) != "ready":
@@ -120,6 +110,18 @@ class Contender:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
             self._process.kill()
+
+
+class Contender(Turning):
+    """One library."""
+
+    def __init__(self, name: str, row: Row) -> None:
+        transport = {"mooncake": "tcp"}.get(name, row.transport)
+        command = [str(KVPERF), "--turns"] if name == OURS else [sys.executable, str(HERE / "rival.py"), name]
+        arguments = row.arguments()
+        arguments[arguments.index("--transport") + 1] = transport
+        log = None if name == OURS else subprocess.DEVNULL  # the others log their work
+        super().__init__(name, [*command, *arguments], log)
 
 
 def run(row: Row, turns: int) -> dict[str, object]:

@@ -216,8 +216,9 @@ class Bed:
     def serves(self, number: int) -> bool:
         return self.words() == self.expected[number]
 
-    def update(self, trainer: Trainer, flow: str, count: int, number: int) -> Update:
+    def update(self, trainer: Trainer, flow: str, count: int, number: int, kvperf_rate: float) -> Update:
         """One update, with what the streams saw of it."""
+        self.settle()
         self.loaded_seconds()
         since = time.monotonic()
         time.sleep(BESIDE_SECONDS)  # what comes meanwhile is what an update is compared with
@@ -239,6 +240,7 @@ class Bed:
             landed=seen["landed"] - seen.get("staged", seen["begun"]) if "landed" in seen else None,
             link_bytes=meter.taken(),
             link_seconds=meter.busy_seconds(),
+            kvperf_rate=kvperf_rate,
             right=self.serves(number),
         )
 

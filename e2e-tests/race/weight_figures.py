@@ -23,7 +23,7 @@ HEADER = (
         "whole s",
         "landed s",
     ),
-    *("bytes / model", "on the link MB/s", "answers"),
+    *("bytes / model", "on the link MB/s", "kvperf MB/s", "answers"),
 )
 
 
@@ -63,6 +63,8 @@ class Update:
     link_bytes: int
     link_seconds: float
     """In which the link was busy."""
+    kvperf_rate: float
+    """Bytes a second that kvperf moved over the same link just before, with clients reading too; 0.0 without it."""
     right: bool
 
 
@@ -142,17 +144,15 @@ def row(some: Sequence[Update], model_bytes: int) -> list[str]:
         f"{median(landed):.2f}" if landed else "-",
         f"{bytes_share:.3f}",
         f"{median(rates):.1f}" if rates and bytes_share > 0.5 else "-",
+        f"{median([each.kvperf_rate for each in some]) / 1e6:.1f}" if some[0].kvperf_rate else "-",
         "right" if all(each.right for each in some) else "WRONG",
     ]
 
 
 def bounds(
-    updates: Sequence[Update], model_bytes: int, ours: str, broadcast: str, link_rate: float
+    updates: Sequence[Update], model_bytes: int, ours: str, broadcast: str
 ) -> Iterator[tuple[str, float, float]]:
-    """What was to be shown of our flow: the sentence, what was seen, and what it was to be at most.
-
-    ``link_rate`` is kvperf's over the same link, in bytes a second.
-    """
+    """What was to be shown of our flow: the sentence, what was seen, and what it was to be at most."""
     own = [each for each in updates if each.flow == ours]
     rival = [each for each in updates if each.flow == broadcast]
     if not own:
@@ -168,10 +168,10 @@ def bounds(
     yield "bytes of a host / model", max(each.link_bytes for each in own) / model_bytes, 1.01
     if own[1:]:
         yield "first update / median later one", own[0].whole / median([each.whole for each in own[1:]]), 1.3
-    landed = median([each.landed for each in own if each.landed is not None])
-    yield "kvperf's rate / rate from call to landed", link_rate * landed / model_bytes, 1 / 0.9
-    on_link = median([each.link_seconds for each in own])
-    yield "kvperf's rate / rate on the link", link_rate * on_link / model_bytes, 1 / 0.9
+    landed = [each.kvperf_rate * each.landed / model_bytes for each in own if each.landed is not None]
+    yield "kvperf's rate / rate from call to landed", median(landed), 1 / 0.9
+    on_link = [each.kvperf_rate * each.link_seconds / model_bytes for each in own]
+    yield "kvperf's rate / rate on the link", median(on_link), 1 / 0.9
 
 
 def aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:

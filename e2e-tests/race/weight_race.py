@@ -5,8 +5,8 @@
 The server is on a second host (a network namespace) behind a link of 1 Gb/s. Every flow has a trainer process with two
 checkpoints, sends them in turns with the others, and every answer behind an update is compared with a plain vLLM's of
 the same checkpoint. The broadcast is vLLM's own flow with gloo in place of NCCL. Over one host's memory two others are
-beside it: our sender over shm, and a folder in /dev/shm that vLLM reloads. Then kvperf uses the same link. With --kill
-the trainers of the first two are killed in mid-update instead. Wants a quiet machine, and root.
+beside it: our sender over shm, and a folder in /dev/shm that vLLM reloads. Before each of ours kvperf uses the link.
+With --kill the trainers of the first two are killed in mid-update instead. Wants a quiet machine, and root.
 """
 
 from __future__ import annotations
@@ -33,47 +33,63 @@ import weight_kills
 from demo_console import say, unwind_on_sigterm
 from engine_race import begin_apart, named_alike
 from hosts import Host, second_host
+from race import KVPERF, Turning
 from warm_starts import LAUNCHER
 from weight_bed import BROADCAST, FLOWS, OURS, Bed, started
 from weight_figures import Update, aligned, bounds, rows
 
 ROOT = Path(__file__).resolve().parents[2]
-KVPERF = ROOT / "connector-java" / "benchmarks" / "kvperf"
-KVPERF_WORK: Final = ("--transport", "tcp", "--page-bytes", "4M", "--page-count", "46", "--batch-pages", "1")
+PAGE_BYTES: Final = 4 << 20
+PAGE_COUNT: Final = 46
 """As much as an update, in writes of the same size."""
+KVPERF_WORK: Final = (
+    *("--turns", "--transport", "tcp", "--batch-pages", "1", "--pool-bytes", "256M"),
+    *("--page-bytes", str(PAGE_BYTES), "--page-count", str(PAGE_COUNT)),
+    *("--threading", "own"),
+)
+"""By a thread of its own: the caller's would send no heartbeats while it waits for its turn."""
 
 
-def updates(bed: Bed, flows: list[str], rounds: int, stack: ExitStack) -> Iterator[dict[str, Any]]:
+def updates(bed: Bed, kvperf: Kvperf, given: argparse.Namespace, stack: ExitStack) -> Iterator[dict[str, Any]]:
     """Each flow in turn, another one first in each round, so that each sends both checkpoints."""
+    flows = given.flows
     trainers = {flow: bed.trainer(flow) for flow in flows}
     for flow, trainer in trainers.items():
         stack.callback(trainer.end)
         seen = trainer.ask("connect")
         yield {"row": "connected", "flow": flow, "seconds": round(seen["ended"] - seen["begun"], 2)}
     number = 0
-    for index in range(rounds):
+    for index in range(given.rounds):
         for flow in [*flows[index % len(flows) :], *flows[: index % len(flows)]]:
             number = 1 - number
             before = quiet.now()
-            update = bed.update(trainers[flow], flow, index, number)
+            rate = kvperf.rate() if flow == OURS else 0.0
+            update = bed.update(trainers[flow], flow, index, number, rate)
             foreign = quiet.foreign_cores(before, quiet.now())
             yield {"row": "update", **dataclasses.asdict(update), "foreignCores": round(foreign, 2)}
 
 
-def kvperf_rate(host: Host, rounds: int) -> float:
-    """Bytes a second over the same link, of writes as long as those of an update."""
-    command = [str(KVPERF), *KVPERF_WORK, "--rounds", str(rounds), "--hosts", host.data.near]
-    command += ["--target-hosts", host.data.far, "--target-prefix", " ".join(host.prefix)]
-    out = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return float(json.loads(out.splitlines()[-1])["gbPerSecond"]) * 1e9
+class Kvperf(Turning):
+    """kvperf over the same link."""
+
+    def __init__(self, host: Host) -> None:
+        hosts = ["--hosts", host.data.near, "--target-hosts", host.data.far, "--target-prefix", " ".join(host.prefix)]
+        super().__init__("kvperf", [str(KVPERF), *KVPERF_WORK, *hosts])
+        self.await_ready()
+
+    def rate(self) -> float:
+        """Bytes a second of one round."""
+        took_ns, _ = self.round()
+        return PAGE_BYTES * PAGE_COUNT / took_ns * 1e9
 
 
 def raced(bed: Bed, given: argparse.Namespace, stack: ExitStack) -> Iterator[dict[str, Any]]:
-    rate = kvperf_rate(bed.host, 3)
-    about = {"ranks": bed.ranks, "promptTokenMs": round(bed.time_prompts() * 1e3, 3)}
-    yield {"row": "kvperf", "bytesPerSecond": rate, "modelBytes": bed.model_bytes, **about}
+    kvperf = Kvperf(bed.host)
+    stack.callback(kvperf.end)
+    about = {"ranks": bed.ranks, "streams": given.streams, "promptTokenMs": round(bed.time_prompts() * 1e3, 3)}
+    yield {"row": "about", "modelBytes": bed.model_bytes, **about}
     bed.read(given.streams, given.answer_tokens)
-    yield from updates(bed, given.flows, given.rounds, stack)
+    yield from updates(bed, kvperf, given, stack)
     bed.end_reading()
 
 
@@ -83,10 +99,10 @@ def summary(lines: list[dict[str, Any]]) -> Iterator[str]:
     seen = [Update(**{name: line[name] for name in names}) for line in lines if line["row"] == "update"]
     if not seen:
         return
-    (about,) = (line for line in lines if line["row"] == "kvperf")
-    yield f"kvperf over the link: {about['bytesPerSecond'] / 1e6:.1f} MB/s; the model: {about['modelBytes']} bytes"
+    (about,) = (line for line in lines if line["row"] == "about")
+    yield f"{about['ranks']} ranks, {about['streams']} streams, a model of {about['modelBytes']} bytes"
     yield from aligned(list(rows(seen, about["modelBytes"])))
-    for sentence, figure, most in bounds(seen, about["modelBytes"], OURS, BROADCAST, about["bytesPerSecond"]):
+    for sentence, figure, most in bounds(seen, about["modelBytes"], OURS, BROADCAST):
         yield f"{'kept  ' if figure <= most else 'MISSED'} {sentence}: {figure:.3f}, at most {most:.3f}"
 
 
