@@ -12,21 +12,24 @@ import pytest
 from uncomputed.pair import environment, has_rdma_devices, stand_ins
 
 LIMIT_SECONDS = 600.0
+ANSWERS = "answers"
 
 Story = Callable[[str], list[str]]
 
 
-@pytest.fixture
-def seen() -> Story:
-    """What each of the two says in a story, in its order."""
+@pytest.fixture(params=["", "target", "writer", ANSWERS], ids=lambda late: f"late-{late}" if late else "both-at-once")
+def seen(request: pytest.FixtureRequest) -> Story:
+    """What each of the two says in a story, in its order, at whatever pace the two and their devices go."""
     folder = stand_ins()
     if not has_rdma_devices(folder):
         pytest.skip("no stand-in for RDMA devices: examples/setup/find-libfabric has no headers of libibverbs")
 
+    late = {"UNCOMPUTED_ANSWERS_LATE_US": "30000"} if request.param == ANSWERS else {}
+
     def lines_of(story: str) -> list[str]:
         done = subprocess.run(
-            [folder / "verbs_story", story],
-            env={**os.environ, **environment(folder), "LD_LIBRARY_PATH": str(folder)},
+            [folder / "verbs_story", story, *([request.param] if request.param != ANSWERS else [])],
+            env={**os.environ, **environment(folder), **late, "LD_LIBRARY_PATH": str(folder)},
             capture_output=True,
             text=True,
             timeout=LIMIT_SECONDS,

@@ -1,9 +1,10 @@
 /*
  * Two processes with a queue pair each on the stand-in for RDMA devices (verbs.c), and what a story does with them:
  *
- *     verbs_story STORY
+ *     verbs_story STORY [LATE]
  *
- * The target is a child. Prints what test_rdma.py compares.
+ * The target is a child. Prints what test_rdma.py compares. LATE, the target or the writer, waits before each of its steps, so that
+ * the other is as far as it can be.
  */
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>
@@ -21,6 +22,7 @@
 #define DEPTH 8
 #define FIRST_PACKET 77
 #define DEVICE_BYTES ((size_t)2 << 20)
+#define LATE_US 30000
 
 int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void **context, int device);
@@ -46,8 +48,14 @@ typedef struct {
     union ibv_gid gid;
 } Name;
 
-static int to_other, from_other;
+static int to_other, from_other, is_late;
 static _Alignas(4096) uint8_t memory[2 * LENGTH_BYTES];
+
+static void begin_step(void) {
+    if (is_late) {
+        usleep(LATE_US);
+    }
+}
 
 static End opened(struct ibv_mr *(*registered)(struct ibv_pd *)) {
     int count;
@@ -90,6 +98,7 @@ static int initialise(End *end) {
 }
 
 static int ready_to_receive(End *end, const Name *other) {
+    begin_step();
     struct ibv_qp_attr to = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = other->number, .rq_psn = FIRST_PACKET,
             .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
             .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = other->gid, .hop_limit = 64}}};
@@ -98,6 +107,7 @@ static int ready_to_receive(End *end, const Name *other) {
 }
 
 static int ready_to_send(End *end) {
+    begin_step();
     struct ibv_qp_attr to = {.qp_state = IBV_QPS_RTS, .sq_psn = FIRST_PACKET, .max_rd_atomic = 1, .timeout = 14, .retry_cnt = 6, .rnr_retry = 7};
     return ibv_modify_qp(end->pair, &to, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT
             | IBV_QP_RNR_RETRY);
@@ -114,6 +124,7 @@ static Name connected(End *end, int writes) {
 }
 
 static void receive(End *end, int count) {
+    begin_step();
     for (int i = 0; i < count; i++) {
         struct ibv_recv_wr wr = {.wr_id = 100}, *bad;
         if (end->context->ops.post_recv(end->pair, &wr, &bad) != 0) {
@@ -124,6 +135,7 @@ static void receive(End *end, int count) {
 
 /* An immediate behind it, by which the target knows; the result of the post. */
 static int send_write(End *end, const Name *to, uint64_t at, uint32_t key, uint32_t imm) {
+    begin_step();
     struct ibv_sge part = {(uint64_t)memory, LENGTH_BYTES, end->region->lkey};
     struct ibv_send_wr wr = {.wr_id = imm, .sg_list = &part, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
             .send_flags = IBV_SEND_SIGNALED, .imm_data = htonl(imm), .wr.rdma = {to->address + at, key}}, *bad;
@@ -131,6 +143,7 @@ static int send_write(End *end, const Name *to, uint64_t at, uint32_t key, uint3
 }
 
 static struct ibv_wc completed(End *end) {
+    begin_step();
     struct ibv_wc wc;
     while (end->context->ops.poll_cq(end->queue, 1, &wc) == 0) {
         usleep(100);
@@ -139,6 +152,7 @@ static struct ibv_wc completed(End *end) {
 }
 
 static void signal_other(void) {
+    begin_step();
     if (write(to_other, "", 1) != 1) {
         abort();
     }
@@ -150,6 +164,7 @@ static void await_other(void) {
     if (read(from_other, &byte, 1) != 1) {
         abort();
     }
+    begin_step();
 }
 
 static void show(const char *who, End *end) {
@@ -298,7 +313,7 @@ static const struct {
 
 int main(int count, char **arguments) {
     int there[2], back[2], status;
-    if (count != 2 || pipe(there) != 0 || pipe(back) != 0) {
+    if (count < 2 || count > 3 || pipe(there) != 0 || pipe(back) != 0) {
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -309,8 +324,10 @@ int main(int count, char **arguments) {
         pid_t child = fork();
         to_other = child == 0 ? back[1] : there[1];
         from_other = child == 0 ? there[0] : back[0];
+        is_late = count == 3 && strcmp(arguments[2], child == 0 ? "target" : "writer") == 0;
         End end = opened(child == 0 ? stories[i].registered : of_host);
         (child == 0 ? stories[i].target : stories[i].writer)(&end);
+        begin_step();
         ibv_destroy_qp(end.pair);
         ibv_destroy_cq(end.queue);
         ibv_dereg_mr(end.region);
