@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from uncomputed.pair import Engines, stand_ins
+from uncomputed.stories import Stories
 
 PAIRS = {
     "vllm": ("test_backends.py", "test_fabric.py", "test_first_day.py", "test_pulls.py", "test_vllm.py"),
@@ -24,6 +25,13 @@ collect_ignore = [file for engine, files in PAIRS.items() if importlib.util.find
 SOURCES = Path(__file__).resolve().parents[2] / "python" / "tests" / "vllm"
 """Where the module that fetches another release's Python lies."""
 OTHER_RELEASE = "0.33.0"
+
+
+@pytest.fixture(scope="session")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stories]:
+    made = Stories(tmp_path_factory.mktemp("stories"))
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -85,7 +85,7 @@ class Engines:
         return {**environment(self.stand_ins, rdma=not self.with_fabric), **libraries, "PYTHONPATH": path}
 
     def start(self, log: Path, arguments: list[str], driver: Mapping[str, str]) -> ForkedProcess:
-        wanted = _Wanted(log, {**os.environ, **self.environment(), **driver})
+        wanted = Wanted(log, {**os.environ, **self.environment(), **driver})
         with open(log, "ab") as lines:
             return self._launcher.start(cast(Any, wanted), "", "uncomputed", arguments, lines)
 
@@ -94,7 +94,7 @@ class Engines:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """What the launcher asks of a server."""
 
     log_path: Path

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from uncomputed.pair import environment, stand_ins
+from uncomputed.stories import Stories
 
 FIRST, SECOND = [7, 8, 2], [4, 9, 0]
 """Blocks of one request, as two engines have them."""
@@ -78,7 +73,9 @@ print(json.dumps(rows.figures() | {"sampled": rows.sampled}))
 """
 
 
-def story(graph: bool, wrong: tuple[int, int, int, int] | None = None, window: int = 0) -> dict[str, Any]:
+def story(
+    stories: Stories, graph: bool, wrong: tuple[int, int, int, int] | None = None, window: int = 0
+) -> dict[str, Any]:
     """A prompt's rows are written, its pages copied to other blocks, and read there; `wrong`: one byte of a page."""
     given = {
         "graph": graph,
@@ -88,21 +85,12 @@ def story(graph: bool, wrong: tuple[int, int, int, int] | None = None, window: i
         "wrong": wrong,
         "window": window,
     }
-    folder = str(Path(__file__).resolve().parent.parent)
-    ran = subprocess.run(
-        [sys.executable, "-c", STORY, json.dumps(given)],
-        env={**os.environ, **environment(stand_ins()), "PYTHONPATH": folder},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return dict(json.loads(ran.stdout.splitlines()[-1]))
+    return stories.tell(STORY, **given)
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_rows_are_right_wherever_their_pages_lie(graph: bool) -> None:
-    figures = story(graph)
+def test_rows_are_right_wherever_their_pages_lie(graph: bool, stories: Stories) -> None:
+    figures = story(stories, graph)
     assert figures["rows_wrong"] == 0, figures["first_wrong"]
     assert figures["rows_written"] == PROMPT_TOKENS + 1
     assert figures["rows_read"] == PROMPT_TOKENS - 1
@@ -112,20 +100,20 @@ def test_rows_are_right_wherever_their_pages_lie(graph: bool) -> None:
 @pytest.mark.parametrize(
     ("wrong", "position"), [((4, 0, 0, 0), 0), ((9, 1, 15, 255), 31), ((0, 1, 6, 128), PROMPT_TOKENS - 2)]
 )
-def test_one_wrong_byte_is_found(wrong: tuple[int, int, int, int], position: int) -> None:
-    figures = story(True, wrong)
+def test_one_wrong_byte_is_found(wrong: tuple[int, int, int, int], position: int, stories: Stories) -> None:
+    figures = story(stories, True, wrong)
     assert figures["rows_wrong"] == 1
     assert f"at position {position} of {PROMPT_TOKENS}" in figures["first_wrong"]
 
 
-def test_row_that_is_computed_anew_is_not_read() -> None:
-    assert story(False, (0, 0, 7, 0))["rows_wrong"] == 0
+def test_row_that_is_computed_anew_is_not_read(stories: Stories) -> None:
+    assert story(stories, False, (0, 0, 7, 0))["rows_wrong"] == 0
 
 
 @pytest.mark.parametrize(("token", "wrong"), [(7, 0), (8, 1)])
-def test_a_window_begins_at_its_first_row(token: int, wrong: int) -> None:
+def test_a_window_begins_at_its_first_row(token: int, wrong: int, stories: Stories) -> None:
     """The token at position 39 reads 16 rows, from position 24 on, which lies in the second block."""
-    figures = story(False, (SECOND[1], 0, token, 0), window=16)
+    figures = story(stories, False, (SECOND[1], 0, token, 0), window=16)
     assert figures["rows_wrong"] == wrong
     assert figures["rows_read"] == 15
 
@@ -167,23 +155,13 @@ print(json.dumps(rows.figures()))
 """
 
 
-def carried(block: int = 7, byte: int | None = None, changed: tuple[int, ...] = ()) -> dict[str, Any]:
+def carried(stories: Stories, block: int = 7, byte: int | None = None, changed: tuple[int, ...] = ()) -> dict[str, Any]:
     """A state is copied to block 7, and another token added in `block`; `changed`: the first tokens, then."""
-    folder = str(Path(__file__).resolve().parent.parent)
-    given = json.dumps({"block": block, "byte": byte, "changed": changed})
-    ran = subprocess.run(
-        [sys.executable, "-c", STATES, given],
-        env={**os.environ, **environment(stand_ins()), "PYTHONPATH": folder},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return dict(json.loads(ran.stdout.splitlines()[-1]))
+    return stories.tell(STATES, block=block, byte=byte, changed=changed)
 
 
-def test_a_state_is_that_of_all_tokens_before() -> None:
-    figures = carried()
+def test_a_state_is_that_of_all_tokens_before(stories: Stories) -> None:
+    figures = carried(stories)
     assert figures["rows_wrong"] == 0, figures["first_wrong"]
     assert (figures["states_read"], figures["states_written"]) == (2, 6)
 
@@ -192,8 +170,8 @@ def test_a_state_is_that_of_all_tokens_before() -> None:
     ("wrong", "states"),
     [({"byte": 0}, 1), ({"byte": 63}, 1), ({"byte": 95}, 1), ({"block": 8}, 2), ({"changed": (99,)}, 2)],
 )
-def test_a_state_of_another_byte_block_or_token_is_found(wrong: dict[str, Any], states: int) -> None:
-    figures = carried(**wrong)
+def test_a_state_of_another_byte_block_or_token_is_found(wrong: dict[str, Any], states: int, stories: Stories) -> None:
+    figures = carried(stories, **wrong)
     assert figures["rows_wrong"] == states
     assert "layer 3 at" in figures["first_wrong"]
     assert "at position 39 of 40" in figures["first_wrong"]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from uncomputed.pair import LIMIT_SECONDS, environment, stand_ins
+from uncomputed.stories import Stories
 
 STORY = """
 import json
@@ -59,18 +54,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    folder = str(Path(__file__).resolve().parent.parent)
-    ran = subprocess.run(
-        [sys.executable, "-c", STORY],
-        env={**os.environ, **environment(stand_ins()), "PYTHONPATH": folder},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_SECONDS,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return dict(json.loads(ran.stdout.splitlines()[-1]))
+def found(stories: Stories) -> dict[str, Any]:
+    return stories.tell(STORY)
 
 
 def test_tables_of_pages_are_computed(found: dict[str, Any]) -> None:
