@@ -311,6 +311,26 @@ print(port, metrics_port)
     assert "another" in model
 
 
+def test_should_name_transports_and_no_address_where_none_reaches_the_memory_of_both(run_python: RunPython) -> None:
+    """Memory without a descriptor, which shm does not reach, as it reaches no decoder's on a GPU."""
+    done = run_python(
+        PAIR
+        + """
+offered = (["shm"], ["tcp"], ["shm", "tcp"])
+for own, theirs in ((own, theirs) for own in offered for theirs in offered if "tcp" not in own or "tcp" not in theirs):
+    p, d = open_one("prefiller", memory(), transports=own), open_one("decoder", memory(), transports=theirs)
+    d.submit([fetch(p)])
+    print(own, theirs, await_event(d, Failed).reason)
+    d.close(), p.close()
+"""
+    )
+    refused = done.stdout.splitlines()
+    assert len(refused) == 5
+    for line in refused:
+        assert "name in transports, on both sides, one that reaches the memory of both, such as tcp" in line, line
+        assert "firewall" not in line, line
+
+
 def test_should_print_what_a_messenger_costs(run_python: RunPython) -> None:
     """Measured and printed, not judged: the machine may be busy."""
     done = run_python(

@@ -20,6 +20,10 @@ public final class TransferOptions {
     public static final String SHM = "shm";
     public static final String TCP = "tcp";
     public static final String VERBS = "verbs";
+    /** What a user does where no transport of both engines reaches the memory of both. */
+    public static final String OTHER_TRANSPORT =
+            "name in transports, on both sides, one that reaches the memory of both, such as tcp";
+
     /** Each network has its own rate estimate in every peer. */
     public static final int NETWORKS_MAX = 8;
 

@@ -16,6 +16,7 @@ import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
 import java.util.HashMap;
 import java.util.Map;
 
@@ -122,6 +123,11 @@ final class AttachedDecoders {
         }
     }
 
+    /** Whether it is not about an address: no transport of both reaches the memory of both. */
+    private static boolean hasRemedy(String detail) {
+        return detail.endsWith(TransferOptions.OTHER_TRANSPORT);
+    }
+
     void onPeerLost(Peer peer, TransferFault fault, String detail) {
         DecoderSession session = byPeer.remove(peer);
         if (session == null) {
@@ -130,7 +136,7 @@ final class AttachedDecoders {
         session.peer = null;
         session.peerReady = false;
         String sentence = "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail
-                + (fault == TransferFault.UNREACHABLE ? UNREACHABLE_REMEDY : "");
+                + (fault == TransferFault.UNREACHABLE && !hasRemedy(detail) ? UNREACHABLE_REMEDY : "");
         if (fault.isByPeer()) {
             sessions.endUnlessExplained(session, sentence, clock.nowNs());
         } else {

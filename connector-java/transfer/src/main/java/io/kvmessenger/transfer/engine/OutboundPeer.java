@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.Memory;
@@ -212,7 +213,9 @@ final class OutboundPeer
     /** Worker: starts to connect. */
     void connect(long nowNs) {
         if (domains.isEmpty()) {
-            fail(TransferFault.UNREACHABLE, "no transport in common with " + name);
+            fail(
+                    TransferFault.UNREACHABLE,
+                    "no transport in common with " + name + ": " + TransferOptions.OTHER_TRANSPORT);
             return;
         }
         try {

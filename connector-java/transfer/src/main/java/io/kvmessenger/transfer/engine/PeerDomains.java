@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.link.OutboundLink;
 import io.kvmessenger.transfer.spi.LinkError;
@@ -85,7 +86,10 @@ final class PeerDomains implements PeerDomain.Owner {
      */
     void open(OutboundLink accepted) {
         link = accepted;
-        tryNext(TransferFault.UNREACHABLE, "no transport in common", clock.getAsLong());
+        tryNext(
+                TransferFault.UNREACHABLE,
+                "no transport in common: " + TransferOptions.OTHER_TRANSPORT,
+                clock.getAsLong());
     }
 
     private void tryNext(TransferFault fault, String detail, long nowNs) {

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
@@ -45,9 +46,10 @@ final class RegionTable {
         RegisteredRegion region = new RegisteredRegion(this, descriptor, memory);
         domains.forEach(region::offerTo);
         if (memory instanceof Memory.Device && !region.isReachable()) {
-            throw new IllegalArgumentException(memory + " is reached by none of the transports "
-                    + domains.stream().map(Domain::name).distinct().toList()
-                    + ": name cuda among them and allocate it so that other processes can map"
+            List<String> names = domains.stream().map(Domain::name).distinct().toList();
+            throw new IllegalArgumentException(memory + " is reached by none of the transports " + names + ": "
+                    + (names.contains(TransferOptions.TCP) ? "" : "name tcp among them, or ")
+                    + "name cuda among them and allocate it so that other processes can map"
                     + " it, or place the KV cache in host memory" + notes());
         }
         regions.put(++lastId, region);

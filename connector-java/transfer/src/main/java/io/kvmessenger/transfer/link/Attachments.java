@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.link;
 
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.ControlRecord;
@@ -210,7 +211,8 @@ final class Attachments {
                     continue;
                 }
                 if (!port.reachesAll(domain)) {
-                    return wanted.transport() + " reaches not all regions of this engine";
+                    return wanted.transport() + " does not reach all memory of the target: "
+                            + TransferOptions.OTHER_TRANSPORT;
                 }
                 try {
                     paths = domain.admit(this, from, wanted.wish(), nowNs);

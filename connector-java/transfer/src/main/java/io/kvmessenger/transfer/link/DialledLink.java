@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.link;
 
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.ControlRecord;
@@ -107,7 +108,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
         if (!this.ways.isEmpty()) {
             dial(this.ways.removeFirst(), nowNs);
         } else {
-            fault = "no transport in common";
+            fault = "no transport in common: " + TransferOptions.OTHER_TRANSPORT;
         }
     }
 
