@@ -61,7 +61,8 @@ uncomputed-captures: wheel ## captures of torch's beside peers that connect, cop
 
 uncomputed-sglang: wheel ## the same with SGLang
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/uncomputed/test_sglang.py \
-		e2e-tests/uncomputed/test_sglang_sleep.py e2e-tests/uncomputed/test_sglang_host_cache.py -q -p no:cacheprovider --all-pairs $(ARGS)
+		e2e-tests/uncomputed/test_sglang_sleep.py e2e-tests/uncomputed/test_sglang_host_cache.py e2e-tests/uncomputed/test_staged_shm.py \
+		-q -p no:cacheprovider --all-pairs $(ARGS)
 
 sglang-release: wheel ## SGLang's tests and a pair of its servers, with another release than the pinned one: make sglang-release [RELEASE=newest]
 	@in_release() { $(ENVIRONMENT) --release $(or $(RELEASE),newest) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest \

@@ -18,8 +18,15 @@ from uncomputed.pair import Engines, stand_ins
 from uncomputed.stories import Stories
 
 PAIRS = {
-    "vllm": ("test_backends.py", "test_fabric.py", "test_first_day.py", "test_pulls.py", "test_vllm.py"),
-    "sglang": ("test_sglang.py", "test_sglang_host_cache.py", "test_sglang_sleep.py"),
+    "vllm": (
+        "test_backends.py",
+        "test_fabric.py",
+        "test_first_day.py",
+        "test_pulls.py",
+        "test_vllm.py",
+        "test_vllm_on_cpu.py",
+    ),
+    "sglang": ("test_sglang.py", "test_sglang_host_cache.py", "test_sglang_sleep.py", "test_staged_shm.py"),
 }
 collect_ignore = [file for engine, files in PAIRS.items() if importlib.util.find_spec(engine) is None for file in files]
 SOURCES = Path(__file__).resolve().parents[2] / "python" / "tests" / "vllm"

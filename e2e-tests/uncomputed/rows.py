@@ -111,7 +111,7 @@ class Rows:
         tokens = [token for step in steps for token in step.tokens]
         self._called(
             self.library.rowsBeginStep(
-                _stream(),
+                self.stream(),
                 ctypes.c_int64(len(self.groups)),
                 ctypes.c_int64(len(steps)),
                 (ctypes.c_int64 * len(steps))(*(step.begin for step in steps)),
@@ -168,7 +168,7 @@ class Rows:
             chunk_tokens=place.chunk_tokens,
             first_head=place.first_head,
         )
-        self._called(self.library.rowsLayer(_stream(), ctypes.byref(described)))
+        self._called(self.library.rowsLayer(self.stream(), ctypes.byref(described)))
 
     def state(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """What a layer keeps of all tokens, after its step. Tensors are (blocks, …), a block one run of bytes."""
@@ -184,7 +184,7 @@ class Rows:
                 parts=part,
                 first_head=place.first_head,
             )
-            self._called(self.library.rowsLayer(_stream(), ctypes.byref(described)))
+            self._called(self.library.rowsLayer(self.stream(), ctypes.byref(described)))
 
     def figures(self) -> dict[str, Any]:
         counts = (ctypes.c_int64 * len(FIGURES))()
@@ -193,10 +193,11 @@ class Rows:
         return dict(zip(FIGURES, counts, strict=True)) | {"first_wrong": first.value.decode()}
 
     @staticmethod
+    def stream() -> ctypes.c_void_p:
+        """In which steps and layers are queued."""
+        return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+    @staticmethod
     def _called(result: int) -> None:
         if result:
             raise RuntimeError(f"the stand-in refused a host function with code {result}")
-
-
-def _stream() -> ctypes.c_void_p:
-    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

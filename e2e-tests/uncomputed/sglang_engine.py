@@ -90,15 +90,17 @@ class Rank:
         cache = by_page(pool.kv_buffer[layer.layer_id - pool.start_layer], pool.page_size)
         self._rows.at_place(cache, None, Place(layer.layer_id))
 
-    def write_figures(self, *_given: Any, **_named: Any) -> None:
-        figures = self._rows.figures() | {
-            "replays": self._replays.count,
+    def of_devices(self) -> dict[str, Any]:
+        return {
             "contexts": cuda_platform.contexts(),
             "rdma": cuda_platform.rdma(),
             "used_bytes": cuda_platform.used_bytes(),
             "offloaded_bytes": Copied.to_host_bytes,
             "loaded_bytes": Copied.to_device_bytes,
         }
+
+    def write_figures(self, *_given: Any, **_named: Any) -> None:
+        figures = self._rows.figures() | {"replays": self._replays.count} | self.of_devices()
         path = Path(os.environ[FIGURES]) / f"{os.getpid()}.json"
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(figures), "utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 from gpu_check.sglang_on_torch.plan import SglangPlan
 from gpu_check.sglang_on_torch.servers import DIED, ENVIRONMENT, SglangServer
 from server_process import Server
-from sglang_servers import CPU_KERNELS
+from sglang_servers import CPU_KERNELS, ENGINE_ENVIRONMENT
 from warm_sglang import PRELOADED, WarmSglang
 from warm_starts import WarmLauncher
 
@@ -80,3 +80,24 @@ class UncomputedSglang(SglangServer):
 
     def _of_ranks(self) -> list[dict[str, Any]]:
         return [json.loads(file.read_text("utf-8")) for file in self._figures.glob("*.json")]
+
+
+class SglangOnCpu(UncomputedSglang):
+    """SGLang as users start it on a CPU, but that rows are where it computes keys and values."""
+
+    def environment(self) -> dict[str, str]:
+        return {
+            **ENGINE_ENVIRONMENT,
+            "PYTHONPATH": os.pathsep.join(map(str, (pair.FOLDER, PLUGINS, CPU_KERNELS))),
+            "SGLANG_PLUGINS": "kv_messenger,rows_on_cpu",
+            "UNCOMPUTED_ROWS": str(pair.stand_ins() / "librows_on_host.so"),
+            FIGURES: str(self._figures),
+        }
+
+    def kind(self) -> type[Server]:
+        return WarmSglang
+
+
+def by_device(plan: SglangPlan, folder: Path, bootstrap_port: int) -> UncomputedSglang:
+    """A server on what its plan names."""
+    return (SglangOnCpu if plan.device == "cpu" else UncomputedSglang)(plan, folder, bootstrap_port)

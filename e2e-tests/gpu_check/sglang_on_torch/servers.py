@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -178,7 +178,10 @@ class SglangPair:
 
 @contextmanager
 def started(
-    plan: SglangPlan, logs: Path, kind: type[SglangServer] = SglangServer, prefiller: SglangPlan | None = None
+    plan: SglangPlan,
+    logs: Path,
+    kind: Callable[[SglangPlan, Path, int], SglangServer] = SglangServer,
+    prefiller: SglangPlan | None = None,
 ) -> Any:
     """A pair by one plan, whose name and role are filled in, or its prefiller by another."""
     bootstrap_port = free_port()

@@ -22,6 +22,7 @@
  * STAND_IN_FAIL=name:n:code[,...] (the n-th call of a function, from 1, returns code), STAND_IN_LOG=path (a line a call),
  * STAND_IN_APART=1 (no peer access; or standInApart), STAND_IN_LACKS=attribute[,...] (which devices have as 0; or standInAttribute),
  * STAND_IN_DROP_TAILS=bytes (the kernel of runs leaves out the last byte of each that is at least so long; or standInDropTails),
+ * STAND_IN_SHORT_COPIES=1 (cuMemcpyDtoHAsync leaves out the last byte),
  * STAND_IN_WAITING_CALLS=1 (the calls named above wait; or standInWaitingCalls),
  * STAND_IN_DEFAULT_MODE=1 (threads that capture nothing stay in the default capture mode, as if they had asked for no other).
  */
