@@ -202,6 +202,7 @@ class Server:
         assert process is not None, f"{self.name} was not started"
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)  # one that was forked just now has no group of its own yet
         process.wait()
         self._remove_scratch()
 
