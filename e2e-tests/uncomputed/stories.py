@@ -15,7 +15,7 @@ PRELOADED = ("setproctitle", "torch", "torch.utils._python_dispatch")
 
 
 class Stories:
-    """Told one at a time."""
+    """One runs at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -23,7 +23,7 @@ class Stories:
         self._launcher = WarmLauncher(PRELOADED, lambda: self._given)
         self._count = 0
 
-    def tell(self, program: str, **given: Any) -> dict[str, Any]:
+    def run(self, program: str, **given: Any) -> dict[str, Any]:
         """What it prints in its last line, a JSON object; its argument is one of what is given."""
         self._count += 1
         log = self._folder / f"{self._count}.log"
@@ -32,9 +32,9 @@ class Stories:
             arguments = [program, json.dumps(given)]
             process = self._launcher.start(cast(Any, wanted), "", "uncomputed.story", arguments, lines)
         status = process.wait(LIMIT_SECONDS)
-        said = log.read_text("utf-8")
-        assert status == 0, said
-        return dict(json.loads(said.splitlines()[-1]))
+        output = log.read_text("utf-8")
+        assert status == 0, output
+        return dict(json.loads(output.splitlines()[-1]))
 
     def stop(self) -> None:
         self._launcher.stop()

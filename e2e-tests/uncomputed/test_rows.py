@@ -85,7 +85,7 @@ def story(
         "wrong": wrong,
         "window": window,
     }
-    return stories.tell(STORY, **given)
+    return stories.run(STORY, **given)
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -157,7 +157,7 @@ print(json.dumps(rows.figures()))
 
 def carried(stories: Stories, block: int = 7, byte: int | None = None, changed: tuple[int, ...] = ()) -> dict[str, Any]:
     """A state is copied to block 7, and another token added in `block`; `changed`: the first tokens, then."""
-    return stories.tell(STATES, block=block, byte=byte, changed=changed)
+    return stories.run(STATES, block=block, byte=byte, changed=changed)
 
 
 def test_a_state_is_that_of_all_tokens_before(stories: Stories) -> None:

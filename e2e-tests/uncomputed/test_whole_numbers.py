@@ -55,7 +55,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(stories: Stories) -> dict[str, Any]:
-    return stories.tell(STORY)
+    return stories.run(STORY)
 
 
 def test_tables_of_pages_are_computed(found: dict[str, Any]) -> None:
