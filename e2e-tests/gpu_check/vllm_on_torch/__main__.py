@@ -92,7 +92,7 @@ class Engine:
             "max_model_len": plan.context_tokens,
             "max_num_seqs": 16,
             "max_num_batched_tokens": plan.chunk_tokens,
-            "block_size": 16,
+            "block_size": plan.block_tokens,
             "gpu_memory_utilization": MEMORY_SHARE,
             "kv_cache_memory_bytes": plan.kv_bytes,
             "enable_prefix_caching": plan.prefix_caching,

@@ -21,8 +21,8 @@ class VllmPlan:
     `attention`: vLLM's name of the backend; `layout`: of KV, HND or by default; `ranks`: the tensor-parallel ones;
     `stages`: those of a pipeline; `sleeps`: whether it may; `context_tokens`: the longest prompt with its answer;
     `made_up_weights`: those of made_up_weights.py, not the model's; `margins`: with a connector answers have them too;
-    `prefill_graphs`: whether a whole chunk has a graph; `beside`: another connector, which shares a MultiConnector with
-    ours; `asks_ours_first`: ours is the first of the two.
+    `prefill_graphs`: whether a whole chunk has a graph; `block_tokens`: of KV, for a block; `beside`: another
+    connector, which shares a MultiConnector with ours; `asks_ours_first`: ours is the first of the two.
     """
 
     name: str
@@ -45,6 +45,7 @@ class VllmPlan:
     made_up_weights: bool = False
     margins: bool = False
     prefill_graphs: bool = True
+    block_tokens: int = 16
     beside: dict[str, Any] = field(default_factory=dict)
     asks_ours_first: bool = True
     options: dict[str, Any] = field(default_factory=dict)
