@@ -1,11 +1,11 @@
 package io.kvmessenger.transfer.engine;
 
-import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.device.DeviceFault;
 import io.kvmessenger.transfer.link.LinkEvents;

@@ -1,7 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
-import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.link.OutboundLink;
 import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.OutboundPaths;

@@ -1,11 +1,11 @@
 package io.kvmessenger.transfer.engine;
 
-import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.RemoteKey;

@@ -1,8 +1,8 @@
 package io.kvmessenger.transfer.link;
 
-import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.socket.ControlRecord;
 import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.Hello;

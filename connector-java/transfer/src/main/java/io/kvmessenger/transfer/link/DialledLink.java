@@ -1,7 +1,7 @@
 package io.kvmessenger.transfer.link;
 
-import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.ControlRecord;
 import io.kvmessenger.transfer.socket.ControlStream;
