@@ -181,7 +181,14 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 /* ---- memory */
 
 cudaError_t cudaMalloc(void **address, size_t length) { ON_DEVICE(cuMemAlloc_v2((uint64_t *)address, length)); }
-cudaError_t cudaFree(void *address) { ON_DEVICE(address == NULL ? 0 : cuMemFree_v2((uint64_t)address)); }
+
+/* The runtime waits for all that was given to the device before: torch frees memory that queued operations still name. */
+static int freed(void *address) {
+    int result = address == NULL ? 0 : cuCtxSynchronize();
+    return address == NULL || result != 0 ? result : cuMemFree_v2((uint64_t)address);
+}
+cudaError_t cudaFree(void *address) { ON_DEVICE(freed(address)); }
+
 cudaError_t cudaHostAlloc(void **address, size_t length, unsigned flags) {
     (void)flags;
     ON_DEVICE(cuMemHostAlloc(address, length, 1));
@@ -216,9 +223,36 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     return cudaSuccess;
 }
 
+/* Whether it is host memory that is not page-locked. */
+static int is_pageable(const void *address) {
+    enum { MEMORY_TYPE = 2 };
+    int type = 0;
+    return cuPointerGetAttribute(&type, MEMORY_TYPE, (uint64_t)address) != 0;
+}
+
+/*
+ * A caller may free or write its pageable memory as soon as the call has returned, as with the runtime itself: what is to
+ * be read of it has been put aside, and what is to be written has been written. A captured copy reads it when it runs.
+ */
+static int copy_queued(void *to, const void *from, size_t length, void *stream) {
+    int capturing = 0, result = cuStreamIsCapturing(stream, &capturing);
+    if (result != 0 || capturing || !is_pageable(from)) {
+        result = result != 0 ? result : cuMemcpyAsync((uint64_t)to, (uint64_t)from, length, stream);
+        return result != 0 || capturing || !is_pageable(to) ? result : cuStreamSynchronize(stream);
+    }
+    void *aside = memcpy(malloc(length), from, length);
+    result = cuMemcpyAsync((uint64_t)to, (uint64_t)aside, length, stream);
+    if (result != 0) {
+        free(aside);
+        return result;
+    }
+    result = cuLaunchHostFunc(stream, free, aside);
+    return result != 0 || !is_pageable(to) ? result : cuStreamSynchronize(stream);
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t length, enum cudaMemcpyKind kind, cudaStream_t stream) {
     (void)kind;
-    ON_DEVICE(length == 0 ? 0 : cuMemcpyAsync((uint64_t)to, (uint64_t)from, length, stream));
+    ON_DEVICE(length == 0 ? 0 : copy_queued(to, from, length, stream));
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t length, enum cudaMemcpyKind kind) {
