@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from uncomputed.rows import Rows
+from uncomputed.whole_numbers import OnHost
 
 EXTENSIONS = ("_C_stable_libtorch", "_moe_C_stable_libtorch", "_moe_C")
 FLASH_ATTENTION = ("_vllm_fa2_C", "_vllm_fa3_C")
@@ -69,7 +70,7 @@ def is_packed() -> bool:
 
 def _kv_writers(rows: Rows) -> None:
     def latent(*given: Any) -> None:
-        _, _, cache, _, _, scale = given
+        _, _, cache, _, _, scale, *_ = given
         rows.layer(cache.unsqueeze(2), None, scale)
 
     known = {"reshape_and_cache_flash": _heads(rows), "concat_and_cache_mla": latent}
@@ -108,6 +109,28 @@ def _flash_attention() -> None:
 
     _name("_vllm_fa3_C", {"fwd": attended, "get_scheduler_metadata": scheduled})
     _name("_vllm_fa2_C", {"varlen_fwd": attended_before})
+
+
+def stand_in_for_experts() -> None:
+    """Which experts a token has, and where its rows are. vLLM describes operators that it finds when imported.
+
+    Which experts a rank has is computed, by the host: loads ask.
+    """
+
+    def grouped(scores: torch.Tensor, _groups: int, _best_groups: int, count: int, *given: Any) -> tuple[Any, ...]:
+        return scores.new_empty(len(scores), count), scores.new_empty(len(scores), count, dtype=torch.int32)
+
+    silent = ("moe_align_block_size", "moe_sum", "topk_sigmoid", "topk_softmax")
+    _name("_moe_C", {"grouped_topk": grouped, **dict.fromkeys(silent, nothing)})
+    import vllm.model_executor.layers.fused_moe.expert_map_manager as maps
+
+    determine: Callable[..., Any] = maps.determine_expert_map
+
+    def determined(*given: Any, **named: Any) -> Any:
+        with OnHost():
+            return determine(*given, **named)
+
+    maps.determine_expert_map = determined
 
 
 def _name(namespace: str, known: dict[str, Callable[..., Any]]) -> None:

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 import pytest
 from fabric import environment_of_fabric
 from gpu_check.vllm_checks import VllmProcess
 from gpu_check.vllm_on_torch.plan import DECODER, PREFILLER, VllmPlan
+from server_process import Server
 from torch_engine.pair import Pair
 from warm_starts import ForkedProcess, WarmLauncher
 
@@ -88,6 +89,11 @@ class Engines:
         wanted = Wanted(log, {**os.environ, **self.environment(), **driver})
         with open(log, "ab") as lines:
             return self._launcher.start(cast(Any, wanted), "", "uncomputed", arguments, lines)
+
+    def serve(self, server: Server, log: BinaryIO) -> ForkedProcess:
+        """Starts a server of `python -m …`, whose environment is this one's with more."""
+        _, _, module, *arguments = server.command
+        return self._launcher.start(server, "", module, arguments, log)
 
     def stop(self) -> None:
         self._launcher.stop()

@@ -19,12 +19,17 @@ ROWS = "UNCOMPUTED_ROWS"
 """Where librows.so is."""
 MODULES = (
     "vllm.engine.arg_utils",
-    "vllm.model_executor.models.llama",
     "vllm.v1.attention.backends.flash_attn",
     "vllm.v1.engine.llm_engine",
     "vllm.v1.executor.multiproc_executor",
     "vllm.v1.worker.gpu_worker",
 )
+MODELS = {
+    "vllm.model_executor.models.deepseek_v2": "DeepseekV2ForCausalLM",
+    "vllm.model_executor.models.llama": "LlamaForCausalLM",
+    "vllm.model_executor.models.qwen3_moe": "Qwen3MoeForCausalLM",
+}
+"""Classes that are asked themselves; they are imported with the rest."""
 BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 """vLLM reads it when it is imported, and again in each engine: where it was not set at first, graphs have no breaks."""
 
@@ -38,12 +43,13 @@ def install() -> None:
     extensions.stand_in_for_triton_attention(rows)
     for name in MODULES:
         importlib.import_module(name)
-    from vllm.model_executor.models.llama import LlamaForCausalLM
+    extensions.stand_in_for_experts()
     from vllm.model_executor.models.registry import ModelRegistry
 
     from uncomputed import engine
 
-    ModelRegistry.register_model(LlamaForCausalLM.__name__, LlamaForCausalLM)
+    for module, name in MODELS.items():
+        ModelRegistry.register_model(name, getattr(importlib.import_module(module), name))
     engine.stand_in(rows)
     del os.environ[BREAKABLE]  # engines without it pass over the breaks
 
