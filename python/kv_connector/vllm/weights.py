@@ -181,11 +181,14 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         return self._host.decide(info.update_id, self._served.manifest, refusal)
 
     def _load(self, decision: Decision) -> str:
-        """Loads all tensors; returns the fault, after which this rank's weights are of neither version."""
+        """Loads all tensors; returns the fault, after which this rank's weights are of neither version.
+
+        The default device is that of an engine's start: layers that keep tensors in the host's memory make them anew.
+        """
         import torch
 
         try:
-            with torch.no_grad(), torch.device(self.device):
+            with torch.no_grad():
                 initialize_layerwise_reload(self.model)
                 self.model.load_weights(self._landings.tensors(decision))
                 finalize_layerwise_reload(self.model, self.model_config)
