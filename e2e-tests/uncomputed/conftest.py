@@ -25,6 +25,7 @@ PAIRS = {
         "test_pulls.py",
         "test_vllm.py",
         "test_vllm_on_cpu.py",
+        "test_weights.py",
     ),
     "sglang": ("test_sglang.py", "test_sglang_host_cache.py", "test_sglang_sleep.py", "test_staged_shm.py"),
 }
