@@ -147,11 +147,15 @@ def _mutants(requests: int, patience_seconds: float) -> int:
     def find(mutant: WorldMutant) -> tuple[bool, str]:
         stands_still = "stands still" in mutant.found_as
         patience = max(patience_seconds, mutant.patience_seconds) if stands_still else PATIENCE_SECONDS
-        world = open_world(mutant.kind, mutant.seed, requests, patience)
-        world.plan.grants_awaited_rounds = mutant.grants_awaited_rounds
-        violations = world.run()
-        found = any(violation.startswith(mutant.found_as) for violation in violations)
-        return found, f"{mutant.kind} {mutant.seed}: {(violations or ['nothing'])[0]}"
+        seen = ""
+        for seed in range(mutant.seed, mutant.seed + mutant.worlds):
+            world = open_world(mutant.kind, seed, requests, patience)
+            world.plan.grants_awaited_rounds = mutant.grants_awaited_rounds
+            violations = world.run()
+            seen = f"{mutant.kind} {seed}: {(violations or ['nothing'])[0]}"
+            if any(violation.startswith(mutant.found_as) for violation in violations):
+                return True, seen
+        return False, seen
 
     return living(MUTANTS, find)
 

@@ -42,6 +42,8 @@ class WorldMutant(Mutant):
     """The least after which its world stands still: longer than what is held there rightly."""
     grants_awaited_rounds: float = GRANTS_AWAITED_ROUNDS
     """More, where nothing is wrong unless grants are there before the prompt: a busy machine's messengers need long."""
+    worlds: int = 1
+    """In how many, by seeds from this one on, it is looked for: more where a messenger has to be in time for one."""
 
 
 def _cached_in_place(self: Any, request: str, prefill: Any, *where: Any) -> Any:
@@ -224,6 +226,7 @@ MUTANTS = (
         "what is offered is sent before the steps are over that fill it",
         *(Offers, "asked", _offered_at_once),
         *("pulls-twins", 1, "wrong page"),
+        worlds=10,  # three of four show it
     ),
     WorldMutant(
         "a request that ends while it loads and is sent on is not counted as released by each messenger",
