@@ -95,12 +95,15 @@ class Rank:
             "contexts": cuda_platform.contexts(),
             "rdma": cuda_platform.rdma(),
             "used_bytes": cuda_platform.used_bytes(),
-            "offloaded_bytes": Copied.to_host_bytes,
-            "loaded_bytes": Copied.to_device_bytes,
         }
 
     def write_figures(self, *_given: Any, **_named: Any) -> None:
-        figures = self._rows.figures() | {"replays": self._replays.count} | self.of_devices()
+        figures = self._rows.figures() | self.of_devices()
+        figures |= {
+            "replays": self._replays.count,
+            "offloaded_bytes": Copied.to_host_bytes,
+            "loaded_bytes": Copied.to_device_bytes,
+        }
         path = Path(os.environ[FIGURES]) / f"{os.getpid()}.json"
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(figures), "utf-8")
