@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
+
+from uncomputed.rows import Rows
 
 BY_ADDRESS: Final = 4
 """cudaMemcpyDefault."""
@@ -34,11 +37,9 @@ def stand_in() -> None:
 
 
 def _copied(sources: torch.Tensor, targets: torch.Tensor, sizes: torch.Tensor, *given: Any) -> None:
-    """vLLM's `swap_blocks_batch`. Addresses and sizes: int64, in host memory."""
-    if not _is_of_device(int(sources[0])):
-        _be_late()
-    for source, target, size in zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True):
-        _copy(source, target, size)
+    """vLLM's `swap_blocks_batch`, all in one direction. Addresses and sizes: int64, in host memory."""
+    pieces = zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True)
+    _copy(pieces, from_device=_is_of_device(int(sources[0])))
 
 
 def transfer_kv_direct(
@@ -50,36 +51,28 @@ def transfer_kv_direct(
     page_size: int,
 ) -> None:
     """SGLang's: pages of each layer; an index is that of a token, in rows of the layers' first dimension."""
-    if dst_layers[0].is_cuda:
-        _be_late()
     pages = list(zip(src_indices.tolist()[::page_size], dst_indices.tolist()[::page_size], strict=True))
+    pieces = []
     for source, target in zip(src_layers, dst_layers, strict=True):
         row_bytes = source.stride(0) * source.element_size()
-        for source_row, target_row in pages:
-            _copy(
-                source.data_ptr() + source_row * row_bytes,
-                target.data_ptr() + target_row * row_bytes,
-                page_size * row_bytes,
-            )
+        begins = source.data_ptr(), target.data_ptr()
+        pieces += [
+            (begins[0] + one * row_bytes, begins[1] + other * row_bytes, page_size * row_bytes) for one, other in pages
+        ]
+    _copy(pieces, from_device=src_layers[0].is_cuda)
 
 
-def _be_late() -> None:
-    """The current stream pauses here, and not the thread."""
-    pause = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
-    _called("cudaLaunchHostFunc", _stream(), pause, ctypes.c_void_p(LATE_US))
-
-
-def _copy(source: int, target: int, size: int) -> None:
-    if _is_of_device(source):
-        Copied.to_host_bytes += size
-    else:
-        Copied.to_device_bytes += size
-    addresses = ctypes.c_void_p(target), ctypes.c_void_p(source)
-    _called("cudaMemcpyAsync", *addresses, ctypes.c_size_t(size), BY_ADDRESS, _stream())
-
-
-def _stream() -> ctypes.c_void_p:
-    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+def _copy(pieces: Iterable[tuple[int, int, int]], *, from_device: bool) -> None:
+    """Queued in the current stream, which pauses before what is loaded; the thread goes on."""
+    stream = Rows.stream()
+    if not from_device:
+        pause = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
+        _called("cudaLaunchHostFunc", stream, pause, ctypes.c_void_p(LATE_US))
+    for source, target, size in pieces:
+        addresses = ctypes.c_void_p(target), ctypes.c_void_p(source)
+        _called("cudaMemcpyAsync", *addresses, ctypes.c_size_t(size), BY_ADDRESS, stream)
+        Copied.to_host_bytes += size * from_device
+        Copied.to_device_bytes += size * (not from_device)
 
 
 def _called(name: str, *given: Any) -> None:
