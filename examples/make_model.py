@@ -45,6 +45,18 @@ class TinyModel:
 
 
 @dataclass(frozen=True)
+class TiedLlama(TinyModel):
+    """The embedding is the head, so it is in no file twice."""
+
+    family: ClassVar[str] = "llama-tied"
+
+    def config(self) -> Any:
+        config = super().config()
+        config.tie_word_embeddings = True
+        return config
+
+
+@dataclass(frozen=True)
 class TinyLatentModel:
     """A DeepSeek-V2 without experts: its KV is one latent vector per token, replicated on all ranks."""
 

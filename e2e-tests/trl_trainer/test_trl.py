@@ -19,7 +19,7 @@ from faults import STEP_LIMIT_SECONDS, Gate
 from kv_connector.exceptions import WeightsError
 from kv_connector.weights.checkpoint import Checkpoint
 from kv_connector.weights.trl import KvMessengerWeightTransfer
-from make_model import Shape, TinyLatentModel, TinyModel, cached_model
+from make_model import Shape, TiedLlama, TinyLatentModel, TinyModel, cached_model
 from prompts import cache_home, random_prompt
 from server_process import MODEL_NAME, Server, complete, free_port, metric_sum, start_all, wait_until, words_of
 from servers import ENGINE_ENVIRONMENT, EngineOptions, engine
@@ -34,18 +34,6 @@ TRAIN_LIMIT_SECONDS: Final = 900
 WRITE_BYTES: Final = 4 << 20
 THIRD: Final = 3
 """Writes of the held update that leave."""
-
-
-@dataclass(frozen=True)
-class TiedLlama(TinyModel):
-    """The embedding is the head, so it is in no file twice."""
-
-    family: ClassVar[str] = "llama-tied"
-
-    def config(self) -> Any:
-        config = super().config()
-        config.tie_word_embeddings = True
-        return config
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from faults import STEP_LIMIT_SECONDS, Gate
-from make_model import Shape
+from make_model import Shape, TiedLlama
 from server_process import complete, start_all, wait_until, words_of
 from weights_bed import SEND_LIMIT_SECONDS, Served, held_sender
 
@@ -26,7 +26,6 @@ from uncomputed.pair import Engines
 from uncomputed.weight_servers import (
     Experts,
     LatentExperts,
-    TiedLlama,
     checkpoint,
     experts_in,
     held_by,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from make_model import Shape, TinyModel, TinyQwen3Moe, TinyWideLatentModel, cached_model
+from make_model import Shape, TinyQwen3Moe, TinyWideLatentModel, cached_model
 from prompts import cache_home
 from server_process import Server, StartedProcess, free_port
 from servers import EngineOptions, engine
@@ -19,18 +19,6 @@ from uncomputed.pair import Engines
 
 KV_BYTES = 32 << 20
 ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
-
-
-@dataclass(frozen=True)
-class TiedLlama(TinyModel):
-    """The embedding is the head, so it is in no file twice."""
-
-    family: ClassVar[str] = "llama-tied"
-
-    def config(self) -> Any:
-        config = super().config()
-        config.tie_word_embeddings = True
-        return config
 
 
 @dataclass(frozen=True)
