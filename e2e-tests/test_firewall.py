@@ -37,9 +37,10 @@ lines = ping.Asking(messenger, pages, prefiller, ping.fetch_limit_seconds(option
 print(next(lines), flush=True)
 sys.stdin.readline()
 print(next(lines), flush=True)
+sys.stdin.readline()
 messenger.close()
 """
-"""Fetches a page, waits for a line, and fetches more: one process, whose connections stay open meanwhile."""
+"""Fetches a page, waits for a line, fetches more, and waits again: its connections stay open while they are counted."""
 NETWORK = "10.214"
 PAGE = (ROOT / "docs" / "ports.md").read_text(encoding="utf-8")
 RULES = """
