@@ -14,7 +14,7 @@ from typing import Any
 
 from kv_connector.configuration.host_addresses import says_loopback
 from kv_connector.configuration.options import Options
-from kv_connector.exceptions import MessengerError
+from kv_connector.exceptions import KvConnectorError, MessengerError
 from kv_connector.runtime.facade import Log, SubjectMessenger, write_to_log
 from kv_connector.weights.commands import Applied, Apply, Dial
 from kv_connector.weights.landing import SharedMemory
@@ -137,7 +137,7 @@ class WeightsHost:
             self._logger.error("the sender of weights at %s:%d could not be dialled: %s", dial.host, dial.port, fault)
 
     def _open(self, manifest: Manifest) -> str:
-        """Makes landing and messenger for the first sender's tensors. Returns why these are not the landing's."""
+        """Makes landing and messenger for the first sender's tensors. Returns why these cannot land."""
         if self.manifest is not None:
             return (
                 ""
@@ -150,7 +150,10 @@ class WeightsHost:
             landing = SharedMemory(manifest.length_bytes)
         except OSError as full:
             return f"this server has no memory for a landing of {manifest.length_bytes} bytes ({full}): give it more"
-        self._messenger = self._opened(self._options, manifest, landing)
+        try:
+            self._messenger = self._opened(self._options, manifest, landing)
+        except KvConnectorError as failure:
+            return f"this server's messenger of weights does not open: {failure}"
         self.landing, self.manifest = landing, manifest
         threading.Thread(
             target=self._listen, args=(self._messenger,), name="kv-messenger-weights-events", daemon=True

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import weakref
 
 from kv_connector.memory.memfd import new_memfd, seal_and_map
 
 
 class SharedMemory:
-    """A memfd that is mapped here. Its pages exist: the first update is not slowed down by the kernel making them."""
+    """A memfd that is mapped here. Its pages exist: the first update is not slowed down by the kernel making them.
+
+    Its descriptor is closed with the object, and the pages go when nothing looks at its bytes either.
+    """
 
     def __init__(self, length_bytes: int, memfd: int | None = None) -> None:
         """Raises OSError if the machine has not as much memory.
@@ -18,11 +22,13 @@ class SharedMemory:
         ``memfd`` is memory that has been written to, whose descriptor belongs to this object from now on.
         """
         self.memfd = new_memfd() if memfd is None else memfd
+        closing = weakref.finalize(self, os.close, self.memfd)
+        closing.atexit = False  # a messenger may still use it
         try:
             os.posix_fallocate(self.memfd, 0, length_bytes)
             self._mapping = seal_and_map(self.memfd, length_bytes)
-        except OSError:
-            os.close(self.memfd)
+        except BaseException:
+            closing()
             raise
         self._bytes = (ctypes.c_char * length_bytes).from_buffer(self._mapping)
         self.address = ctypes.addressof(self._bytes)
