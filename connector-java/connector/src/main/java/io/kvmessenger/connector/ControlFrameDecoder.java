@@ -42,7 +42,19 @@ final class ControlFrameDecoder extends ByteToMessageDecoder {
     void resume(Channel channel) {
         paused = false;
         channel.config().setAutoRead(true);
-        channel.pipeline().fireChannelRead(Unpooled.EMPTY_BUFFER); // processes what was read before the pause
+        ChannelHandlerContext own = channel.pipeline().context(this);
+        if (own != null) {
+            takeWhatHasArrived(own);
+        }
+    }
+
+    /** Begins here, and not where bytes come in: TLS, which is before, passes nothing on when it is given nothing. */
+    private void takeWhatHasArrived(ChannelHandlerContext own) {
+        try {
+            channelRead(own, Unpooled.EMPTY_BUFFER);
+        } catch (Exception fault) {
+            own.fireExceptionCaught(fault);
+        }
     }
 
     @Override
