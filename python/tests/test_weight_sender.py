@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kv_connector.cli.main import parser
+from kv_connector.cli.weights import run
 from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.exceptions import WeightsError
 from kv_connector.runtime.facade import SubjectMessenger
@@ -271,3 +277,42 @@ def test_should_heed_no_event_about_another_update(bed: Bed, sender: WeightSende
     bed.one.loading = load
     sender.connect()
     assert sender.send(VERSION, LIMIT_SECONDS) == {}
+
+
+SPELLINGS = ("http://127.0.0.1:1", "http://127.0.0.1:1/", "http://127.0.0.1:1//")
+
+
+@pytest.fixture
+def sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """The command ``weights send`` to servers that are not there: its status, and what it says and complains."""
+    monkeypatch.setattr(SubjectMessenger, "open_subject", lambda *_given: MessengerDouble())
+    header = json.dumps({"a": {"dtype": "I8", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"1234")
+
+    def send(*urls: str) -> tuple[int, str, str]:
+        said: list[str] = []
+        complaints: list[str] = []
+        to = [argument for url in urls for argument in ("--to", url)]
+        parsed = parser().parse_args(["weights", "send", str(tmp_path), *to])
+        return run(parsed, said.append, complaints.append), "".join(said), "".join(complaints)
+
+    return send
+
+
+@pytest.mark.parametrize("url", SPELLINGS)
+def test_should_say_of_no_server_that_failed_that_it_serves(
+    url: str, sending: Callable[..., tuple[int, str, str]]
+) -> None:
+    status, said, complaints = sending(url)
+    assert status == 1
+    assert "did not answer" in complaints
+    assert "version" not in said
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations_with_replacement(SPELLINGS, 2)))
+def test_should_refuse_to_send_to_one_server_twice(
+    one: str, other: str, sending: Callable[..., tuple[int, str, str]]
+) -> None:
+    status, _, complaints = sending(one, other)
+    assert status == 1
+    assert "expected URLs, each once" in complaints

@@ -15,7 +15,7 @@ from kv_connector.weights.checkpoint import Checkpoint
 from kv_connector.weights.routes import CONTINUE, FINISH, SGLANG_LOADER
 from kv_connector.weights.sender import WeightSender
 from kv_connector.weights.sender_options import sender_options
-from kv_connector.weights.servers import Server
+from kv_connector.weights.servers import Server, checked_urls
 from kv_connector.weights.versions import VERSION_MAX, version_of_now
 
 Say = Callable[[str], object]
@@ -64,15 +64,16 @@ _WORDS = {"landing": "landing", "loaded": "last load", "refused": "last refusal"
 
 def send(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
     """Sends a folder; 1 if a server does not serve it afterwards. Raises KvConnectorError or OSError."""
+    urls = checked_urls(parsed.to)
     options = sender_options(parsed.listen, {}, "--listen")
     checkpoint = Checkpoint(parsed.folder)
     say(f"{len(checkpoint.manifest.places)} tensors, {checkpoint.manifest.length_bytes} bytes\n")
-    sender = WeightSender(options, checkpoint.manifest, parsed.to)
+    sender = WeightSender(options, checkpoint.manifest, urls)
     try:
         checkpoint.read_into(sender.staging)
         failed = sender.connect()
         version = parsed.version or version_of_now()
-        if any(url not in failed for url in parsed.to):
+        if any(url not in failed for url in urls):
             began = time.monotonic()
             failed |= sender.send(
                 version,
@@ -83,7 +84,7 @@ def send(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
             )
     finally:
         sender.close()
-    for url in parsed.to:
+    for url in urls:
         if url in failed:
             complain(f"{url}: {failed[url]}\n")
         else:

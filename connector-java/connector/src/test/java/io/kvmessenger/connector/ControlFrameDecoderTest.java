@@ -54,8 +54,8 @@ class ControlFrameDecoderTest {
     void shouldGoOnAfterEachPauseWithWhatHasArrived(boolean tls, int framesUntilPause) {
         ControlFrameDecoder frames = new ControlFrameDecoder();
         EmbeddedChannel peer = new EmbeddedChannel(secured("d", false, tls));
-        EmbeddedChannel here = new EmbeddedChannel(
-                secured("p", true, tls), frames, new PausingReader(frames, framesUntilPause));
+        EmbeddedChannel here =
+                new EmbeddedChannel(secured("p", true, tls), frames, new PausingReader(frames, framesUntilPause));
         try {
             carry(peer, here); // the handshake
             peer.writeOutbound(allFrames());
@@ -79,7 +79,8 @@ class ControlFrameDecoderTest {
         EmbeddedChannel here = new EmbeddedChannel(secured("p", true, tls), frames, new PausingReader(frames, 1));
         try {
             carry(peer, here);
-            peer.writeOutbound(Unpooled.buffer().writeInt(Integer.BYTES).writeInt(0).writeInt(-1));
+            peer.writeOutbound(
+                    Unpooled.buffer().writeInt(Integer.BYTES).writeInt(0).writeInt(-1));
             carry(peer, here);
             here.checkException();
             frames.resume(here);
