@@ -142,7 +142,16 @@ def test_the_secret_of_weights_is_read_from_its_file_and_only_from_one_place(tmp
 
 @pytest.mark.parametrize(
     ("sender", "words"),
-    [("10.0.0.7:14600", "without weights_secret only loopback is"), ("nowhere", "expected HOST:PORT")],
+    [
+        ("10.0.0.7:14600", "without weights_secret only loopback is"),
+        *(
+            (wrong, "expected HOST:PORT")
+            for wrong in (
+                *("nowhere", "", ":14600", "127.0.0.1:", "127.0.0.1:-1", "127.0.0.1:0", "127.0.0.1:65536"),
+                *("127.0.0.1:1e3", "127.0.0.1:١٤", "127.0.0.1:14600,127.0.0.1:14601", f"{'a' * 256}:14600"),
+            )
+        ),
+    ],
 )
 def test_a_server_does_not_dial(sender: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
     options = parse_weights_options({}, sends=False, engine_id="w", environment={})

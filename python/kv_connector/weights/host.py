@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kv_connector.configuration.host_addresses import says_loopback
+from kv_connector.configuration.messenger_addresses import read_list
 from kv_connector.configuration.options import Options
 from kv_connector.exceptions import KvConnectorError, MessengerError
 from kv_connector.runtime.facade import Log, SubjectMessenger, write_to_log
@@ -55,18 +56,17 @@ class WeightsHost:
 
         ``unfit`` says why the engine cannot take its weights, which the sender is told; "" if it can.
         """
-        host, _, port = sender.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal():
+        addresses = read_list(sender)
+        if len(addresses) != 1:
             self._logger.error("the sender of weights is %.200r, expected HOST:PORT: it is not dialled", sender)
-        elif not self._options.shared_secret and not says_loopback(host):
+        elif not self._options.shared_secret and not says_loopback(addresses[0].host):
             self._logger.error(
                 "a sender of weights at %s is not dialled: without weights_secret only loopback is, since the address"
                 " proves nothing; set weights_secret_file on this server and on the sender",
                 sender,
             )
         else:
-            dial = Dial(host, int(port), ticket, unfit)
+            dial = Dial(addresses[0].host, addresses[0].port, ticket, unfit)
             threading.Thread(target=self._dial, args=(dial, manifest), name="kv-messenger-weights", daemon=True).start()
 
     def decide(self, update_id: int) -> str:
