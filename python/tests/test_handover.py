@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import mmap
 import os
@@ -98,6 +99,39 @@ def test_should_name_the_ranks_that_did_not_come(place: str, others: ThreadPoolE
         lead.gather(geometry(0, KvMemory()), 1.0)
     with pytest.raises(HandoverError, match=r"lead rank (did not take|has ended)"):
         waiting.result()
+
+
+@pytest.mark.parametrize("gone", [(1,), (2,), (1, 2)])
+def test_should_name_a_rank_that_has_not_waited_for_the_others(
+    place: str, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, gone: tuple[int, ...]
+) -> None:
+    """Ranks do not begin at the same time, so one may have reached its limit when the last one comes."""
+    left: list[int] = []
+
+    def taken_when_it_has_left(connection: socket.socket) -> Any:
+        received = receive(connection)
+        rank = json.loads(received[0])["ranks"][0]["tpRank"]
+        if rank in gone:
+            with pytest.raises(HandoverError, match=r"had not the KV memory of all ranks within 0\.5 s"):
+                waiting[rank].result()
+            left.append(rank)
+        return received
+
+    receive = handover._receive_with_descriptors
+    monkeypatch.setattr(handover, "_receive_with_descriptors", taken_when_it_has_left)
+    limits = {rank: 0.5 if rank in gone else LIMIT_SECONDS for rank in (1, 2)}
+    lead = lead_of(place, 2)
+    waiting = {rank: hand_over(others, place, geometry(rank, KvMemory()), limits[rank]) for rank in limits}
+    named = f"tensor-parallel rank [{''.join(map(str, gone))}] has not waited until the memory of all ranks was here"
+    with pytest.raises(HandoverError, match=named):
+        lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
+    assert sorted(left) == sorted(gone)
+    for rank in {1, 2} - set(gone):
+        try:  # it may have been told that all is there before the lead has seen that another one is gone
+            waiting[rank].result().close()
+        except HandoverError as told:
+            assert "the lead rank has ended" in str(told)  # noqa: PT017
+    lead_of(place).close()  # the name is free again
 
 
 def test_should_say_that_no_lead_is_there(place: str) -> None:

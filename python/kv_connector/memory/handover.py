@@ -133,8 +133,14 @@ class Lead:
                 ) from None
             ranks.extend(self._receive(connection, own))
         self._listener.close()
-        for connection in self._followers.values():
-            connection.sendall(_ACCEPTED)
+        for rank, connection in self._followers.items():
+            try:
+                connection.sendall(_ACCEPTED)
+            except OSError as fault:
+                raise HandoverError(
+                    f"{_named([rank])} has not waited until the memory of all ranks was here ({fault}): see in its log"
+                    f" what has ended it, {_REMEDY}"
+                ) from fault
         return cast("Geometry", {**own, "ranks": sorted(ranks, key=_rank_of)})
 
     def _receive(self, connection: socket.socket, own: Geometry) -> Sequence[Any]:
