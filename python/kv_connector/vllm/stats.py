@@ -20,9 +20,8 @@ class MessengerStats(KVConnectorStats):
     """
 
     def __post_init__(self) -> None:
-        """Fills in the sections if vLLM creates it without data from another process."""
-        if not self.data:
-            self.reset()
+        """Fills in the sections that a report leaves out, as that of an engine that sleeps."""
+        self.data = {section: self.data.get(section, {}) for section in SECTIONS}
 
     def reset(self) -> None:
         """Removes all values."""

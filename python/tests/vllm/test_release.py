@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -255,6 +256,27 @@ def test_should_write_its_figures_to_vllm_s_metrics(vllm_release: Release) -> No
     assert observe(report("b", 0, 3)) == 10, "a messenger that says nothing has what it had"
     assert observe(report("a", 0, 0)) == 3
     assert cls.build_kv_connector_stats().is_empty()
+
+
+SECTIONS = {
+    "counters": {"kv_messenger_sent_bytes": 5_000_000},
+    "reasons": {"kv_messenger_fetches_failed": {"damaged": 1}},
+    "histograms": {"kv_messenger_fetch_seconds": {"buckets": [1, 0], "sum": 0.1}},
+    "gauges": {"a": {"kv_messenger_fetches_open": 1}},
+}
+
+
+@pytest.mark.parametrize("count", range(1, len(SECTIONS) + 1))
+def test_should_log_a_report_that_leaves_sections_out(vllm_release: Release, count: int) -> None:
+    """vLLM logs on a task of its own, which would end with the first report that cannot be logged."""
+    cls = vllm_release.connector.KvMessengerConnector
+    for sections in itertools.combinations(SECTIONS, count):
+        report = cls.build_kv_connector_stats({section: SECTIONS[section] for section in sections})
+        assert not report.is_empty()
+        assert report.reduce() == ({"sent_MB": 5.0} if "counters" in sections else {})
+        for others in itertools.combinations(SECTIONS, count):
+            report.aggregate(cls.build_kv_connector_stats(json.loads(json.dumps({each: {} for each in others}))))
+        assert report.reduce() == ({"sent_MB": 5.0} if "counters" in sections else {})
 
 
 @pytest.mark.parametrize(
