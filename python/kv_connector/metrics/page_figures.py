@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -83,11 +82,14 @@ class EngineFigures:
         """Counters by name and reason."""
         self._gauges = gauges
         self._histograms = histograms
-        self._reported: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._reported: dict[str, dict[str, float]] = {}
         """The last reported gauges of each messenger."""
 
     def take(self, gains: Mapping[str, Any], gauges: Mapping[str, Mapping[str, float]]) -> None:
-        """Adds gains and sets gauges, which are given by messenger; the page shows their sum."""
+        """Adds gains and sets gauges, which are given by messenger; the page shows their sum.
+
+        A messenger without any is closed, and shown no more.
+        """
         for name, gain in gains.get("counters", {}).items():
             self._count(short(name), "", gain)
         for name, gained in gains.get("reasons", {}).items():
@@ -98,10 +100,9 @@ class EngineFigures:
                 for value in observations(BUCKET_BOUNDS_SECONDS, observed["buckets"], observed["sum"]):
                     histogram.observe(value)
         self._reported.update({messenger: dict(reported) for messenger, reported in gauges.items()})
+        self._reported = {messenger: reported for messenger, reported in self._reported.items() if reported}
         for name, gauge in self._gauges.items():
-            values = [reported[PREFIX + name] for reported in self._reported.values() if PREFIX + name in reported]
-            if values:
-                gauge.set(sum(values))
+            gauge.set(sum(reported.get(PREFIX + name, 0.0) for reported in self._reported.values()))
 
     def _count(self, name: str, reason: str, gain: float) -> None:
         if (counter := self._counters.get((name, reason))) is not None:

@@ -33,19 +33,21 @@ class MetricsPage:
         self._thread.start()
 
     def close(self) -> None:
-        """Updates the metrics a last time and ends the thread."""
+        """Updates the metrics a last time, without gauges, and ends the thread."""
         self._ended.set()
         self._thread.join()
 
     def _run(self) -> None:
+        incarnation = self._messenger.opened.incarnation
         ended = False
         while not ended:
             ended = self._ended.wait(INTERVAL_SECONDS)
             try:
                 stats = self._messenger.stats()
             except KvConnectorError:
-                return  # closed, or lost, which the scheduler notices by itself
-            self._shown.take(self._gains.gains(stats), {self._messenger.opened.incarnation: stats.gauges})
+                break  # closed, or lost, which the scheduler notices by itself
+            self._shown.take(self._gains.gains(stats), {incarnation: stats.gauges})
+        self._shown.take({}, {incarnation: {}})
 
 
 @functools.cache

@@ -36,3 +36,8 @@ class EngineFigures:
             return None
         self._reported_gauges = dict(stats.gauges)
         return gains | {"gauges": {self._messenger.opened.incarnation: dict(stats.gauges)}}
+
+    def take_off(self) -> dict[str, dict[str, Any]] | None:
+        """Takes the gauges of a messenger that was given up off the page, once."""
+        shown, self._reported_gauges = self._reported_gauges, {}
+        return {"gauges": {self._messenger.opened.incarnation: {}}} if shown else None

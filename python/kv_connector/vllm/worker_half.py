@@ -347,7 +347,7 @@ class WorkerHalf:
 
     def figures(self) -> dict[str, dict[str, Any]] | None:
         """What counters have gained since the last call, and the gauges; None if unchanged or within the interval."""
-        return None if self.lost_because else self._figures.take()
+        return self._figures.take_off() if self.lost_because else self._figures.take()
 
     @property
     def opened(self) -> Opened:

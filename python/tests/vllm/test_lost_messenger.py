@@ -88,3 +88,18 @@ def test_should_hold_blocks_for_ever_when_the_messenger_cannot_even_be_closed(en
     prefiller.messenger.refuse.update({"poll", "close"})
     prefiller.steps(4)
     assert len(prefiller.free_blocks) == prefiller.block_count - 1
+
+
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("request_count", [0, 1, 3])
+def test_should_take_the_gauges_of_a_lost_messenger_off_the_engines_page(
+    engine: EngineMaker, request_count: int, *, closes: bool
+) -> None:
+    prefiller = engine("kv_producer", extra={"on_messenger_lost": "stay"})
+    for index in range(request_count):
+        prefiller.add(f"sent-{index}-0000000{index}", 200, remote_decode())
+    prefiller.step()
+    prefiller.messenger.refuse.update(set() if closes else {"close"})
+    prefiller.own_worker._worker._client.give_up("it was ended")
+    assert prefiller.worker.get_kv_connector_stats().data["gauges"] == {"7": {}}
+    assert prefiller.worker.get_kv_connector_stats() is None
