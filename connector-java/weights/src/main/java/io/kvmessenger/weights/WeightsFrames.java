@@ -2,11 +2,11 @@ package io.kvmessenger.weights;
 
 import com.google.protobuf.ByteString;
 import com.google.protobuf.InvalidProtocolBufferException;
+import io.kvmessenger.messenger.session.FrameRules;
 import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.SubjectFrame;
-import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.weights.wire.Announce;
 import io.kvmessenger.weights.wire.LandingTarget;
@@ -78,13 +78,10 @@ final class WeightsFrames {
 
     private static String broken(Attach attach) {
         LandingTarget target = target(attach);
-        if (attach.getAdmissionKey().size() != Admission.KEY_LENGTH_BYTES) {
-            return "an admission key of " + attach.getAdmissionKey().size() + " bytes";
-        }
-        return target.getTicket().length() > TICKET_LENGTH_MAX || target.getLengthBytes() < 1
-                ? "a landing of " + target.getLengthBytes() + " bytes for a ticket of "
-                        + target.getTicket().length() + " characters"
-                : "";
+        return FrameRules.firstOf(
+                FrameRules.attach(attach),
+                FrameRules.text("ticket", target.getTicket(), TICKET_LENGTH_MAX),
+                target.getLengthBytes() < 1 ? "a landing of " + target.getLengthBytes() + " bytes" : "");
     }
 
     private static String broken(WeightsFrame frame) {

@@ -4,10 +4,9 @@ import static io.kvmessenger.messenger.session.FrameRules.firstOf;
 import static io.kvmessenger.messenger.session.FrameRules.text;
 
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.session.FrameRules;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.messenger.wire.TransportAddress;
-import io.kvmessenger.transfer.Admission;
 
 /**
  * Rules for the frames of a KV cache that hold independent of their context: lengths of texts and keys, one line of
@@ -15,9 +14,6 @@ import io.kvmessenger.transfer.Admission;
  */
 public final class KvFrameRules {
     public static final int TRANSFER_ID_LENGTH_MAX = 512;
-    static final int TRANSPORTS_MAX = 8;
-    static final int TRANSPORT_NAME_LENGTH_MAX = 32;
-    static final int LOCATION_LENGTH_MAX = 256;
     public static final int CONTEXT_ROWS_MAX = 16;
     static final int CONTEXT_NAME_LENGTH_MAX = 64;
     static final int PROMPT_DIGEST_LENGTH_MAX = 128;
@@ -74,23 +70,12 @@ public final class KvFrameRules {
     }
 
     private static String attach(Attach attach) {
-        if (attach.getAdmissionKey().size() != Admission.KEY_LENGTH_BYTES) {
-            return "an admission_key of " + attach.getAdmissionKey().size() + " bytes, expected "
-                    + Admission.KEY_LENGTH_BYTES;
-        }
-        if (attach.getTransportsCount() > TRANSPORTS_MAX) {
-            return attach.getTransportsCount() + " transports, expected at most " + TRANSPORTS_MAX;
-        }
         if (attach.getContextCount() > CONTEXT_ROWS_MAX) {
             return attach.getContextCount() + " context rows, expected at most " + CONTEXT_ROWS_MAX;
         }
-        String broken = "";
+        String broken = FrameRules.attach(attach);
         for (Attach.ContextRow row : attach.getContextList()) {
             broken = firstOf(broken, text("context row name", row.getName(), CONTEXT_NAME_LENGTH_MAX));
-        }
-        for (TransportAddress address : attach.getTransportsList()) {
-            broken = firstOf(broken, text("transport", address.getTransport(), TRANSPORT_NAME_LENGTH_MAX));
-            broken = firstOf(broken, text("location", address.getLocation(), LOCATION_LENGTH_MAX));
         }
         return broken;
     }

@@ -1,10 +1,13 @@
 package io.kvmessenger.messenger.session;
 
 import io.kvmessenger.messenger.port.ProtocolVersions;
+import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Challenge;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Hello;
 import io.kvmessenger.messenger.wire.SubjectDescription;
+import io.kvmessenger.messenger.wire.TransportAddress;
+import io.kvmessenger.transfer.Admission;
 
 /**
  * Rules for a frame that hold independent of its context: its strings and keys are limited in length, and strings are
@@ -16,6 +19,9 @@ public final class FrameRules {
     static final int ENGINE_ID_LENGTH_MAX = 256;
     static final int PROOF_LENGTH_MAX_BYTES = 64;
     static final int SUBJECT_KIND_LENGTH_MAX = 32;
+    static final int TRANSPORTS_MAX = 8;
+    static final int TRANSPORT_NAME_LENGTH_MAX = 32;
+    static final int LOCATION_LENGTH_MAX = 256;
 
     private FrameRules() {}
 
@@ -69,6 +75,23 @@ public final class FrameRules {
 
     private static String subject(SubjectDescription subject) {
         return text("subject_kind", subject.getSubjectKind(), SUBJECT_KIND_LENGTH_MAX);
+    }
+
+    /** The rule that an address to write to breaks, or the key of its admission; the rest is its subject's. */
+    public static String attach(Attach attach) {
+        if (attach.getAdmissionKey().size() != Admission.KEY_LENGTH_BYTES) {
+            return "an admission_key of " + attach.getAdmissionKey().size() + " bytes, expected "
+                    + Admission.KEY_LENGTH_BYTES;
+        }
+        if (attach.getTransportsCount() > TRANSPORTS_MAX) {
+            return attach.getTransportsCount() + " transports, expected at most " + TRANSPORTS_MAX;
+        }
+        String broken = "";
+        for (TransportAddress address : attach.getTransportsList()) {
+            broken = firstOf(broken, text("transport", address.getTransport(), TRANSPORT_NAME_LENGTH_MAX));
+            broken = firstOf(broken, text("location", address.getLocation(), LOCATION_LENGTH_MAX));
+        }
+        return broken;
     }
 
     /** The rule that a text breaks; empty when it breaks none. */
