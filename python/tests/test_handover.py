@@ -127,10 +127,10 @@ def test_should_name_a_rank_that_has_not_waited_for_the_others(
         lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
     assert sorted(left) == sorted(gone)
     for rank in {1, 2} - set(gone):
-        try:  # it may have been told that all is there before the lead has seen that another one is gone
+        try:  # it may have heard that all is there before the lead has seen that another one is gone
             waiting[rank].result().close()
-        except HandoverError as told:
-            assert "the lead rank has ended" in str(told)  # noqa: PT017
+        except HandoverError as refusal:
+            assert "the lead rank has ended" in str(refusal)  # noqa: PT017
     lead_of(place).close()  # the name is free again
 
 

@@ -141,8 +141,8 @@ def test_the_sender_hears_why_no_messenger_of_weights_opens(opener: Opener) -> N
     host = new_host()
     dial(host, MANIFEST)
     (refusing,) = opener.opened
-    (told,) = refusing.dials
-    assert IN_USE in told.refusal
+    (dialled,) = refusing.dials
+    assert IN_USE in dialled.refusal
     assert IN_USE in str(host.status()["refused"])
     opener.refuses = False
     dial(host, MANIFEST)

@@ -290,11 +290,11 @@ def sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"1234")
 
     def send(*urls: str) -> tuple[int, str, str]:
-        said: list[str] = []
+        printed: list[str] = []
         complaints: list[str] = []
         to = [argument for url in urls for argument in ("--to", url)]
         parsed = parser().parse_args(["weights", "send", str(tmp_path), *to])
-        return run(parsed, said.append, complaints.append), "".join(said), "".join(complaints)
+        return run(parsed, printed.append, complaints.append), "".join(printed), "".join(complaints)
 
     return send
 
@@ -303,10 +303,10 @@ def sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
 def test_should_say_of_no_server_that_failed_that_it_serves(
     url: str, sending: Callable[..., tuple[int, str, str]]
 ) -> None:
-    status, said, complaints = sending(url)
+    status, printed, complaints = sending(url)
     assert status == 1
     assert "did not answer" in complaints
-    assert "version" not in said
+    assert "version" not in printed
 
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations_with_replacement(SPELLINGS, 2)))

@@ -137,10 +137,8 @@ class Lead:
             try:
                 connection.sendall(_ACCEPTED)
             except OSError as fault:
-                raise HandoverError(
-                    f"{_named([rank])} has not waited until the memory of all ranks was here ({fault}): see in its log"
-                    f" what has ended it, {_REMEDY}"
-                ) from fault
+                gone = f"{_named([rank])} has not waited until the memory of all ranks was here ({fault})"
+                raise HandoverError(f"{gone}: see in its log what has ended it, {_REMEDY}") from fault
         return cast("Geometry", {**own, "ranks": sorted(ranks, key=_rank_of)})
 
     def _receive(self, connection: socket.socket, own: Geometry) -> Sequence[Any]:
