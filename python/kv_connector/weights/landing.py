@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -9,9 +10,12 @@ import weakref
 
 from kv_connector.memory.memfd import new_memfd, seal_and_map
 
+MADV_POPULATE_WRITE = 23
+"""Linux 5.14 has it, and Python no name for it."""
+
 
 class SharedMemory:
-    """A memfd that is mapped here. Its pages exist: the first update is not slowed down by the kernel making them.
+    """A memfd that is mapped here. Its pages exist and are mapped: the kernel does neither in the first update.
 
     Its descriptor is closed with the object, and the pages go when nothing looks at its bytes either.
     """
@@ -30,6 +34,8 @@ class SharedMemory:
         except BaseException:
             closing()
             raise
+        with contextlib.suppress(OSError):  # an older kernel maps each page when it is first written to
+            self._mapping.madvise(MADV_POPULATE_WRITE)
         self._bytes = (ctypes.c_char * length_bytes).from_buffer(self._mapping)
         self.address = ctypes.addressof(self._bytes)
         self.view = memoryview(self._bytes).cast("B")
