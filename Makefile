@@ -132,9 +132,9 @@ stores: wheel ## beside Mooncake Store in every order, on one rank and two, with
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_stores.py -p no:cacheprovider \
 	    -s --all-stores $(ARGS)
 
-weight-faults: wheel ## weights sent while senders and servers stop and die in each state, and into vLLM 0.33; 10 minutes
-	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_weight_faults.py -p no:cacheprovider \
-	    -s --all-weights $(ARGS)
+weight-faults: wheel ## weights sent while senders and servers stop and die in each state, into vLLM 0.33, beside adapters and preemptions; 15 minutes
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_weight_faults.py \
+	    e2e-tests/test_weights_beside_adapters.py e2e-tests/test_weights_preempted.py -p no:cacheprovider -s --all-weights $(ARGS)
 
 weight-pairs: wheel ## a prefiller and its decoder get other weights while clients ask, together and one after the other
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_weight_pairs.py -p no:cacheprovider \

@@ -34,6 +34,8 @@ WAYS: Final = (serial, together)
 ONE_BY_ONE: Final = ("--under-way", "finish", "--one-by-one")
 BETWEEN: Final = 12
 """Answers that come between two updates."""
+CONTINUE_TRIES: Final = 10
+"""Until a transfer is under way."""
 
 
 Answers = Mapping[str, list[str]]
@@ -102,13 +104,18 @@ class Pair:
     new: Path
 
     def send(self, folder: Path, *to: Messenger, version: int = 0, options: Sequence[str] = ONE_BY_ONE) -> None:
+        sent = self.sent(folder, *to, version=version, options=options)
+        assert sent.returncode == 0, sent.stderr
+
+    def sent(
+        self, folder: Path, *to: Messenger, version: int = 0, options: Sequence[str] = ONE_BY_ONE
+    ) -> subprocess.CompletedProcess[str]:
         targets = [word for each in to for word in ("--to", each.server.url)]
         command = [sys.executable, "-m", "kv_connector", "weights", "send", str(folder), *targets]
         more = ["--version", str(version or next(VERSIONS)), *options]
-        sent = subprocess.run(
+        return subprocess.run(
             [*command, *more], capture_output=True, text=True, timeout=SEND_LIMIT_SECONDS, check=False
         )
-        assert sent.returncode == 0, sent.stderr
 
 
 @pytest.fixture(scope="module", params=["fail", "recompute"])
@@ -164,6 +171,25 @@ def test_both_sides_may_load_at_the_same_time(pair: Pair, answers: tuple[Answers
             clients.go_on()
         clients.end()
     are_of_one_version_each(clients, answers)
+    exchange_again(pair, answers[0])
+
+
+def test_what_refuses_under_traffic_names_the_way_that_does_not(pair: Pair, answers: tuple[Answers, Answers]) -> None:
+    """With `continue` a side that has a transfer under way refuses, and the other one may have loaded."""
+    with Clients(pair.source, pair.target) as clients:
+        clients.go_on()
+        refusals = ""
+        for _ in range(CONTINUE_TRIES):
+            refusals = pair.sent(pair.new, pair.source, pair.target, options=("--under-way", "continue")).stderr
+            if refusals:
+                break
+            clients.go_on()
+        print(refusals)
+        assert "KV of the weights before is held" in refusals
+        assert "send with --under-way finish" in refusals
+        pair.send(pair.old, pair.source, pair.target, options=("--under-way", "finish"))
+        clients.end()
+    print(dict(clients.by_version(*answers)), clients.reasons)
     exchange_again(pair, answers[0])
 
 

@@ -144,8 +144,9 @@ class Served:
 
 
 def serving(name: str, folder: Path, kind: type[Server] = WarmServer, **changed: Any) -> Served:
-    """A server of the old model, which is not started yet."""
-    old, new = (cached_model(cache_home(), shape) for shape in (OLD, NEW))
+    """A server of the old model, or of `model`, which is not started yet; `sent` is what it gets in its place."""
+    old, new = changed.pop("model", None), changed.pop("sent", None)
+    old, new = old or cached_model(cache_home(), OLD), new or cached_model(cache_home(), NEW)
     port = free_port()
     environment = {"VLLM_SERVER_DEV_MODE": "1", "KV_MESSENGER_WEIGHTS_METRICS_PORT": str(port)}
     environment |= changed.pop("environment", {})

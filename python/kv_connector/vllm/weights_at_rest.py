@@ -20,6 +20,7 @@ from typing import Any
 
 from kv_connector.vllm import WEIGHTS_BACKEND
 from kv_connector.vllm.own_connectors import WEIGHTS_SESSION, own_connectors
+from kv_connector.vllm.preempted_requests import admit_preempted
 from kv_connector.vllm.weight_changes import LOADED_AT_REST
 from kv_connector.weights.routes import CONTINUE, FINISH, STATUS_METHOD
 
@@ -27,6 +28,9 @@ _PATCHED = "_kv_messenger_loads_weights_at_rest"
 _NEEDED = ("collective_rpc", "pause_scheduler", "set_weight_version")
 _MODES = {CONTINUE: "keep", FINISH: "wait"}
 """vLLM's modes of a pause: requests under way are frozen and computed again afterwards, or end first."""
+
+_HELD = "KV of the weights before is held, as by a transfer under way: send again when it has ended"
+_WAITED_FOR = f"; or send with --under-way {FINISH}, which waits for that"
 
 Call = Callable[..., Any]
 
@@ -72,6 +76,8 @@ class WeightsSession:
         self._is_open = False
         self._rests = False
         """Whether an update waits for the engine to rest."""
+        self._admits_no_more: Callable[[], None] = lambda: None
+        """Ends what has requests that are preempted run on."""
 
     @staticmethod
     def answers(method: object) -> bool:
@@ -122,6 +128,7 @@ class WeightsSession:
         if mode == _MODES[FINISH]:
             for connector in own_connectors(self._core):
                 connector.on_coming_to_rest()
+            self._admits_no_more = admit_preempted(scheduler)
         try:
             resting = self._core.pause_scheduler(mode, True)
         except Exception as held:
@@ -141,9 +148,12 @@ class WeightsSession:
 
     def _end_rest(self, info: Mapping[str, Any], before: Any, held: BaseException | None) -> Any:
         """Loads, and has the engine go on as it was ``before``."""
+        self._admits_no_more()
+        self._admits_no_more = lambda: None
         refusal = ""
         if held is not None:
-            refusal = f"KV of the weights before is held, as by a transfer: send again when it has ended ({held})"
+            may_wait = before.name != "PAUSED_ALL" and self._core.scheduler.pause_state.name == "PAUSED_ALL"
+            refusal = f"{_HELD}{_WAITED_FOR if may_wait else ''} ({held})"
         try:
             return self._load(info, refusal)
         finally:

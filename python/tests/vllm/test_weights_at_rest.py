@@ -63,6 +63,10 @@ class Scheduler:
     def __init__(self) -> None:
         self.pause_state = State.UNPAUSED
         self.connector: Any = None
+        self.waiting: list[Any] = []
+        self.kv_holding_waiting: list[Any] = []
+
+    def schedule(self) -> None: ...
 
     def set_pause_state(self, state: State) -> None:
         self.pause_state = state
@@ -229,7 +233,43 @@ def test_should_have_no_other_engine_wait_while_it_comes_to_rest(core: CoreDoubl
     assert ("rests", State.UNPAUSED) in heard or under_way == CONTINUE
     assert [word for word, _ in heard if word != "loaded"] == ["rests", "goes on"][under_way == CONTINUE :]
     assert [word for word, _ in heard].count("loaded") == (ends != "not at all")
+    assert "schedule" not in vars(core.scheduler)
     assert heard[-1] == ("goes on", State.PAUSED_ALL if under_way == CONTINUE else State.PAUSED_NEW)
+
+
+@pytest.mark.parametrize("under_way", [CONTINUE, FINISH])
+def test_should_end_what_is_preempted_where_answers_are_to_end(core: CoreDouble, under_way: str) -> None:
+    """With `continue` they go on by the new weights as all do; what has not begun waits in either case."""
+    preempted, queued = (SimpleNamespace(status=SimpleNamespace(name=name)) for name in ("PREEMPTED", "WAITING"))
+    core.scheduler.waiting = Queue([preempted, queued])
+    core.scheduler.kv_holding_waiting = Queue()
+    core.resting = Future()
+    core.update(under_way=under_way)
+    ended = under_way == FINISH
+    assert list(core.scheduler.kv_holding_waiting) == [preempted] * ended
+    assert list(core.scheduler.waiting) == [preempted] * (not ended) + [queued]
+    core.rest()
+    assert "schedule" not in vars(core.scheduler)
+
+
+@pytest.mark.parametrize("under_way", [CONTINUE, FINISH])
+def test_should_say_how_to_send_where_old_kv_is_held(core: CoreDouble, under_way: str) -> None:
+    core.fault = RuntimeError("Failed to reset the KV connector cache.")
+    core.update(under_way=under_way)
+    ((info, _),) = core.worker.updates
+    assert "send with --under-way finish" in info["refusal"] or under_way == FINISH
+    assert "send again when it has ended" in info["refusal"]
+    assert info["refusal"].endswith("(Failed to reset the KV connector cache.)")
+
+
+class Queue(list[Any]):
+    """As vLLM's."""
+
+    def prepend_request(self, request: Any) -> None:
+        self.insert(0, request)
+
+    def remove_requests(self, requests: Sequence[Any]) -> None:
+        self[:] = [each for each in self if each not in requests]
 
 
 def test_should_refuse_a_second_update_while_one_waits(core: CoreDouble) -> None:
@@ -324,11 +364,25 @@ def test_should_find_what_it_uses_in_each_release(release: str) -> None:
     assert core["EngineCoreProc.pause_scheduler"] == ["self", "mode", "clear_cache"]
     assert core["EngineCore.collective_rpc"] == ["self", "method", "timeout", "args", "kwargs"]
     assert core["EngineCore.set_weight_version"] == ["self", "weight_version"]
-    scheduler = declared(folder / "core" / "sched" / "scheduler.py")
+    file = folder / "core" / "sched" / "scheduler.py"
+    scheduler = declared(file)
+    assert scheduler["Scheduler.schedule"][:1] == ["self"]
+    drained = ast.parse(file.read_text(encoding="utf-8"))
+    assert "len(self.kv_holding_waiting)" in unparsed(drained, "get_num_unfinished_requests"), "what a rest waits for"
+    assert "request_queue = self.kv_holding_waiting" in unparsed(drained, "schedule"), "what is admitted before it"
+    assert "RequestStatus.PREEMPTED" in unparsed(drained, "_preempt_request")
+    queue = declared(folder / "core" / "sched" / "request_queue.py")
+    assert queue["RequestQueue.prepend_request"] == ["self", "request"]
+    assert queue["RequestQueue.remove_requests"] == ["self", "requests"]
     assert scheduler["Scheduler.set_pause_state"] == ["self", "pause_state"]
     assert scheduler["Scheduler.pause_state"] == ["self"]
     assert "PAUSED_ALL" in (folder / "core" / "sched" / "interface.py").read_text(encoding="utf-8")
     assert "WAKEUP" in (folder / "engine" / "__init__.py").read_text(encoding="utf-8")
+
+
+def unparsed(tree: ast.AST, name: str) -> str:
+    """The text of the first method of this name."""
+    return next(ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
 
 
 def declared(file: Any) -> dict[str, list[str]]:
