@@ -36,6 +36,11 @@ enum WeightsMutant {
     SERVED_VERSION_FORGOTTEN("WeightReceiver", "servedVersion = update.version();", ""),
     /** The window is full before the last write has landed. */
     COUNT_OFF_BY_ONE("Landing", "writeCount(), windowCount + 1);", "writeCount() - 1, windowCount + 1);"),
+    /** A sender that is gone when one write has not landed is taken for one whose update has landed whole. */
+    COUNT_OFF_BY_ONE_AT_THE_END(
+            "Landing",
+            "window.arrivedWeight() == window.expectedWeight()",
+            "window.arrivedWeight() >= window.expectedWeight() - 1"),
     /** A sender announces another number of writes than the landing has, and is given it. */
     WRITE_COUNT_NOT_COMPARED(
             "WeightReceiver",
