@@ -5,6 +5,7 @@ import json
 import logging
 import mmap
 import os
+import select
 import socket
 import uuid
 from collections.abc import Iterator
@@ -45,6 +46,12 @@ def geometry(tp_rank: int, memory: KvMemory, **more: Any) -> Any:
 @pytest.fixture
 def place() -> str:
     return meeting_place(str(uuid.uuid4()), 0)
+
+
+@pytest.fixture(autouse=True)
+def patient_greeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower of a test is a thread, which may get no core between its two steps."""
+    monkeypatch.setattr(handover, "_GREETING_LIMIT_SECONDS", LIMIT_SECONDS)
 
 
 @pytest.fixture
@@ -91,8 +98,9 @@ def test_should_wait_for_a_lead_that_comes_later(place: str, others: ThreadPoolE
 
 
 def test_should_name_the_ranks_that_did_not_come(place: str, others: ThreadPoolExecutor) -> None:
-    waiting = hand_over(others, place, geometry(1, KvMemory()))
     lead = lead_of(place, 2)
+    waiting = hand_over(others, place, geometry(1, KvMemory()))
+    assert select.select([lead._listener], [], [], LIMIT_SECONDS)[0], "rank 1 has dialled, before the limit begins"
     with pytest.raises(
         HandoverError, match="tensor-parallel rank 2 handed over no KV memory within 1 s, expected all 2"
     ):
@@ -366,8 +374,9 @@ def test_should_keep_a_follower_that_hears_of_a_fence_late(
 ) -> None:
     """Without its connection it would overwrite pages at later fences that this messenger still reads."""
     monkeypatch.setattr(handover, "FENCE_NEWS_SECONDS", 0.01)
-    monkeypatch.setattr(handover, "_GREETING_LIMIT_SECONDS", 0.01)
     lead, follower = joined(place, others)
+    for connection in lead._followers.values():
+        connection.settimeout(0.01)  # as a short limit of the greeting would leave it
     lead.send_votes(Votes({f"{'x' * 600}-{index}" for index in range(4000)}, set()))
     notifying = others.submit(lead.notify_fenced, 7)
     while "waiting on" not in caplog.text and not notifying.done():
