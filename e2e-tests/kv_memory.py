@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import descendants
+from processes import GONE, descendants, entries
 from server_process import Server
 
 OPEN_LINE = re.compile(r"KV Messenger is open: .* (\d+) pages of (\d+) tokens in (\d+) layers, LATENT")
@@ -46,9 +47,10 @@ def latent_pages(server: Server, token_bytes: int) -> list[LatentPages]:
     page_count, page_tokens, layer_count = map(int, line.groups())
     memories: dict[int, Path] = {}
     for process in descendants(server.pid):
-        for descriptor in Path(f"/proc/{process}/fd").iterdir():
-            if descriptor.is_symlink() and str(descriptor.readlink()) == MEMORY_NAME:
-                memories[descriptor.stat().st_ino] = descriptor
+        for descriptor in entries(Path(f"/proc/{process}/fd")):
+            with contextlib.suppress(*GONE):  # a descriptor that was closed meanwhile
+                if str(descriptor.readlink()) == MEMORY_NAME:
+                    memories[descriptor.stat().st_ino] = descriptor
     found = []
     for path in memories.values():
         with open(path, "rb") as opened:

@@ -21,12 +21,35 @@ class ThreadCost:
     """How often it has gone to sleep of its own accord, so how often it was woken."""
 
 
+GONE = (FileNotFoundError, ProcessLookupError)
+"""What reading of a process or thread raises that has ended meanwhile: before its file is opened, or behind that."""
+
+
 def descendants(pid: int) -> Iterator[int]:
-    """`pid` and all processes beneath it."""
+    """`pid` and all processes beneath it. Any of them may end meanwhile, and is a process without children then."""
     yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text(encoding="ascii").split():
+    for task in entries(Path(f"/proc/{pid}/task")):
+        for child in read(task / "children").split():
             yield from descendants(int(child))
+
+
+def entries(folder: Path) -> list[Path]:
+    """What a folder of /proc has of a process; nothing of one that has ended."""
+    with contextlib.suppress(*GONE):
+        return list(folder.iterdir())
+    return []
+
+
+def read(file: Path) -> str:
+    """What a file of /proc says of a process or thread; "" of one that has ended."""
+    with contextlib.suppress(*GONE):
+        return file.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def is_over(pid: int) -> bool:
+    """Whether a process has ended; its parent may not have asked for its status yet."""
+    return read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1] in ([], ["Z"])
 
 
 def kill(pid: int) -> None:
@@ -51,12 +74,12 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def maps_a_jvm(pid: int) -> bool:
-    return "libjvm.so" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    return "libjvm.so" in read(Path(f"/proc/{pid}/maps"))
 
 
 def mapped_kv_memories(pid: int) -> set[str]:
     """The inodes of the shareable KV memories that a process has mapped, its own and others'."""
-    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    maps = read(Path(f"/proc/{pid}/maps"))
     return {line.split()[4] for line in maps.splitlines() if "/memfd:kv-messenger-kv " in line}
 
 
@@ -66,7 +89,7 @@ def threads(pid: int) -> list[ThreadCost]:
         try:
             head, _, tail = (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
             wake_up_count = status_number(task, "voluntary_ctxt_switches")
-        except (FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
+        except GONE:  # the thread ended meanwhile
             continue
         fields = tail.split()
         ticks = int(fields[11]) + int(fields[12])  # utime and stime, counted behind the name

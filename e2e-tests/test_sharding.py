@@ -15,7 +15,7 @@ import pytest
 from bed import Bed, Messenger, Side, decoder, prefiller, way_of
 from conftest import Reference
 from faults import Clients, Gate, sent_in_part, still_serves
-from processes import descendants, kill_alone, mapped_kv_memories, maps_a_jvm
+from processes import descendants, kill_alone, mapped_kv_memories, maps_a_jvm, read
 from prompts import random_prompt
 from server_process import words_of
 from workload import ANSWER_TOKENS, SHARDED, Series
@@ -160,5 +160,5 @@ def test_rank_that_dies_takes_its_engine_down_and_no_other(
 def second_rank(engine: Messenger) -> int:
     """The worker's process that hosts no messenger."""
     processes = descendants(engine.server.pid)
-    (found,) = [process for process in processes if b"Worker_TP1" in Path(f"/proc/{process}/cmdline").read_bytes()]
+    (found,) = [process for process in processes if "Worker_TP1" in read(Path(f"/proc/{process}/cmdline"))]
     return found

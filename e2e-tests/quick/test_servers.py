@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import is_over
 from server_process import START_LIMIT_SECONDS, Server, ServerFailed, free_port, metric_sum, start_all, wait_until
 
 HEALTHY = """
@@ -53,7 +54,7 @@ def test_stop_ends_the_whole_process_group(tmp_path: Path) -> None:
     (child,) = [int(found) for found in re.findall(r"^child (\d+)$", server.log(), re.MULTILINE)]
     server.stop()
     assert not server.alive()
-    wait_until(lambda: not runs(child), 600, "the child has ended too")
+    wait_until(lambda: is_over(child), 600, "the child has ended too")
 
 
 LEAVING = """
@@ -79,15 +80,6 @@ def test_what_a_server_leaves_in_its_temporary_folder_goes_with_it(
     assert not left.parent.exists(), "what engines leave there would stay for ever"
     assert left.parent != Path(tempfile.gettempdir())
     assert Path(server.environment["TORCHINDUCTOR_CACHE_DIR"]).parent != left.parent, "each start would compile anew"
-
-
-def runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state != "Z"
 
 
 def test_metric_is_summed_over_the_samples_that_carry_the_labels() -> None:

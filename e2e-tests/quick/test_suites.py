@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from processes import is_over
 from server_process import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,19 +90,13 @@ def test_suite_that_does_not_end_fails_with_all_that_it_started(
     assert lines[-1] == "1 passed, 1 failed, 0 skipped"
     for name in ("deaf", "child"):
         pid = int((suites.ROOT / name).read_text())
-        wait_until(partial(ended, pid), 600, f"{name} has ended")
+        wait_until(partial(is_over, pid), 600, f"{name} has ended")
 
 
 def end_its_time_once_it_runs(suites: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of a second is over when the command has made a file, however long a busy machine needs for that."""
     now = SimpleNamespace(monotonic=lambda: time.monotonic() if (suites.ROOT / "runs").exists() else 0.0)
     monkeypatch.setattr(suites, "time", now)
-
-
-def ended(pid: int) -> bool:
-    """Also one that waits to be collected."""
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_interrupted_suite_keeps_what_it_has_reported(

@@ -37,7 +37,7 @@ from demo_console import say, unwind_on_sigterm
 from engine_race import LINK_QUEUE, begin_apart, rivals_folder
 from hand_over import percentile
 from make_model import cached_model
-from processes import descendants
+from processes import descendants, read
 from prompts import cache_home, random_prompt
 from pull_pairs import PAGE_TOKENS, Bidirectional, Pulling, Stored, Talk, TalkingPair
 from pulls_bed import source_at
@@ -179,9 +179,8 @@ def abandoned(race: PullRace, pair: TalkingPair) -> dict[str, Any]:
 def cpu_seconds(pid: int) -> float:
     ticks = 0
     for each in descendants(pid):
-        stat = Path(f"/proc/{each}/stat").read_text(encoding="utf-8", errors="replace")
-        fields = stat.rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
+        fields = read(Path(f"/proc/{each}/stat")).rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:13]))
     return ticks / TICKS_A_SECOND
 
 

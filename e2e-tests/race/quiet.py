@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import descendants
+from processes import descendants, read
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 FOREIGN_CORES_MAX = 0.15
@@ -43,10 +43,8 @@ def process_ticks(stat: str) -> int:
 def now() -> Usage:
     ours = 0
     for pid in descendants(os.getpid()):
-        try:
-            ours += process_ticks(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        if stat := read(Path(f"/proc/{pid}/stat")):
+            ours += process_ticks(stat)
     busy = busy_ticks(Path("/proc/stat").read_text(encoding="ascii"))
     return Usage(time.monotonic(), busy / TICKS_A_SECOND, ours / TICKS_A_SECOND)
 
