@@ -41,8 +41,8 @@ class PullWorld(World):
 
     def __init__(self, plan: PullPlan, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._silent = socket.create_server(("127.0.0.1", 0))  # takes connections, and nothing is read from them
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            self._dead_port = closed.getsockname()[1]
+        self._dead = socket.socket()  # bound, so that no other process gets its port, and never listened on
+        self._dead.bind(("127.0.0.1", 0))
         super().__init__(plan, patience_seconds)
         self.pull_plan = plan
         self._trouble = random.Random(f"trouble of {plan.kind} {plan.seed}")
@@ -63,6 +63,7 @@ class PullWorld(World):
             found = super().run()
         finally:
             self._silent.close()
+            self._dead.close()
         return found
 
     def _count_pulls(self, pulls: Any) -> None:
@@ -236,14 +237,14 @@ class PullWorld(World):
 
     def _hint(self, source: object) -> object:
         if source == DEAD:
-            port = self._dead_port
+            port = self._dead.getsockname()[1]
         elif source == MUTE:
             port = self._silent.getsockname()[1]
         elif isinstance(source, str):
             if source not in self._engines:
                 return None
             if source in self._ended:
-                port = self._dead_port
+                port = self._dead.getsockname()[1]
             else:
                 return where(self._engines[source]) | {"kv_request_id": "unused"}
         else:

@@ -246,18 +246,18 @@ class HttpIntakeTest {
     void shouldSendNothingForAQuestionThatIsOver() throws Exception {
         CountDownLatch heldUp = new CountDownLatch(1);
         CountDownLatch goesOn = new CountDownLatch(1);
-        ServerSocket api = new ServerSocket(0, 8, InetAddress.getLoopbackAddress());
-        int port = api.getLocalPort();
         EngineCommand.Prompt prompt = new EngineCommand.Prompt(new int[] {7, 8}, "", 0);
-        try (HttpIntake intake = new HttpIntake(
-                "http://right-first.invalid:" + port,
-                "",
-                Duration.ofMinutes(10),
-                Duration.ofHours(1),
-                (transfer, why) -> {
-                    heldUp.countDown();
-                    await(goesOn);
-                })) {
+        try (ReservedPort port = new ReservedPort();
+                ServerSocket api = new ServerSocket(port.number(), 8, InetAddress.getLoopbackAddress());
+                HttpIntake intake = new HttpIntake(
+                        "http://right-first.invalid:" + port.number(),
+                        "",
+                        Duration.ofMinutes(10),
+                        Duration.ofHours(1),
+                        (transfer, why) -> {
+                            heldUp.countDown();
+                            await(goesOn);
+                        })) {
             intake.ask(question("closed"), prompt);
             Socket closed = requestTo(api);
             api.close();
@@ -268,7 +268,7 @@ class HttpIntakeTest {
             intake.endAsk(question("late"));
             closed.close();
             Thread.sleep(CLOSED_HEARD_MILLIS);
-            try (ServerSocket again = new ServerSocket(port, 8, InetAddress.getLoopbackAddress())) {
+            try (ServerSocket again = new ServerSocket(port.number(), 8, InetAddress.getLoopbackAddress())) {
                 goesOn.countDown();
                 intake.ask(question("open"), prompt);
                 try (Socket open = requestTo(again)) {

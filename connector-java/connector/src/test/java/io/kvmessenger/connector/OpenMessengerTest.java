@@ -119,24 +119,19 @@ class OpenMessengerTest {
 
     private static void assertClosedAfter(FailingSubject subject) throws IOException {
         Map<String, Object> options = EngineDouble.options("both");
-        int pages = freePort();
-        int data = freePort();
-        options.put("metricsPort", pages);
-        options.put("dataPort", data);
-        OpenRequest request = new OpenRequest(RuntimeOptions.read(Fields.of("options", options)), subject);
-        assertThatThrownBy(() -> OpenMessenger.open(request)).isSameAs(subject.failure);
-        assertFree(pages);
-        assertFree(data);
+        try (ReservedPort pages = new ReservedPort();
+                ReservedPort data = new ReservedPort()) {
+            options.put("metricsPort", pages.number());
+            options.put("dataPort", data.number());
+            OpenRequest request = new OpenRequest(RuntimeOptions.read(Fields.of("options", options)), subject);
+            assertThatThrownBy(() -> OpenMessenger.open(request)).isSameAs(subject.failure);
+            assertFree(pages.number());
+            assertFree(data.number());
+        }
     }
 
     /** Fails if the socket that listened there is still open. */
     private static void assertFree(int port) throws IOException {
         new ServerSocket(port, 1, InetAddress.getLoopbackAddress()).close();
-    }
-
-    private static int freePort() throws IOException {
-        try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            return socket.getLocalPort();
-        }
     }
 }
