@@ -19,7 +19,7 @@ from torch_engine.plan import EnginePlan
 from torch_engine.scheduler import Planned, Request
 from torch_engine.stand_in import StandInStream
 
-LEAVES_LIMIT_SECONDS = 10.0
+LEAVES_LIMIT_SECONDS = 120.0
 """Bounds a pass that is held for a layer that does not leave."""
 POLL_SECONDS = 0.0005
 HELD_CYCLES = 2_000_000
