@@ -8,7 +8,7 @@ from pathlib import Path
 
 FIND = Path(__file__).resolve().parents[1] / "examples" / "setup" / "find-chromium"
 FIND_LIMIT_SECONDS = 300
-PAGE_LIMIT_SECONDS = 60
+PAGE_LIMIT_SECONDS = 600
 SETTLED_MILLIS = 1_000
 """In the page's own time, which does not wait."""
 

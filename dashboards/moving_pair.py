@@ -28,7 +28,9 @@ PAUSE_SECONDS = 0.02
 WAITING = 3
 PAGES: list[HostPages] = []
 """They stay where they are for as long as the messengers know them."""
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 600.0
+WAITS_SECONDS = 3600
+"""What never comes is waited for as long as a slow machine needs to look at it."""
 
 
 @contextlib.contextmanager
@@ -63,7 +65,8 @@ def go(pair: subprocess.Popen[str]) -> None:
 
 
 def messenger(role: Literal["prefiller", "decoder"]) -> Messenger:
-    options = parse_options({"listen_port": 0, "metrics_peers": 4}, role=role, engine_id=role, environment={})
+    given = {"listen_port": 0, "metrics_peers": 4, "unheard_limit_seconds": WAITS_SECONDS}
+    options = parse_options(given, role=role, engine_id=role, environment={})
     PAGES.append(HostPages("moved", PAGE_BYTES, PAGE_COUNT))
     return Messenger.open(options, PAGES[-1].geometry(PAGE_TOKENS))
 
@@ -104,7 +107,7 @@ def address_of(prefiller: Messenger) -> dict[str, object]:
 
 def ask(decoder: Messenger, transfer: str, prefiller: object) -> None:
     fetch = {"do": "fetch", "request": transfer, "transfer": transfer, "prefillers": [prefiller]}
-    prompt = {"promptTokens": PAGE_COUNT * PAGE_TOKENS, "firstToken": 0, "limitMillis": 60_000}
+    prompt = {"promptTokens": PAGE_COUNT * PAGE_TOKENS, "firstToken": 0, "limitMillis": 1000 * WAITS_SECONDS}
     decoder.submit([fetch | prompt | {"groups": [{"pages": list(range(PAGE_COUNT))}]}])
 
 

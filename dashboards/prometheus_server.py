@@ -16,8 +16,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 FIND_LIMIT_SECONDS = 300
-ANSWER_LIMIT_SECONDS = 10
-LIMIT_SECONDS = 60.0
+ANSWER_LIMIT_SECONDS = 600
+LIMIT_SECONDS = 600.0
 POLL_SECONDS = 0.05
 
 
