@@ -16,16 +16,20 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
 
 /**
  * Messengers without a network, for tests of the boundary on both sides of it. A command {@code echo} becomes the event
  * it carries, a command {@code misbehave} fails in the way it names.
  */
 public final class SimulatedMessengers implements Messengers {
+    /** Polls that a fence lasts for. */
+    private static final int FENCE_POLLS = 100;
+
     private final AtomicLong nextHandle = new AtomicLong(1);
     private final Map<Long, Simulated> open = new ConcurrentHashMap<>();
 
-    private record Simulated(MemorySegment counter, Queue<byte[]> events) {}
+    private record Simulated(MemorySegment counter, Queue<byte[]> events, AtomicReference<CountDownLatch> fence) {}
 
     @Override
     public OpenResult open(byte[] request) {
@@ -35,7 +39,7 @@ public final class SimulatedMessengers implements Messengers {
         }
         long handle = nextHandle.getAndIncrement();
         MemorySegment counter = Arena.global().allocate(ValueLayout.JAVA_LONG);
-        open.put(handle, new Simulated(counter, new ConcurrentLinkedQueue<>()));
+        open.put(handle, new Simulated(counter, new ConcurrentLinkedQueue<>(), new AtomicReference<>()));
         return new OpenResult(
                 handle, (String) options.get("engineId"), "7", "127.0.0.1", port, "127.0.0.1", -1, counter.address());
     }
@@ -55,7 +59,12 @@ public final class SimulatedMessengers implements Messengers {
 
     @Override
     public byte[] poll(long handle, int capacityBytes) {
-        Queue<byte[]> events = find(handle).events;
+        Simulated messenger = find(handle);
+        Queue<byte[]> events = messenger.events;
+        CountDownLatch fence = messenger.fence.get();
+        if (fence != null) {
+            fence.countDown();
+        }
         StringBuilder answer = new StringBuilder("{\"events\":[");
         int room = capacityBytes - answer.length() - 2;
         int count = 0;
@@ -80,13 +89,14 @@ public final class SimulatedMessengers implements Messengers {
                 Map.of()));
     }
 
-    /** Takes its whole limit, so that a test can see whether the caller holds others up. */
+    /** Fences when others have polled meanwhile; nothing at its limit, so that a caller which holds them up is seen. */
     @Override
     public byte[] fence(long handle, byte[] request) {
-        find(handle);
+        CountDownLatch polls = new CountDownLatch(FENCE_POLLS);
+        find(handle).fence.set(polls);
         Map<?, ?> asked = parse(request);
-        sleepMillis(((Number) asked.get("limitMillis")).longValue());
-        return encode(Map.of("fenced", asked.get("requests")));
+        boolean polled = awaited(polls, ((Number) asked.get("limitMillis")).longValue());
+        return encode(Map.of("fenced", polled ? asked.get("requests") : List.of()));
     }
 
     @Override
@@ -99,7 +109,10 @@ public final class SimulatedMessengers implements Messengers {
     @Override
     public void await(long handle, byte[] request) {
         if (find(handle).events.isEmpty()) {
-            sleepMillis(((Number) parse(request).get("limitMicros")).longValue() / 1000);
+            long limitMillis = ((Number) parse(request).get("limitMicros")).longValue() / 1000;
+            if (awaited(new CountDownLatch(1), limitMillis)) {
+                throw new AssertionError("the latch was not counted down");
+            }
         }
     }
 
@@ -156,13 +169,12 @@ public final class SimulatedMessengers implements Messengers {
         return depthOf(depth + 1) + 1;
     }
 
-    private static void sleepMillis(long millis) {
+    private static boolean awaited(CountDownLatch latch, long limitMillis) {
         try {
-            if (new CountDownLatch(1).await(millis, TimeUnit.MILLISECONDS)) {
-                throw new AssertionError("the latch was not counted down");
-            }
+            return latch.await(limitMillis, TimeUnit.MILLISECONDS);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
+            return false;
         }
     }
 
