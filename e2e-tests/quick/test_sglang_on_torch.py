@@ -182,7 +182,7 @@ def in_its_own_process(*lines: str) -> str:
     script = "\n".join(["from gpu_check.sglang_on_torch.absent import install", "install()", *lines])
     folder = str(Path(sglang_checks.__file__).resolve().parents[1])
     run = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True, timeout=600
     )
     return run.stdout.strip()
 

@@ -24,7 +24,7 @@ from kv_connector.weights.shares import Share
 from kv_connector.weights.shares_host import SharesHost
 
 RANKS = 2
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 600.0
 UPDATE = 7
 VERSION = 70
 MANIFEST = Manifest.of([("a", "int8", [64])])
