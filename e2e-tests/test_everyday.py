@@ -24,8 +24,8 @@ from server_process import REQUEST_LIMIT_SECONDS, complete, greedy_completion, w
 from traffic import ANSWER_TOKENS, CHUNK_TOKENS, PAGE_TOKENS, Asked, Order, Traffic
 from workload import IDS
 
-NOTHING_HELD_SECONDS = 60.0
-GRANT_WAIT_SECONDS = 90.0
+NOTHING_HELD_SECONDS = 10.0
+GRANT_WAIT_SECONDS = 30.0
 """Beyond NOTHING_HELD_SECONDS, so that what a limit frees is not taken for freed in time."""
 HELD_BY_A_PREFILL = ("kv_messenger_prefills_open", "vllm:kv_cache_usage_perc")
 """What a finished prefill holds that no decoder has asked for."""

@@ -18,10 +18,10 @@ from hosts import Host, lack_of_privilege, second_host
 from server_process import wait_until
 from workload import ANSWER_TOKENS, LINKS
 
-SILENCE_LIMIT_SECONDS = 30.0
-"""Longer than a busy machine keeps a messenger from a core: docs/testing.md."""
-SHORTLY_SECONDS = 1.0
+SILENCE_LIMIT_SECONDS = 4.0
 NOTICED_LIMIT_SECONDS = 600.0
+TCP_COMES_BACK_SECONDS = 60.0
+"""After a link is up again TCP waits up to twice as long as it was down."""
 LIMITS = {
     "heartbeat_seconds": 0.5,
     "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
@@ -87,7 +87,9 @@ def move(made: Messenger, host: Host) -> None:
     made.metrics_host = address
 
 
-@pytest.mark.parametrize("down_seconds", [SHORTLY_SECONDS, SILENCE_LIMIT_SECONDS * 2], ids=["shortly", "for long"])
+@pytest.mark.parametrize(
+    "down_seconds", [SILENCE_LIMIT_SECONDS / 4, SILENCE_LIMIT_SECONDS * 2], ids=["shortly", "for long"]
+)
 def test_link_that_goes_down_in_a_transfer_delays_it_or_fails_it(hosts: TwoHosts, down_seconds: float) -> None:
     hosts.works()
     source, target, prompt, request = hosts.prefiller, hosts.decoder, next(hosts.prompts), f"link-{uuid.uuid4()}"
@@ -117,6 +119,6 @@ def test_link_that_goes_down_in_a_transfer_delays_it_or_fails_it(hosts: TwoHosts
             else:
                 time.sleep(down_seconds)  # nothing happens meanwhile that could be waited for
     if down_seconds < SILENCE_LIMIT_SECONDS:
-        assert decode.result(NOTICED_LIMIT_SECONDS).words == hosts.reference.to(prompt)
+        assert decode.result(TCP_COMES_BACK_SECONDS).words == hosts.reference.to(prompt)
     still_serves(target.server)
     hosts.works()
