@@ -4,12 +4,15 @@ A retrained adapter may replace another under the same name, on one host before 
 gives wrong tokens with the other, and the name does not show that. Files are read when they are first seen and after
 they have changed. Callable from any thread.
 
-Not covered: adapters in formats other than safetensors, or which only the engine can access (these are distinguished by
-name only), and a file that changes before the engine loads it again, if loads are not observed (vLLM).
+An adapter that is named by its repository is the newest copy of it on this host, which the engine loads too.
+
+Not covered: adapters in other files, or which only the engine can access (these are distinguished by name only), and a
+file that changes before the engine loads it again, if loads are not observed (vLLM).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
@@ -18,13 +21,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kv_connector.naming.weights_digest import Tensor, digest_of_files, digest_of_tensors, folder_of
+from kv_connector.naming.torch_files import parts_of
+from kv_connector.naming.weights_digest import Tensor, digest_of_files, digest_of_tensors
 
 logger = logging.getLogger(__name__)
 
 KNOWN_MAX = 1024
 """The number of adapters whose digests are cached; reading one again takes a few milliseconds."""
 _WEIGHTS = "adapter_model.safetensors"
+_OF_TORCH = ("adapter_model.bin", "adapter_model.pt")
+"""What engines read where there is no safetensors file, in their order."""
 _SETTINGS = "adapter_config.json"
 _SCALES = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
 """The settings that determine how an adapter's matrices are applied; the others describe its origin."""
@@ -37,7 +43,7 @@ _Stamp = tuple[int, int, int] | None
 
 def adapter_identity(name: str, path: str) -> str:
     """The name and, if known, the digest of the files in folder ``path`` (or of that repository's local copy)."""
-    digest = _digest(path, tuple(_stamp(path, file) for file in (_WEIGHTS, _SETTINGS))) if path else ""
+    digest = _digest(*_found(path)) if path else ""
     return f"{name}\n{digest}" if digest else name
 
 
@@ -62,21 +68,41 @@ def _scales(settings: Mapping[str, Any]) -> str:
     return json.dumps({key: settings.get(key) for key in _SCALES}, sort_keys=True)
 
 
-def _stamp(path: str, file: str) -> _Stamp:
+def _found(path: str) -> tuple[str, tuple[_Stamp, ...]]:
+    """The folder and the state of its files now."""
+    folder = _folder(path)
+    return folder, tuple(_stamp(folder, file) for file in (_WEIGHTS, *_OF_TORCH, _SETTINGS))
+
+
+def _folder(path: str) -> str:
+    """The folder itself, or the repository's newest copy on this host, which another load may have fetched since."""
+    with contextlib.suppress(Exception):
+        local = Path(path).expanduser()
+        if local.is_dir():
+            return str(local)
+        copied = importlib.import_module("huggingface_hub").try_to_load_from_cache(path, _SETTINGS)
+        if isinstance(copied, str):
+            return str(Path(copied).parent)
+    return path
+
+
+def _stamp(folder: str, file: str) -> _Stamp:
     try:
-        status = (Path(path).expanduser() / file).stat()
-    except (OSError, ValueError, RuntimeError):
+        status = (Path(folder) / file).stat()
+    except (OSError, ValueError):
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @functools.lru_cache(KNOWN_MAX)
-def _digest(path: str, _stamps: tuple[_Stamp, ...]) -> str:
-    """The cached digest; failures are cached too, so that files are searched and the failure logged only once."""
+def _digest(folder: str, _stamps: tuple[_Stamp, ...]) -> str:
+    """The cached digest; failures are cached too, so that files are read and the failure logged only once."""
     try:
-        folder = folder_of(str(Path(path).expanduser()), None, None)
-        settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
-        return digest_of_files([folder / _WEIGHTS], _scales(settings))
+        scales = _scales(json.loads((Path(folder) / _SETTINGS).read_text(encoding="utf-8")))
+        of_torch = [file for name in _OF_TORCH if (file := Path(folder) / name).is_file()]
+        if of_torch and not (Path(folder) / _WEIGHTS).is_file():
+            return digest_of_tensors(parts_of(of_torch[0]), scales)
+        return digest_of_files([Path(folder) / _WEIGHTS], scales)
     except Exception as unknown:
-        logger.info("the adapter in %s is identified by its name only: %s", path, unknown)
+        logger.info("the adapter in %s is identified by its name only: %s", folder, unknown)
         return ""

@@ -23,6 +23,8 @@ from kv_connector.naming.safetensors_files import StoredTensor, files_in, tensor
 SAMPLES_MAX = 256
 SAMPLE_BYTES = 4096
 """The sample of a tensor: thousands of numbers, because in 16 bits many stay the same in a short training."""
+PARTS_OF_KIND = 8
+"""A kind's tensors are divided into so many parts, with a sample of each. A tensor that is alone is no kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,33 @@ def digest_of_tensors(tensors: Mapping[str, Tensor], settings: str = "") -> str:
     digest = hashlib.sha256(settings.encode())
     for name in names:
         digest.update(f"{name} {tensors[name].description}\n".encode())
-    count = min(SAMPLES_MAX, len(names))
-    for index in range(count):
-        digest.update(_sample(tensors[names[index * len(names) // count]]))
+    for name in sampled(names):
+        digest.update(_sample(tensors[name]))
     return digest.hexdigest()[:16]
+
+
+def sampled(names: Sequence[str]) -> list[str]:
+    """Of which of these tensors, given in order, there are samples: in even steps, then of kinds that these miss."""
+    chosen = _evenly(names, SAMPLES_MAX)
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(_kind(name), []).append(name)
+    seen = frozenset(chosen)
+    for _, alike in sorted(kinds.items()):
+        count = min(PARTS_OF_KIND, len(alike))
+        parts = (alike[index * len(alike) // count : (index + 1) * len(alike) // count] for index in range(count))
+        chosen += [part[len(part) // 2] for part in parts if len(alike) > 1 and seen.isdisjoint(part)]
+    return chosen
+
+
+def _kind(name: str) -> str:
+    """What the tensors of one name have in common in all layers and experts."""
+    return ".".join("#" if part.isdigit() else part for part in name.split("."))
+
+
+def _evenly(names: Sequence[str], count_max: int) -> list[str]:
+    count = min(count_max, len(names))
+    return [names[index * len(names) // count] for index in range(count)]
 
 
 def folder_of(model: str, revision: str | None, cache_folder: str | None) -> Path:

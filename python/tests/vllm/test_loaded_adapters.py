@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from test_adapter_digest import adapter
 
+from kv_connector.naming.adapter_digest import adapter_identity
 from kv_connector.vllm.loaded_adapters import LoadedAdapters
 from kv_connector.vllm.weight_changes import WeightChanges
 
@@ -90,3 +93,51 @@ def test_should_not_know_what_an_engine_has_that_may_have_dropped_it(
     for side in sides:
         side.on_added(asked(folder, load_inplace=True))
     assert len({side.identity(asked(folder)) for side in sides}) == 1
+
+
+def test_should_name_an_adapter_of_a_repository_by_its_newest_copy_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another load may have fetched a later one since."""
+    copied = tmp_path / "models--me--sql"
+    (copied / "refs").mkdir(parents=True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert adapter_identity("sql", "me/sql") == "sql"
+    named = []
+    for seed, commit in enumerate(("a" * 40, "b" * 40)):
+        adapter(copied / "snapshots" / commit, seed)
+        (copied / "refs" / "main").write_text(commit)
+        named.append(adapter_identity("sql", "me/sql"))
+        assert named[-1] == adapter_identity("sql", str(copied / "snapshots" / commit))
+    assert len({"sql", *named}) == 3
+
+
+def saved(folder: Path, seed: int, file: str = "adapter_model.bin", **how: Any) -> str:
+    """As torch writes it; all but one number of each tensor are the same for all seeds."""
+    adapter(folder)
+    (folder / "adapter_model.safetensors").unlink()
+    tensors = {
+        f"base_model.model.layers.{layer}.q_proj.lora_{part}.weight": torch.ones(8, 3000)
+        for layer in range(3)
+        for part in "AB"
+    }
+    for tensor in tensors.values():
+        tensor[0, 0] = seed
+    torch.save(tensors, folder / file, **how)
+    return adapter_identity("sql", str(folder))
+
+
+@pytest.mark.parametrize("file", ["adapter_model.bin", "adapter_model.pt"])
+def test_should_distinguish_what_torch_has_saved(tmp_path: Path, file: str) -> None:
+    """vLLM loads these too, where there is no safetensors file."""
+    one = saved(tmp_path / "one", 1, file)
+    assert one.startswith("sql\n")
+    assert saved(tmp_path / "copy", 1, file) == one
+    assert len({one, saved(tmp_path / "other", 2, file), saved(tmp_path / "third", 3, file)}) == 3
+
+
+def test_should_know_a_copy_of_what_an_earlier_torch_has_saved(tmp_path: Path) -> None:
+    one = saved(tmp_path / "one", 1, _use_new_zipfile_serialization=False)
+    assert one.startswith("sql\n")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    assert adapter_identity("sql", str(tmp_path / "copy")) == one
