@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,17 +12,31 @@ from conftest import EngineMaker
 from odd_values import odd_values
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
-from kv_connector.vllm.transfer_params import Refused, Side, read
+from kv_connector.vllm.pull_params import read_carrier, read_pull
+from kv_connector.vllm.transfer_params import Refused, Side, read, rejected_transfers
 
 FIELDS = [
     *("do_remote_prefill", "do_remote_decode", "transfer_mode", "transfer_id", "remote_request_id", "remote_host"),
     *("remote_port", "remote_engine_id", "remote_block_ids", "prefiller", "tp_size", "pp_size"),
     *("of_data_parallel_rank", "of_choice", "unknown", "remote_prompt_tokens", "remote_kv_source"),
+    *("remote_prompt_digest", "asked_by_transfer", "asked_digest"),
 ]
 COMMAND_LENGTH_MAX_BYTES = 64 << 10
 """Of the addresses of 1,024 messengers."""
 LINE_LENGTH_MAX = 2000
 SOUND = "sound-00000000"
+
+
+class Noting(dict[str, Any]):
+    """Parameters that note which of their fields are asked for."""
+
+    def __init__(self, held: Mapping[str, Any], noted: set[str]) -> None:
+        super().__init__(held)
+        self._noted = noted
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._noted.add(name)
+        return super().get(name, default)
 
 
 def end_all(engine: SimulatedEngine) -> None:
@@ -119,3 +134,19 @@ def test_should_say_what_is_wrong_in_one_short_sentence() -> None:
                 if isinstance(ask, Refused):
                     assert len(ask.reason) < 500
                     assert ask.reason.isprintable()
+
+
+def test_should_try_odd_values_in_each_field_that_is_read() -> None:
+    """A field that comes later is fuzzed too, or fails here."""
+    noted = set[str]()
+    lists = {"remote_host": "h:1,h:2", "prefiller": "h:1", "transfer_id": "t", "of_choice": 1}
+    for role in ("both", "prefiller", "decoder"):
+        for base in (remote_decode(), remote_prefill()):
+            for odd in ({}, *({name: value} for name, value in lists.items())):
+                params = Noting({**base, **odd}, noted)
+                read(params, "r-00000000", Side(role, 1, 1, 1))
+                read_pull(params)
+                read_carrier(params)
+                rejected_transfers(params, "r-00000000")
+    assert noted <= set(FIELDS)
+    assert noted >= {"remote_prompt_digest", "asked_digest", "prefiller", "remote_kv_source", "remote_request_id"}
