@@ -16,11 +16,10 @@ PRIORITY_MAX = (1 << 31) - 1
 
 def unfit_to_be_enqueued(request: Any) -> str:
     """Why a prefiller cannot enqueue this request's prompt, in one sentence; "" if it can."""
-    beyond_ids = [name for name in ("lora_request", "mm_features", "prompt_embeds") if _is_given(request, name)]
-    if beyond_ids or request.prompt_token_ids is None:
+    if beyond_ids := beyond_token_ids(request):
         return (
             f"kv_transfer_params.prefiller sends token ids only and the prompt has"
-            f" {' and '.join(beyond_ids) or 'none'}, expected plain tokens: send the request to both sides"
+            f" {beyond_ids}, expected plain tokens: send the request to both sides"
         )
     salt = getattr(request, "cache_salt", None) or ""
     if not salt.isprintable() or len(salt.encode("utf-16-le")) // 2 > CACHE_SALT_LENGTH_MAX:
@@ -35,6 +34,12 @@ def unfit_to_be_enqueued(request: Any) -> str:
             " enqueues: choose another, or send the request to both sides"
         )
     return ""
+
+
+def beyond_token_ids(request: Any) -> str:
+    """What the prompt has beside its token ids, in words; "" if it is plain tokens."""
+    beyond = [name for name in ("lora_request", "mm_features", "prompt_embeds") if _is_given(request, name)]
+    return " and ".join(beyond) or ("none" if request.prompt_token_ids is None else "")
 
 
 def _is_given(request: Any, name: str) -> bool:

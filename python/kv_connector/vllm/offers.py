@@ -24,6 +24,7 @@ from kv_connector.vllm.held_prefix import HeldPrefix, held_prefix
 from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.metadata import Offer, PlacedBlocks, StepMetadata
 from kv_connector.vllm.misfits import unfit_to_be_enqueued
+from kv_connector.vllm.prompts import cut
 from kv_connector.vllm.pull_params import Carrier
 from kv_connector.vllm.pull_rules import PullRules
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
@@ -192,8 +193,5 @@ class Offers:
 def cut_to_one_token(request: Any) -> None:
     """Leaves one token of a carrier, which is computed only if its client stays; no other engine waits for that."""
     request.kv_transfer_params = None
-    request.prompt_token_ids = request.prompt_token_ids[:1]  # a copy: another request may share the list
-    del request._all_token_ids[1:]
-    request.num_prompt_tokens = 1
     request.block_hashes = []
-    request.max_tokens = 1
+    cut(request, 1)

@@ -1,4 +1,4 @@
-"""The digest of what the KV of a vLLM request is computed from. Only ``leave_out_last_token`` changes a request."""
+"""The digest of what the KV of a vLLM request is computed from. Only ``cut`` changes a request."""
 
 from __future__ import annotations
 
@@ -110,11 +110,20 @@ def leave_out_last_token(request: Any, rule: LastTokenRule) -> int:
     kept = rule.sent_tokens(tokens)
     if kept == tokens or request.get_skip_reading_prefix_cache():
         return tokens
-    if request.prompt_token_ids is not None:
-        request.prompt_token_ids = request.prompt_token_ids[:kept]  # a copy: another choice may share the list
-    else:
-        request.prompt_embeds = request.prompt_embeds[:kept]
-    del request._all_token_ids[kept:]
-    request.num_prompt_tokens = kept
-    request.max_tokens = 1
+    cut(request, kept)
     return kept
+
+
+_OF_EACH_TOKEN = ("prompt_token_ids", "prompt_embeds", "prompt_is_token_ids")
+"""What vLLM keeps of each token of a prompt: a message with vectors between its words has all three. Its workers end
+where two of them have unlike lengths."""
+
+
+def cut(request: Any, kept_tokens: int) -> None:
+    """Only the first tokens of the prompt are left, to be computed and followed by one token."""
+    for name in _OF_EACH_TOKEN:
+        if (held := getattr(request, name, None)) is not None:
+            setattr(request, name, held[:kept_tokens])  # a copy: another choice may share the list
+    del request._all_token_ids[kept_tokens:]
+    request.num_prompt_tokens = kept_tokens
+    request.max_tokens = 1

@@ -19,7 +19,7 @@ from kv_connector.vllm.fetch_names import FetchNames
 from kv_connector.vllm.kv_groups import KvGroup, transferred_blocks, transferred_tokens
 from kv_connector.vllm.messenger_commands import prefillers
 from kv_connector.vllm.metadata import Refusal, StepMetadata, WorkerNews
-from kv_connector.vllm.misfits import misfit, stands_for_rejected
+from kv_connector.vllm.misfits import beyond_token_ids, misfit, stands_for_rejected
 from kv_connector.vllm.offers import Offers
 from kv_connector.vllm.open_messengers import OpenMessengers
 from kv_connector.vllm.pair_proofs import PairProofs, Way
@@ -125,7 +125,8 @@ class SchedulerHalf:
     def queued(self, request: Any) -> None:
         """The engine has queued the request; it may wait for a long time before it has blocks."""
         request_id = request.request_id
-        if (carrier := read_carrier(request.kv_transfer_params)) is not None:
+        carrier = read_carrier(request.kv_transfer_params)
+        if carrier is not None and not beyond_token_ids(request):  # a messenger's has token ids; a client's may be any
             self._offers.asked(request, carrier)
             return
         ask = self._read(request)

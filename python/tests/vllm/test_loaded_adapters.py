@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from test_adapter_digest import adapter
 
 from kv_connector.naming.adapter_digest import adapter_identity
@@ -101,6 +100,7 @@ def test_should_name_an_adapter_of_a_repository_by_its_newest_copy_here(
     """Another load may have fetched a later one since."""
     copied = tmp_path / "models--me--sql"
     (copied / "refs").mkdir(parents=True)
+    pytest.importorskip("huggingface_hub", reason="it comes with the engine: see the suite that has vLLM")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert adapter_identity("sql", "me/sql") == "sql"
     named = []
@@ -114,6 +114,7 @@ def test_should_name_an_adapter_of_a_repository_by_its_newest_copy_here(
 
 def saved(folder: Path, seed: int, file: str = "adapter_model.bin", **how: Any) -> str:
     """As torch writes it; all but one number of each tensor are the same for all seeds."""
+    torch = pytest.importorskip("torch", reason="torch comes with the engine: see the suite that has vLLM")
     adapter(folder)
     (folder / "adapter_model.safetensors").unlink()
     tensors = {
