@@ -91,6 +91,22 @@ def test_should_leave_what_a_worker_takes(kind: str, cut: Callable[[Any], None],
         assert request.max_tokens == 1
 
 
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_should_cut_all_that_vllm_keeps_of_each_token(kind: str, cut: Callable[[Any], None]) -> None:
+    """Also what a later vLLM may keep: it is known by its length."""
+    tokens = 33
+    request = queued(kind, tokens, 0)
+
+    def lengths() -> dict[str, int]:
+        return {name: len(value) for name, value in vars(request).items() if hasattr(value, "__len__")}
+
+    of_each_token = [name for name, length in lengths().items() if length == tokens]
+    assert of_each_token
+    cut(request)
+    assert {name: lengths()[name] for name in of_each_token} == dict.fromkeys(of_each_token, request.num_prompt_tokens)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_should_know_what_is_no_question_of_another_engine(kind: str) -> None:
     """A messenger asks by token ids; a client may give the fields of a question with any prompt."""
