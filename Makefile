@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic sglang-pull-ranks stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token race-weights pull-stress plan-counts share-cost planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic sglang-pull-ranks stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token race-weights pull-stress plan-counts share-cost planner-cost write-cost sim loop fuzz lost-paths multi-path shared-link test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -210,6 +210,9 @@ fuzz: ## hostile control links, at length: make fuzz [FRAMES=100000] [LINKS=1000
 	@$(MVN) -pl connector-java/connector -am test -Dsurefire.failIfNoSpecifiedTests=false \
 	    -Dtest=ControlFuzzTest,HostileLinkTest -Dsurefire.useFile=false -Dsurefire.printSummary=true \
 	    -Dfuzz.frames=$(or $(FRAMES),100000) -Dfuzz.links=$(or $(LINKS),10000) -Dfuzz.seed=$(or $(SEED),1)
+
+shared-link: ## hand-overs beside weights on one link of 1 Gb/s, with and without traffic classes; needs root: make shared-link [ARGS="--rounds 200"]
+	@$(ENVIRONMENT) run tools -- e2e-tests/paths/shared_link.py $(ARGS)
 
 multi-path: ## several networks between two hosts, of unlike speeds, slowing and lost; needs root: make multi-path [ARGS="--congestion cubic"]
 	@$(ENVIRONMENT) run tools -- e2e-tests/paths/multi_path.py $(ARGS)

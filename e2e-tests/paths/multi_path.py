@@ -97,14 +97,14 @@ class Bed:
 class Pair:
     """kvperf from this host to the other, a round at a time, every byte checked."""
 
-    def __init__(self, bed: Bed, links: list[int], round_bytes: int, *more: str) -> None:
+    def __init__(self, bed: Bed, links: list[int], round_bytes: int, *more: str, page_bytes: int = PAGE_BYTES) -> None:
         hosts = ",".join(bed.near[link] for link in links)
         target_hosts = ",".join(bed.far[link] for link in links)
         self._process = subprocess.Popen(
             [
                 *bed.at(bed.hosts[0]),
                 *(str(ROOT / "connector-java/benchmarks/kvperf"), "--transport", "tcp", "--turns", "--check"),
-                *("--page-bytes", str(PAGE_BYTES), "--page-count", str(round_bytes // PAGE_BYTES)),
+                *("--page-bytes", str(page_bytes), "--page-count", str(round_bytes // page_bytes)),
                 *("--pool-bytes", str(2 * round_bytes), "--hosts", hosts, "--target-hosts", target_hosts),
                 *("--target-prefix", " ".join(bed.at(bed.hosts[1])), *more),
                 *shlex.split(os.environ.get("MULTI_PATH_KVPERF", "")),

@@ -34,7 +34,8 @@ def seconds(sentence: str, default: float, **more: Any) -> Any:
 
 def share(sentence: str, default: float, **more: Any) -> Any:
     """A part of a whole, from 0 to 1."""
-    return _option(default, OptionSpec(kind="share", sentence=sentence, minimum=0.0, maximum=1.0, **more))
+    limits = {"minimum": 0.0, "maximum": 1.0} | more
+    return _option(default, OptionSpec(kind="share", sentence=sentence, **limits))
 
 
 def flag(sentence: str, default: bool, **more: Any) -> Any:

@@ -223,6 +223,12 @@ class Options:
         minimum=0,
         maximum=16,
     )
+    bulk_share: float = fields.share(
+        "Share of a link that pulls and weights keep beside hand-overs.", 0.2, minimum=0.01, maximum=0.9
+    )
+    share_links: bool = fields.flag(
+        "Pulls and weights yield to hand-overs of your other processes too, by a file in /dev/shm.", True
+    )
     grant_wait_seconds: float = fields.seconds(
         "How long a finished prefill keeps its pages while no decoder has asked for them.",
         120.0,

@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -39,6 +40,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     private final Region region;
     private final List<Admission> admissions;
     private final String peerName;
+    private final TrafficClass trafficClass;
     private List<Peer> peers = List.of();
     private RegionDescriptor peerRegion;
     private int readyCount;
@@ -53,6 +55,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     /** @param hosts of this side */
     Endpoint(KvPerfOptions options, List<String> hosts, String peerName) {
         this.peerName = peerName;
+        trafficClass = options.trafficClass();
         engine = TransferEngines.open(engineOptions(options, hosts));
         pool = PagePool.allocate(options.poolBytes(), options.pageBytes());
         region = engine.register(pool.shared());
@@ -124,7 +127,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     }
 
     RemoteWindow allow(int peer, int imm, WindowRanges ranges) {
-        return engine.allow(peers.get(peer), imm, WindowArea.of(peerRegion, ranges));
+        return engine.allow(peers.get(peer), imm, WindowArea.of(peerRegion, ranges), trafficClass);
     }
 
     void disallow(int peer, RemoteWindow window) {

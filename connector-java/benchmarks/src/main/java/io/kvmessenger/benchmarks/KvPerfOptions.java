@@ -1,11 +1,13 @@
 package io.kvmessenger.benchmarks;
 
 import io.kvmessenger.transfer.ThreadingMode;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 
 /**
@@ -38,6 +40,7 @@ record KvPerfOptions(
         boolean check,
         boolean yardstick,
         boolean turns,
+        TrafficClass trafficClass,
         List<String> hosts,
         List<String> targetHosts,
         String dial,
@@ -92,6 +95,7 @@ record KvPerfOptions(
               --yardstick             run a C program doing the same work interleaved with ours (not for pingpong)
               --turns                 a round for each empty line of standard input, answered by its duration and CPU
                                       time in ns: see connector-java/benchmarks/beside
+              --traffic CLASS         urgent, normal or bulk: which writes go first where several want one link (urgent)
               --hosts A,B             addresses of this process: the first to listen on, all for data (127.0.0.1)
               --target-hosts A,B      the same of the target (127.0.0.1)
               --listen HOST:PORT      alone: be the target of whatever dials there, one run after the other, until interrupted
@@ -147,6 +151,7 @@ record KvPerfOptions(
                 given.containsKey("--check"),
                 given.containsKey("--yardstick") && !pingpong,
                 given.containsKey("--turns"),
+                parseTraffic(given.getOrDefault("--traffic", "urgent")),
                 words(given, "--hosts", ",", LOOPBACK),
                 words(given, "--target-hosts", ",", LOOPBACK),
                 given.getOrDefault("--dial", ""),
@@ -229,6 +234,7 @@ record KvPerfOptions(
             "--check",
             "--yardstick",
             "--turns",
+            "--traffic",
             "--hosts",
             "--target-hosts",
             "--dial",
@@ -266,6 +272,15 @@ record KvPerfOptions(
             case "caller" -> ThreadingMode.CALLER;
             default -> throw new IllegalArgumentException("--threading is \"" + word + "\", expected own or caller");
         };
+    }
+
+    private static TrafficClass parseTraffic(String word) {
+        for (TrafficClass trafficClass : TrafficClass.values()) {
+            if (trafficClass.name().toLowerCase(Locale.ROOT).equals(word)) {
+                return trafficClass;
+            }
+        }
+        throw new IllegalArgumentException("--traffic is \"" + word + "\", expected urgent, normal or bulk");
     }
 
     private static String parseTransport(String word) {

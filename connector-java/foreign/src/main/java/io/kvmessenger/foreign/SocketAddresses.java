@@ -6,6 +6,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.net.Inet4Address;
 import java.net.InetAddress;
+import java.net.UnknownHostException;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 
@@ -20,6 +21,8 @@ public final class SocketAddresses {
     public static final long INET_ADDRESS_OFFSET = 4;
     public static final long INET6_ADDRESS_OFFSET = 8;
     public static final long PATH_OFFSET = 2;
+    private static final long INET_ADDRESS_BYTES = 4;
+    private static final long INET6_ADDRESS_BYTES = 16;
     /** Longest name in the abstract namespace, in UTF-8. */
     public static final int ABSTRACT_NAME_MAX_BYTES = 107;
 
@@ -54,6 +57,22 @@ public final class SocketAddresses {
         out.set(JAVA_SHORT, 0, (short) SocketApi.AF_UNIX);
         MemorySegment.copy(bytes, 0, out, ValueLayout.JAVA_BYTE, PATH_OFFSET + 1, bytes.length);
         return (int) PATH_OFFSET + 1 + bytes.length;
+    }
+
+    /** The internet address that an operating system has written, or null if it is of another family. */
+    public static InetAddress host(MemorySegment address) {
+        boolean v4 = address.get(JAVA_SHORT, 0) == SocketApi.AF_INET;
+        if (!v4 && address.get(JAVA_SHORT, 0) != SocketApi.AF_INET6) {
+            return null;
+        }
+        byte[] bytes = address.asSlice(
+                        v4 ? INET_ADDRESS_OFFSET : INET6_ADDRESS_OFFSET, v4 ? INET_ADDRESS_BYTES : INET6_ADDRESS_BYTES)
+                .toArray(ValueLayout.JAVA_BYTE);
+        try {
+            return InetAddress.getByAddress(bytes);
+        } catch (UnknownHostException e) {
+            throw new AssertionError("an address of " + bytes.length + " bytes", e);
+        }
     }
 
     public static int port(MemorySegment address) {

@@ -15,6 +15,7 @@ import io.kvmessenger.transfer.ReadWindow;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
@@ -54,6 +55,9 @@ public final class RecordingTransferEngine implements TransferEngine {
     Throwable bug;
     /** Set by a test: thrown by each {@code submit} until it is null. */
     RuntimeException bugOfSubmit;
+    /** The classes of the windows that were allowed. */
+    public final List<TrafficClass> allowed = new ArrayList<>();
+
     /** Set by a test: thrown by the next {@code allow}. */
     RuntimeException bugOfAllow;
 
@@ -160,10 +164,11 @@ public final class RecordingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public RemoteWindow allow(Peer peer, int imm, WindowArea area) {
+    public RemoteWindow allow(Peer peer, int imm, WindowArea area, TrafficClass trafficClass) {
         if (bugOfAllow != null) {
             throw bugOfAllow;
         }
+        allowed.add(trafficClass);
         return new Allowed(imm);
     }
 

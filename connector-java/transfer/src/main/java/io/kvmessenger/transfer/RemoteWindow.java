@@ -10,4 +10,9 @@ package io.kvmessenger.transfer;
 public interface RemoteWindow {
     /** Slot and generation for a write posted now, with weight zero. For engines and transports only. */
     int imm();
+
+    /** The class of all writes to it. */
+    default TrafficClass trafficClass() {
+        return TrafficClass.URGENT;
+    }
 }

@@ -8,7 +8,7 @@ import java.util.List;
  *
  * <p>Contract. No order is assumed between writes. An immediate is seen only after its payload is visible. Local
  * completion of a write means that its source may be reused; it implies nothing about the target. A slow or dead peer
- * never delays writes to others. Inbound progress depends on no caller, unless the engine was opened with
+ * never delays writes of the same {@link TrafficClass} to others. Inbound progress depends on no caller, unless the engine was opened with
  * {@link ThreadingMode#CALLER}: then all work is done in {@link #poll} and {@link #await}, {@link #close} must be
  * called by the polling thread too, and that thread must keep polling.
  *
@@ -75,9 +75,15 @@ public interface TransferEngine extends AutoCloseable {
      *
      * @param imm the window's slot and generation, weight zero
      * @param area where writes that carry the imm may land, on the peer's regions
+     * @param trafficClass of all writes to the window
      * @return the handle that requests for this window name
      */
-    RemoteWindow allow(Peer peer, int imm, WindowArea area);
+    RemoteWindow allow(Peer peer, int imm, WindowArea area, TrafficClass trafficClass);
+
+    /** The same for urgent writes. */
+    default RemoteWindow allow(Peer peer, int imm, WindowArea area) {
+        return allow(peer, imm, area, TrafficClass.URGENT);
+    }
 
     /** Revokes {@link #allow}: later submits are refused. Writes already accepted still complete. */
     void disallow(Peer peer, RemoteWindow window);

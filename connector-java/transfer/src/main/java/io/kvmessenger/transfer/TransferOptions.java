@@ -83,6 +83,16 @@ public final class TransferOptions {
                     count,
                     "a power of two, 2 to " + REQUESTS_PER_PEER_LIMIT));
 
+    /** Share of a link that writes of a class keep while more urgent ones want all of it. */
+    public static final TransferOption<Double> BULK_SHARE = new TransferOption<>(
+            "bulk_share",
+            0.2,
+            Double.class,
+            (option, share) -> option.require(share >= 0.01 && share <= 0.9, share, "0.01 to 0.9"));
+
+    /** Whether what waits for a link is shown to this user's other processes, and theirs is heeded. */
+    public static final TransferOption<Boolean> SHARE_LINKS = TransferOption.any("share_links", true);
+
     /** Limit on the time that one transport may take to reach a peer. */
     public static final TransferOption<Long> CONNECT_LIMIT_NS = TransferOption.nanos("connectLimitNs", 5_000_000_000L);
 
@@ -131,6 +141,8 @@ public final class TransferOptions {
             REQUESTS_PER_PEER_MAX,
             CONNECT_LIMIT_NS,
             IDLE_LIMIT_NS,
+            BULK_SHARE,
+            SHARE_LINKS,
             SEAL_TCP,
             THREADING,
             WORKERS,

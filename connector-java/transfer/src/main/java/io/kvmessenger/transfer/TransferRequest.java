@@ -11,6 +11,11 @@ public sealed interface TransferRequest {
     /** The weight of one page, or of the write: 1 to {@link #WEIGHT_MAX}. */
     int weight();
 
+    /** That of its window: writes of one transfer do not overtake each other by their class. */
+    default TrafficClass trafficClass() {
+        return window().trafficClass();
+    }
+
     record SingleWrite(
             Region source,
             long sourceOffsetBytes,

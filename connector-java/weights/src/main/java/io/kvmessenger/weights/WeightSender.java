@@ -10,6 +10,7 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
@@ -165,8 +166,8 @@ public final class WeightSender extends WeightsSubject {
         if (session.peer == null) {
             return; // its data paths have ended, and its session waits for the reason
         }
-        session.delivery.window =
-                ports.transfer().allow(session.peer, ground.getImm(), LandingParts.area(session.landing));
+        session.delivery.window = ports.transfer()
+                .allow(session.peer, ground.getImm(), LandingParts.area(session.landing), TrafficClass.BULK);
         session.delivery.become(DeliveryState.WRITING);
         write(session);
     }

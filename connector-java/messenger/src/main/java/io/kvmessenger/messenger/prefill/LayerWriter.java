@@ -18,6 +18,7 @@ import io.kvmessenger.specdecode.ContextChoice;
 import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PageList;
@@ -203,12 +204,16 @@ public final class LayerWriter {
         }
     }
 
-    /** Opens the delivery's remote window at the transfer engine, for the area that the grant allows. */
+    /**
+     * Opens the delivery's remote window at the transfer engine, for the area that the grant allows. What is offered
+     * could be computed by the peer too, so it yields to prompts that were computed for theirs.
+     */
     void allow(Delivery delivery, WindowArea area) {
         PageGrant grant = delivery.grant;
         DecoderSession session = grant.session();
         if (session.peer != null) {
-            delivery.window = transfer.allow(session.peer, grant.imm(), area);
+            TrafficClass trafficClass = delivery.prefill.isOffer() ? TrafficClass.NORMAL : TrafficClass.URGENT;
+            delivery.window = transfer.allow(session.peer, grant.imm(), area, trafficClass);
         }
     }
 

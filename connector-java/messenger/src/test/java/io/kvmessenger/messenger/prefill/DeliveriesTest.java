@@ -28,6 +28,7 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
 import java.util.AbstractList;
@@ -35,6 +36,8 @@ import java.util.List;
 import java.util.SplittableRandom;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** What a duty cycle looks at of a prompt of which nothing new can be sent. */
 class DeliveriesTest {
@@ -138,6 +141,18 @@ class DeliveriesTest {
         step.onReadable(8);
         submitAll();
         assertThat(transfer.requests).hasSize(8);
+    }
+
+    /** What is offered could be computed by the peer as well. */
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void shouldWriteWhatIsOfferedAfterHandOvers(boolean offered) {
+        if (offered) {
+            prefill.offerTo(delivery.grant.session());
+        }
+        delivery.grant.session().peer = transfer.connect(null, new byte[0], "decoder");
+        writer.allow(delivery, null);
+        assertThat(transfer.allowed).containsExactly(offered ? TrafficClass.NORMAL : TrafficClass.URGENT);
     }
 
     /** Its bytes may be on their way: "nothing will follow" would be a promise that this side cannot keep. */

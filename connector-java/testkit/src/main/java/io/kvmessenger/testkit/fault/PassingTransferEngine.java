@@ -12,6 +12,7 @@ import io.kvmessenger.transfer.ReadRequest;
 import io.kvmessenger.transfer.ReadWindow;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -77,8 +78,8 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public RemoteWindow allow(Peer peer, int imm, WindowArea area) {
-        return engine.allow(peer, imm, area);
+    public RemoteWindow allow(Peer peer, int imm, WindowArea area, TrafficClass trafficClass) {
+        return engine.allow(peer, imm, area, trafficClass);
     }
 
     @Override

@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.WindowArea;
@@ -41,9 +42,9 @@ final class FailingTransferEngine extends PassingTransferEngine {
     }
 
     @Override
-    public RemoteWindow allow(Peer peer, int imm, WindowArea area) {
+    public RemoteWindow allow(Peer peer, int imm, WindowArea area, TrafficClass trafficClass) {
         failing.throwAt("allow", failing.faults().allowThrows());
-        return super.allow(peer, imm, area);
+        return super.allow(peer, imm, area, trafficClass);
     }
 
     @Override

@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -53,8 +54,8 @@ final class WatchedTransferEngine extends PassingTransferEngine {
     }
 
     @Override
-    public RemoteWindow allow(Peer peer, int imm, WindowArea area) {
-        RemoteWindow window = super.allow(peer, imm, area);
+    public RemoteWindow allow(Peer peer, int imm, WindowArea area, TrafficClass trafficClass) {
+        RemoteWindow window = super.allow(peer, imm, area, trafficClass);
         allowances.computeIfPresent(peer, (p, windows) -> {
             windows.add(window);
             return windows;

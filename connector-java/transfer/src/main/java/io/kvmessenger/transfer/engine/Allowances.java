@@ -4,6 +4,7 @@ import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.TransferRequest.PageList;
@@ -28,8 +29,8 @@ final class Allowances {
     }
 
     /** Replaces a window of an earlier generation of the slot: the target has closed that one. */
-    AllowedWindow allow(int imm, WindowArea area) {
-        AllowedWindow window = new AllowedWindow(this, imm & ~Imm.WEIGHT_MAX, area);
+    AllowedWindow allow(int imm, WindowArea area, TrafficClass trafficClass) {
+        AllowedWindow window = new AllowedWindow(this, imm & ~Imm.WEIGHT_MAX, area, trafficClass);
         AllowedWindow earlier = bySlot.put(Imm.slot(imm), window);
         if (earlier != null) {
             earlier.end();

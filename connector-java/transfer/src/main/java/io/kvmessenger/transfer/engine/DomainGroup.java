@@ -22,6 +22,7 @@ final class DomainGroup {
     private final CompletionRing.Sink withGroup;
 
     private final Staging staging;
+    private final LinkLoads loads;
     private final InboundWrites inboundWrites;
     private final Figures figures = new Figures();
     private Domains domains = new Domains(List.of(), List.of());
@@ -33,6 +34,7 @@ final class DomainGroup {
             WindowTable windows,
             RegionTable regions,
             Staging staging,
+            LinkLoads loads,
             DomainGroups.Sink sink) {
         poller = ports.poller();
         links = ports.links();
@@ -40,6 +42,7 @@ final class DomainGroup {
         this.completions = completions;
         withGroup = (kind, cookie, value, subject, detail) -> sink.accept(this, kind, cookie, value, subject, detail);
         this.staging = staging;
+        this.loads = loads;
         inboundWrites = new InboundWrites(windows, regions, completions, figures, staging);
     }
 
@@ -58,6 +61,11 @@ final class DomainGroup {
 
     Staging staging() {
         return staging;
+    }
+
+    /** What the worker's peers have for its links. */
+    LinkLoads loads() {
+        return loads;
     }
 
     Poller poller() {

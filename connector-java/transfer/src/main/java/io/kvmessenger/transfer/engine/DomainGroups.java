@@ -23,6 +23,7 @@ final class DomainGroups {
     }
 
     private final List<DomainGroup> all = new ArrayList<>();
+    private final LinkSharing sharing;
     private final int ringCapacity;
     private final int liveMax;
     private int drainedFirst;
@@ -37,12 +38,14 @@ final class DomainGroups {
             RegionTable regions,
             Sink sink) {
         List<WorkerPorts> ports = enginePorts.workers();
+        sharing = enginePorts.sharing();
         ringCapacity = limits.completions();
         liveMax = limits.peers();
         for (int i = 0; i < ports.size(); i++) {
             CompletionRing completions = new CompletionRing(ringCapacity, onCompletion);
             Staging staging = new Staging(enginePorts.devices(), enginePorts.staging());
-            all.add(new DomainGroup(ports.get(i), workers.get(i), completions, windows, regions, staging, sink));
+            LinkLoads loads = sharing.loads();
+            all.add(new DomainGroup(ports.get(i), workers.get(i), completions, windows, regions, staging, loads, sink));
         }
         try {
             for (int i = 0; i < ports.size(); i++) {
@@ -63,6 +66,8 @@ final class DomainGroups {
     /** Called when all workers have ended. */
     void closePollers() {
         all.stream().map(DomainGroup::poller).forEach(Poller::close);
+        all.stream().map(DomainGroup::loads).forEach(LinkLoads::close);
+        sharing.close();
     }
 
     /** The group that peers reach first: its domains listen. */

@@ -18,6 +18,7 @@ import java.util.random.RandomGenerator;
  * @param random source of keys
  * @param devices copies between devices and host memory; closed with the engine
  * @param staging amount of host memory that each worker stages in
+ * @param sharing how traffic classes share links
  * @param workers at least one; all have domains at the same locations, where the first one's listen
  */
 public record EnginePorts(
@@ -26,6 +27,7 @@ public record EnginePorts(
         RandomGenerator random,
         DeviceAccess devices,
         StagingLimits staging,
+        LinkSharing sharing,
         List<WorkerPorts> workers) {
     public EnginePorts {
         workers = List.copyOf(workers);
@@ -37,6 +39,17 @@ public record EnginePorts(
     /** For an engine without devices. */
     public EnginePorts(LibC libC, LongSupplier clock, RandomGenerator random, List<WorkerPorts> workers) {
         this(libC, clock, random, DeviceAccess.NONE, StagingLimits.STANDARD, workers);
+    }
+
+    /** For an engine that sees no other's traffic. */
+    public EnginePorts(
+            LibC libC,
+            LongSupplier clock,
+            RandomGenerator random,
+            DeviceAccess devices,
+            StagingLimits staging,
+            List<WorkerPorts> workers) {
+        this(libC, clock, random, devices, staging, LinkSharing.ofEngine(), workers);
     }
 
     /** For an engine with one worker and without devices. */

@@ -14,6 +14,7 @@ import io.kvmessenger.transfer.ReadRequest;
 import io.kvmessenger.transfer.ReadWindow;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -118,7 +119,10 @@ final class HostTransferEngine implements TransferEngine {
     public List<String> notes() {
         return Stream.concat(
                         domainGroups.domains().stream().flatMap(domain -> domain.notes().stream()),
-                        ports.devices().notes().stream())
+                        Stream.concat(
+                                ports.devices().notes().stream(),
+                                Stream.of(ports.sharing().note())))
+                .filter(note -> !note.isEmpty())
                 .distinct()
                 .toList();
     }
@@ -154,8 +158,8 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     @Override
-    public RemoteWindow allow(Peer peer, int imm, WindowArea area) {
-        return ((OutboundPeer) peer).allowances().allow(imm, area);
+    public RemoteWindow allow(Peer peer, int imm, WindowArea area, TrafficClass trafficClass) {
+        return ((OutboundPeer) peer).allowances().allow(imm, area, trafficClass);
     }
 
     @Override
@@ -170,7 +174,7 @@ final class HostTransferEngine implements TransferEngine {
         if (domainGroup == null) {
             return PEER_LOST;
         }
-        if (!outbound.hasRoom() || !completionsHaveRoom(1)) {
+        if (!outbound.hasRoom(request.trafficClass()) || !completionsHaveRoom(1)) {
             backPressured++;
             return BACK_PRESSURE;
         }
@@ -203,7 +207,7 @@ final class HostTransferEngine implements TransferEngine {
         if (closed || bug != null) {
             return PEER_LOST;
         }
-        if (!groupPosts.hasRoom() || !members.hasRoom() || !completionsHaveRoom(members.size())) {
+        if (!groupPosts.hasRoom() || !members.hasRoom(request) || !completionsHaveRoom(members.size())) {
             backPressured++;
             return BACK_PRESSURE;
         }

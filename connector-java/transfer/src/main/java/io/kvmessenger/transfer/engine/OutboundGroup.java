@@ -39,10 +39,11 @@ final class OutboundGroup implements PeerGroup {
         return members[index];
     }
 
-    /** Whether every live member can take one more write. */
-    boolean hasRoom() {
-        for (OutboundPeer member : members) {
-            if (!member.isGone() && !member.hasRoom()) {
+    /** Whether every live member can take its part of the request, as far as there is one for each. */
+    boolean hasRoom(GroupRequest request) {
+        int count = Math.min(members.length, request.partCount());
+        for (int i = 0; i < count; i++) {
+            if (!members[i].isGone() && !members[i].hasRoom(request.part(i).trafficClass())) {
                 return false;
             }
         }

@@ -4,6 +4,7 @@ import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
@@ -45,8 +46,15 @@ final class OutboundPeer
      *
      * @param domains this engine's, in order of preference
      * @param staging gathers device memory for domains that do not reach it
+     * @param loads of the links that this worker's paths take
      */
-    record Target(EngineAddress address, byte[] admissionKey, Links links, List<Domain> domains, Staging staging) {}
+    record Target(
+            EngineAddress address,
+            byte[] admissionKey,
+            Links links,
+            List<Domain> domains,
+            Staging staging,
+            LinkLoads loads) {}
 
     /** Why a peer is lost; writes submitted before the loss was visible fail with it too. */
     record Loss(OutboundPeer peer, TransferFault fault, String detail) {}
@@ -65,7 +73,8 @@ final class OutboundPeer
     private final Target target;
     private final CompletionRing completions;
     private final LongSupplier clock;
-    private final WriteLedger writes;
+    private final PeerWrites writes;
+    private final PeerLoad load;
     private final SendRate rate;
     private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
     /** The peer's read requests. */
@@ -107,7 +116,8 @@ final class OutboundPeer
         this.clock = clock;
         this.allowances = allowances;
         pageLimit = new PageLimit(target.staging.limits().pageMaxBytes());
-        writes = new WriteLedger(requestsMax, this);
+        writes = new PeerWrites(requestsMax, this);
+        load = new PeerLoad(writes);
         domains = new PeerDomains(clock, this);
         for (Domain domain : target.domains) {
             for (TransportAddress offered : target.address.transports()) {
@@ -146,9 +156,9 @@ final class OutboundPeer
         return rate.bytesPerSecond();
     }
 
-    /** Messenger's thread: whether {@link #offer} will succeed. */
-    boolean hasRoom() {
-        return writes.hasRoom();
+    /** Messenger's thread: whether {@link #offer} of such a write will succeed. */
+    boolean hasRoom(TrafficClass trafficClass) {
+        return writes.hasRoom(trafficClass);
     }
 
     /**
@@ -273,6 +283,11 @@ final class OutboundPeer
     }
 
     @Override
+    public LinkLoad linkOf(Domain domain, Endpoint path) {
+        return target.loads.of(domain, path, clock.getAsLong());
+    }
+
+    @Override
     public PathSpread spread(PeerDomain peerDomain) {
         return new PathSpread(this, peerDomain.figures(), clock);
     }
@@ -326,6 +341,7 @@ final class OutboundPeer
     /** Paths first: the end of the link tells the peer that nothing is written any more. */
     private void close() {
         domains.close();
+        load.withdraw(clock.getAsLong());
         if (gathered != null) {
             gathered.close();
         }
@@ -371,7 +387,7 @@ final class OutboundPeer
         work += domains.areReady() ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
         boolean gathering = gathered != null && gathered.isReading();
-        boolean lookSoon = domains.areReady() && (gathering || domains.used().waits());
+        boolean lookSoon = domains.areReady() && (gathering || domains.used().waits() || load.yields());
         int done = domains.doWork(nowNs);
         lookSoon |= done == OutboundPaths.LOOK_SOON;
         work += Math.max(0, done);
@@ -408,27 +424,45 @@ final class OutboundPeer
     private int post(long nowNs) {
         PeerDomain peerDomain = domains.forWrites();
         if (peerDomain == null) {
+            load.report(List.of(), nowNs);
             return 0;
         }
-        List<Endpoint> paths = peerDomain.paths();
+        List<PathLink> links = peerDomain.pathLinks();
+        yieldOn(peerDomain, nowNs);
         if (peerDomain.spread() != null) {
-            return peerDomain.spread().post(paths, writes, nowNs);
+            return peerDomain.spread().post(peerDomain.paths(), links, writes, nowNs);
         }
         int work = 0;
-        int count = paths.size();
+        int count = links.size();
         for (int i = 0; i < count && writes.hasWork(); i++) {
-            work += postTo(paths.get((firstPath + i) % count), peerDomain.figures());
+            work += postTo(links.get((firstPath + i) % count), peerDomain.figures());
         }
         firstPath = (firstPath + 1) % count;
         return work;
     }
 
+    /** Reports to the links what this peer has for them, and lets its paths yield to what others have. */
+    private void yieldOn(PeerDomain peerDomain, long nowNs) {
+        load.report(peerDomain.links(), nowNs);
+        TrafficClass slowest = load.slowest();
+        boolean mixed = load.isMixed();
+        List<PathLink> links = peerDomain.pathLinks();
+        for (int i = 0; i < links.size(); i++) {
+            if (slowest != TrafficClass.URGENT) {
+                links.get(i).load().look(nowNs);
+            }
+            links.get(i).pace(slowest, mixed, peerDomain.spread() == null ? links.size() : 0);
+        }
+    }
+
     /** Posts until the path is full, nothing waits or the duty cycle's budget is used up. */
-    private int postTo(Endpoint path, Figures figures) {
+    private int postTo(PathLink link, Figures figures) {
+        Endpoint path = link.path();
         int work = 0;
         long turnBytes = TURN_BYTES;
-        while (turnBytes > 0 && writes.next(batch) && post(path, batch, writes.nextPostId()) > 0) {
+        while (turnBytes > 0 && writes.next(batch, link) && post(path, batch, writes.nextPostId()) > 0) {
             writes.posted(batch, path);
+            link.onPosted(writes.offered(), batch.payloadBytes());
             figures.onPosted(batch);
             turnBytes -= batch.payloadBytes();
             work++;

@@ -69,13 +69,13 @@ final class PathSpread {
         return waits;
     }
 
-    /** Returns how much was posted. */
-    int post(List<Endpoint> paths, WriteLedger writes, long nowNs) {
+    /** Returns how much was posted; the links are those of the paths, in the same order. */
+    int post(List<Endpoint> paths, List<PathLink> links, PeerWrites writes, long nowNs) {
         sample(paths, nowNs);
         int work = 0;
         int count = paths.size();
         for (int i = 0; i < count && writes.hasWork(); i++) {
-            work += postTo(paths.get((firstPath + i) % count), writes);
+            work += postTo(links.get((firstPath + i) % count), writes);
         }
         firstPath = (firstPath + 1) % count;
         waits = writes.hasWork();
@@ -113,17 +113,19 @@ final class PathSpread {
     }
 
     /** Posts until the path is full, nothing waits, others would finish sooner, or the cycle's budget is used up. */
-    private int postTo(Endpoint path, WriteLedger writes) {
+    private int postTo(PathLink link, PeerWrites writes) {
+        Endpoint path = link.path();
         int network = path.network();
         int work = 0;
         long turnBytes = OutboundPeer.TURN_BYTES;
-        while (turnBytes > 0 && writes.next(batch)) {
+        while (turnBytes > 0 && writes.next(batch, link)) {
             batch.limit(Integer.MAX_VALUE, rates.sliceBytes(network), Long.MAX_VALUE);
             if (!rates.mayTake(network, batch.payloadBytes(), writes.waitingBytes())
                     || posting.post(path, batch, writes.nextPostId()) == 0) {
                 break;
             }
             writes.posted(batch, path);
+            link.onPosted(writes.offered(), batch.payloadBytes());
             figures.onPosted(batch);
             rates.onGiven(network, batch.payloadBytes());
             turnBytes -= Math.max(1, batch.payloadBytes());

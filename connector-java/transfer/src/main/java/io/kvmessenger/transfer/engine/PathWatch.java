@@ -30,7 +30,7 @@ final class PathWatch {
     }
 
     /** The paths on which nothing has changed for the limit, although they have writes; each is reported once per limit. */
-    List<Endpoint> silent(List<Endpoint> paths, WriteLedger writes, long nowNs) {
+    List<Endpoint> silent(List<Endpoint> paths, PeerWrites writes, long nowNs) {
         if (limitNs == 0 || (begun && nowNs - lookedNs < limitNs)) {
             return List.of();
         }

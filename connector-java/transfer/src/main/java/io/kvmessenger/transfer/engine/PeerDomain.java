@@ -44,6 +44,9 @@ final class PeerDomain implements PathEvents {
         /** Whether a device is still copying the oldest of what was posted: it has not reached the path yet. */
         boolean isGathering(Endpoint path);
 
+        /** The link that a path takes. */
+        LinkLoad linkOf(Domain domain, Endpoint path);
+
         /** Creates the distribution over paths of several networks. */
         PathSpread spread(PeerDomain peerDomain);
     }
@@ -51,10 +54,15 @@ final class PeerDomain implements PathEvents {
     private final Domain domain;
     private final Figures figures;
     private final String location;
-    private final WriteLedger writes;
+    private final PeerWrites writes;
     private final Owner owner;
     private final Posts posts;
     private List<Endpoint> paths = new ArrayList<>(2);
+    /** Of each path, in the same order. */
+    private final List<PathLink> pathLinks = new ArrayList<>(2);
+    /** Each once; replaced when it changes. */
+    private List<LinkLoad> links = List.of();
+
     private final PathWatch watch;
     private OutboundChannel channel;
     private OutboundPaths attached;
@@ -71,7 +79,7 @@ final class PeerDomain implements PathEvents {
      * @param figures counters of the transport
      * @param writes those of the peer
      */
-    PeerDomain(Domain domain, Figures figures, String location, WriteLedger writes, Owner owner, Posts posts) {
+    PeerDomain(Domain domain, Figures figures, String location, PeerWrites writes, Owner owner, Posts posts) {
         this.domain = domain;
         this.figures = figures;
         this.location = location;
@@ -104,6 +112,16 @@ final class PeerDomain implements PathEvents {
 
     List<Endpoint> paths() {
         return paths;
+    }
+
+    /** Of each of {@link #paths}, in the same order. */
+    List<PathLink> pathLinks() {
+        return pathLinks;
+    }
+
+    /** The links of the paths, each once; the same list while they are the same. */
+    List<LinkLoad> links() {
+        return links;
     }
 
     /** Distributes over paths of several networks; null if there is one network only. */
@@ -181,6 +199,7 @@ final class PeerDomain implements PathEvents {
         ready = false;
         List<Endpoint> unproven = paths;
         paths = new ArrayList<>(2);
+        forgetLinks();
         spread = null;
         owner.onFailed(
                 this,
@@ -192,6 +211,7 @@ final class PeerDomain implements PathEvents {
     @Override
     public void onPathOpened(Endpoint path) {
         paths.add(path);
+        pathLinks.add(new PathLink(path, posts.linkOf(domain, path)));
         if (spread == null && path.network() > 0) {
             spread = posts.spread(this);
         }
@@ -203,6 +223,7 @@ final class PeerDomain implements PathEvents {
 
     @Override
     public void onPathLost(Endpoint path) {
+        pathLinks.removeIf(link -> link.path() == path);
         paths.remove(path);
         onPathsChanged();
         posts.onPathLost(path);
@@ -210,6 +231,7 @@ final class PeerDomain implements PathEvents {
     }
 
     private void onPathsChanged() {
+        links = pathLinks.stream().map(PathLink::load).distinct().toList();
         if (spread != null) {
             spread.onPathsChanged(paths);
         }
@@ -235,5 +257,11 @@ final class PeerDomain implements PathEvents {
             attached = null;
         }
         paths.clear();
+        forgetLinks();
+    }
+
+    private void forgetLinks() {
+        pathLinks.clear();
+        links = List.of();
     }
 }

@@ -5,6 +5,8 @@ import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.ReadKey;
 import io.kvmessenger.transfer.ReadWindow;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.WindowArea;
@@ -75,7 +77,7 @@ final class ReadDesk {
                 reader.asked().release();
                 continue;
             }
-            if (!engine.hasRoom() || !reader.hasRoom()) {
+            if (!engine.hasRoom() || !reader.hasRoom(TrafficClass.NORMAL)) {
                 waiting.add(reader);
                 return queued;
             }
@@ -132,8 +134,21 @@ final class ReadDesk {
                 new RegionDescriptor(ask.targetRegionId(), Long.MAX_VALUE, RegionDescriptor.VERSION, true),
                 ask.targetPages(),
                 ask.pageBytes(),
-                ask::imm,
+                new AskedWindow(ask),
                 1);
+    }
+
+    /** Where the reader counts a part: a request may wait for what is read. */
+    private record AskedWindow(ReadAsk ask) implements RemoteWindow {
+        @Override
+        public int imm() {
+            return ask.imm();
+        }
+
+        @Override
+        public TrafficClass trafficClass() {
+            return TrafficClass.NORMAL;
+        }
     }
 
     private int enter(Part part) {

@@ -139,6 +139,7 @@ public final class TransferEngines {
                         new SecureRandom(),
                         devices,
                         StagingLimits.STANDARD.granting(GrantLimits.of(options)),
+                        LinkSharing.of(options),
                         ports),
                 (workers, onBug) -> runner(options.get(TransferOptions.THREADING), workers, clock, onBug));
     }

@@ -10,7 +10,7 @@ import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * The writes to one peer, in order of submission, until each has completed exactly once; and which path holds which of
+ * The writes of one traffic class to one peer, in order of submission, until each has completed exactly once; and which path holds which of
  * their pages.
  *
  * <p>One thread submits; the worker takes slices, posts them to paths and records which were sent, in any order. Slices
@@ -18,7 +18,7 @@ import java.util.concurrent.atomic.AtomicLong;
  * submission, a post by an id; neither is ever reused, so late events match nothing. It selects no path and reads no
  * clock.
  */
-final class WriteLedger implements GatheredWrites.Splitter {
+final class WriteLedger {
     /** Receives completions. Worker only. */
     interface Completions {
         void onCompleted(int origin, long cookie);
@@ -124,6 +124,11 @@ final class WriteLedger implements GatheredWrites.Splitter {
         return endedBytes.getPlain();
     }
 
+    /** Worker: bytes that paths hold. */
+    long inFlightBytes() {
+        return takenBytes - endedBytes.getPlain();
+    }
+
     /** Worker: describes the next batch to post; false when there is none, or too much is in flight. */
     boolean next(WriteBatch batch) {
         if (!posts.hasRoom()) {
@@ -200,13 +205,13 @@ final class WriteLedger implements GatheredWrites.Splitter {
         }
     }
 
-    @Override
-    public boolean canSplit() {
+    /** Worker: whether {@link #split} can be called now. */
+    boolean canSplit() {
         return posts.hasRoom();
     }
 
-    @Override
-    public long split(long postId, int unitCount) {
+    /** As {@link GatheredWrites.Splitter#split}. */
+    long split(long postId, int unitCount) {
         int post = posts.find(postId);
         if (post < 0 || unitCount < 1 || unitCount >= posts.unitCounts[post]) {
             throw new AssertionError("of a post that is no longer one, " + unitCount + " units are split");

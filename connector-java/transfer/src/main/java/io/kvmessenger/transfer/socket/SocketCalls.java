@@ -45,6 +45,22 @@ public final class SocketCalls {
         return listening(fd);
     }
 
+    /**
+     * Names the network interface that a connected socket's bytes leave by, by this end's address; "" for loopback,
+     * where there is none, and where the operating system does not say.
+     */
+    public String linkOf(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
+            MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketAddresses.SIZE_MAX_BYTES);
+            if (libC.getsockname(fd, address, length) < 0) {
+                return "";
+            }
+            InetAddress own = SocketAddresses.host(address);
+            return own == null || own.isLoopbackAddress() ? "" : own.getHostAddress();
+        }
+    }
+
     public int listenAbstract(String name) {
         int fd = (int) Errno.require("socket", libC.socket(SocketApi.AF_UNIX, FLAGS, 0));
         try (Arena arena = Arena.ofConfined()) {

@@ -7,6 +7,9 @@ package io.kvmessenger.transfer.spi;
  * engine, which offers it again, here or elsewhere.
  */
 public interface Endpoint {
+    /** Result of {@link #pace}: the path hands over what it is given at once. */
+    long UNPACED = -1;
+
     /** Limit on the networks by which one peer is reached. */
     int NETWORKS_MAX = 8;
 
@@ -31,8 +34,26 @@ public interface Endpoint {
         return 0;
     }
 
-    /** From now on at most about this many bytes may wait in it to be sent; only for paths of several networks. */
+    /**
+     * Names the link that it takes among those of this machine, also to other processes: a device, or an address of its
+     * own; "" if only paths of this process take it.
+     */
+    default String link() {
+        return "";
+    }
+
+    /** From now on at most about this many bytes may wait in it to be sent; only for paths that are spread or paced. */
     default void limitUnsent(long lengthBytes) {}
+
+    /**
+     * From now on it hands at most about this many bytes to its link, until the next call.
+     *
+     * @param lengthBytes {@code Long.MAX_VALUE} for as many as there are
+     * @return the bytes handed over since the last call; or {@link #UNPACED}, and then it is posted to only what may go
+     */
+    default long pace(long lengthBytes) {
+        return UNPACED;
+    }
 
     /**
      * Takes the first pages of a batch as one write, identified by {@code postId} until {@link CompletionSink#onSent}.

@@ -58,6 +58,12 @@ final class TcpSendPath implements Pollable, Endpoint {
     private long framesReported;
 
     private long bytesWritten;
+    /** Of these, the bytes that {@link #pace} has returned. */
+    private long bytesPaced;
+    /** The socket is written to until as many are written. */
+    private long bytesAllowed = Long.MAX_VALUE;
+
+    private final String link;
     private boolean writable;
     private boolean closed;
     private boolean failed;
@@ -75,6 +81,7 @@ final class TcpSendPath implements Pollable, Endpoint {
         this.fd = fd;
         this.network = network;
         this.events = events;
+        link = loop.sockets().linkOf(fd);
         try {
             key = loop.add(fd, Epoll.EPOLLIN | Epoll.EPOLLOUT | Epoll.EPOLLET, this);
         } catch (IllegalStateException e) {
@@ -132,6 +139,19 @@ final class TcpSendPath implements Pollable, Endpoint {
     }
 
     @Override
+    public String link() {
+        return link;
+    }
+
+    @Override
+    public long pace(long lengthBytes) {
+        long given = bytesWritten - bytesPaced;
+        bytesPaced = bytesWritten;
+        bytesAllowed = lengthBytes == Long.MAX_VALUE ? Long.MAX_VALUE : bytesWritten + lengthBytes;
+        return given;
+    }
+
+    @Override
     public int post(WriteBatch batch, long postId) {
         if (!writable || closed || framesBegun != framesWritten || framesBegun - framesReported == FRAMES_MAX) {
             return 0;
@@ -185,7 +205,7 @@ final class TcpSendPath implements Pollable, Endpoint {
 
     /** Writes until the frame is complete or the socket is full. */
     private void write() {
-        while (writable && run.leftBytes() > 0) {
+        while (writable && run.leftBytes() > 0 && bytesWritten < bytesAllowed) {
             MessageHeader.vectors(header, run.unfinished(), run.count());
             long sent = libC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
             if (sent == -Errno.EINTR) {

@@ -7,6 +7,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
@@ -29,7 +30,7 @@ final class AllowancesTest {
     void shouldAllowEachSlotByItself() {
         List<RemoteWindow> windows = new ArrayList<>();
         for (int slot = 1; slot < Imm.SLOT_COUNT_MAX; slot++) {
-            windows.add(allowances.allow(Imm.of(slot, 3), AREA));
+            windows.add(allowances.allow(Imm.of(slot, 3), AREA, TrafficClass.URGENT));
         }
         for (int i = 0; i < windows.size(); i++) {
             assertThat(allowed(windows.get(i))).as("window %d", i).isTrue();
@@ -40,7 +41,7 @@ final class AllowancesTest {
 
     @Test
     void shouldRefuseAWriteThatNothingWouldCount() {
-        RemoteWindow window = allowances.allow(Imm.of(1, 0), AREA);
+        RemoteWindow window = allowances.allow(Imm.of(1, 0), AREA, TrafficClass.URGENT);
         assertThat(allowances.refusal(new ImmOnly(window, 0))).contains("has weight 0", "give it 1 to 4095");
         assertThat(allowances.refusal(new ImmOnly(window, Imm.WEIGHT_MAX + 1))).contains("has weight 4096");
     }
@@ -49,8 +50,8 @@ final class AllowancesTest {
     @Test
     void shouldKnowAWindowByItselfAndNotByItsNumber() {
         int imm = Imm.of(7, 1);
-        RemoteWindow window = allowances.allow(imm, AREA);
-        RemoteWindow ofAnother = new Allowances(new RegionTable(LIB_C)).allow(imm, AREA);
+        RemoteWindow window = allowances.allow(imm, AREA, TrafficClass.URGENT);
+        RemoteWindow ofAnother = new Allowances(new RegionTable(LIB_C)).allow(imm, AREA, TrafficClass.URGENT);
         assertThat(allowed(() -> imm)).isFalse();
         assertThat(allowed(ofAnother)).isFalse();
         allowances.disallow(ofAnother);
@@ -59,8 +60,8 @@ final class AllowancesTest {
 
     @Test
     void shouldAllowOneGenerationOfASlot() {
-        RemoteWindow first = allowances.allow(Imm.of(5, 1), AREA);
-        RemoteWindow second = allowances.allow(Imm.of(5, 2), AREA);
+        RemoteWindow first = allowances.allow(Imm.of(5, 1), AREA, TrafficClass.URGENT);
+        RemoteWindow second = allowances.allow(Imm.of(5, 2), AREA, TrafficClass.URGENT);
         assertThat(allowed(first)).isFalse();
         allowances.disallow(first);
         assertThat(allowed(second)).isTrue();
@@ -72,8 +73,8 @@ final class AllowancesTest {
     /** After all generations have passed the number is the same, and the window another. */
     @Test
     void shouldDistinguishTwoWindowsOfOneNumber() {
-        RemoteWindow first = allowances.allow(Imm.of(5, 1), AREA);
-        RemoteWindow second = allowances.allow(Imm.of(5, 1), AREA);
+        RemoteWindow first = allowances.allow(Imm.of(5, 1), AREA, TrafficClass.URGENT);
+        RemoteWindow second = allowances.allow(Imm.of(5, 1), AREA, TrafficClass.URGENT);
         assertThat(allowed(first)).isFalse();
         allowances.disallow(first);
         assertThat(allowed(second)).isTrue();

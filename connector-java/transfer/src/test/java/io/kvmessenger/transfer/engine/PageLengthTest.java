@@ -12,6 +12,7 @@ import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
@@ -210,7 +211,8 @@ final class PageLengthTest {
                         new byte[Admission.KEY_LENGTH_BYTES],
                         links,
                         List.of(domain),
-                        new Staging(copies, LIMITS)),
+                        new Staging(copies, LIMITS),
+                        LinkSharing.ofEngine().loads()),
                 REQUESTS_MAX,
                 new Allowances(regions),
                 new CompletionRing(64, () -> {}),
@@ -220,7 +222,7 @@ final class PageLengthTest {
         peer.doWork(0);
         domain.events.onReady();
         domain.events.onPathOpened(path);
-        window = peer.allowances().allow(Imm.of(1, 0), area());
+        window = peer.allowances().allow(Imm.of(1, 0), area(), TrafficClass.URGENT);
     }
 
     private WindowArea area() {

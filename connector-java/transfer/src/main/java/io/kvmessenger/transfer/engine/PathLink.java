@@ -1,0 +1,102 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.TrafficClass;
+import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.WriteBatch;
+
+/**
+ * One path and the link that it takes: how much of which class it may be given.
+ *
+ * <p>What a class that may have to yield has given to the link cannot be taken back, so it gives little at once: a path
+ * that can be paced keeps the rest, another one is given few bytes that have not been sent. Worker only.
+ */
+final class PathLink {
+    /** Bytes in flight that a class which may have to yield has on a path that cannot be paced, at least. */
+    static final long IN_FLIGHT_MIN_BYTES = 1 << 20;
+
+    static final long SLICE_MIN_BYTES = 32 << 10;
+    static final long SLICE_MAX_BYTES = 1 << 20;
+    private static final int SLICES_AHEAD = 4;
+    /** The path's limit is updated when it has changed by more than one part in this many. */
+    private static final int LIMIT_STEPS = 8;
+
+    private final Endpoint path;
+    private final LinkLoad load;
+    private long limitBytes;
+    /** Whether the path hands over only what it may; its own bytes then count, and not those posted. */
+    private boolean paced;
+
+    PathLink(Endpoint path, LinkLoad load) {
+        this.path = path;
+        this.load = load;
+    }
+
+    Endpoint path() {
+        return path;
+    }
+
+    LinkLoad load() {
+        return load;
+    }
+
+    /**
+     * Paces what the path has for a class; ends the pacing if nothing has to yield.
+     *
+     * @param slowest the least urgent class that the peer has writes of
+     * @param mixed whether the peer has writes of a more urgent class too, which must not wait behind them
+     * @param pathCount paths of the peer that share the link; 0 if a spread over several limits what waits in them
+     */
+    void pace(TrafficClass slowest, boolean mixed, int pathCount) {
+        if (slowest == TrafficClass.URGENT) {
+            endPacing();
+            return;
+        }
+        long given = path.pace(mixed ? Long.MAX_VALUE : load.allowedBytes(slowest));
+        paced = given != Endpoint.UNPACED;
+        if (paced) {
+            load.onGiven(slowest, given);
+        }
+        if (paced && pathCount > 0) {
+            limitUnsent(Math.max(SLICE_MIN_BYTES, load.aheadBytes() / pathCount));
+        }
+    }
+
+    private void endPacing() {
+        if (paced) {
+            paced = false;
+            path.pace(Long.MAX_VALUE);
+        }
+        if (limitBytes > 0) {
+            limitBytes = 0;
+            path.limitUnsent(Long.MAX_VALUE);
+        }
+    }
+
+    /** So that little waits in the path itself. */
+    private void limitUnsent(long bytes) {
+        if (Math.abs(bytes - limitBytes) > limitBytes / LIMIT_STEPS) {
+            limitBytes = bytes;
+            path.limitUnsent(bytes);
+        }
+    }
+
+    /** @param inFlightBytes of the class, at the peer */
+    boolean mayPost(TrafficClass trafficClass, long inFlightBytes) {
+        return trafficClass == TrafficClass.URGENT
+                || (load.allowedBytes(trafficClass) > 0
+                        && (paced || inFlightBytes < Math.max(IN_FLIGHT_MIN_BYTES, load.aheadBytes())));
+    }
+
+    void shorten(TrafficClass trafficClass, WriteBatch batch) {
+        if (trafficClass != TrafficClass.URGENT) {
+            long sliceBytes = Math.clamp(load.aheadBytes() / SLICES_AHEAD, SLICE_MIN_BYTES, SLICE_MAX_BYTES);
+            batch.limit(Integer.MAX_VALUE, sliceBytes, Long.MAX_VALUE);
+        }
+    }
+
+    void onPosted(TrafficClass trafficClass, long lengthBytes) {
+        if (!paced) {
+            load.onGiven(trafficClass, lengthBytes);
+        }
+    }
+}
