@@ -248,7 +248,6 @@ class HttpIntakeTest {
         CountDownLatch goesOn = new CountDownLatch(1);
         EngineCommand.Prompt prompt = new EngineCommand.Prompt(new int[] {7, 8}, "", 0);
         try (ReservedPort port = new ReservedPort();
-                ServerSocket api = new ServerSocket(port.number(), 8, InetAddress.getLoopbackAddress());
                 HttpIntake intake = new HttpIntake(
                         "http://right-first.invalid:" + port.number(),
                         "",
@@ -258,6 +257,7 @@ class HttpIntakeTest {
                             heldUp.countDown();
                             await(goesOn);
                         })) {
+            ServerSocket api = new ServerSocket(port.number(), 8, InetAddress.getLoopbackAddress());
             intake.ask(question("closed"), prompt);
             Socket closed = requestTo(api);
             api.close();
