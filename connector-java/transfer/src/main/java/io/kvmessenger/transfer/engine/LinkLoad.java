@@ -26,6 +26,9 @@ final class LinkLoad {
     private final double share;
     private final long[] queuedBytes = new long[TrafficClass.COUNT];
     private final long[] seenNs = new long[TrafficClass.COUNT];
+    /** By class: peers of this worker that have writes of it. */
+    private final int[] peerCount = new int[TrafficClass.COUNT];
+
     private long movedBytes;
     private int row = LinkBoard.NO_ROW;
 
@@ -74,9 +77,16 @@ final class LinkLoad {
         }
     }
 
+    /** One peer more, or less, has writes of the class. */
+    void onPeers(int trafficClass, int more) {
+        peerCount[trafficClass] += more;
+    }
+
     /** Bytes of a peer's queue have ended. */
-    void onMoved(int trafficClass, long lengthBytes, long nowNs) {
-        movedBytes += lengthBytes;
+    void onEnded(int trafficClass, long lengthBytes, long nowNs) {
+        if (trafficClass == TrafficClass.URGENT.rank()) {
+            movedBytes += lengthBytes; // the others' have counted when they were given: a long write ends at once
+        }
         seenNs[trafficClass] = nowNs;
         if (row != LinkBoard.NO_ROW && board.isWhole()) {
             board.setMoved(row, movedBytes);
@@ -95,12 +105,15 @@ final class LinkLoad {
         for (int at = 0; at < TrafficClass.COUNT; at++) {
             waiterCount[at] = waits(queuedBytes[at], seenNs[at], nowNs) ? 1 : 0;
         }
-        rate.sample(movedBytes + (board.isWhole() ? lookAtOthers(nowNs) : 0), nowNs);
+        rate.sample(movedBytes + (board.isWhole() ? exchange(nowNs) : 0), nowNs);
         decide(tookNs);
     }
 
-    /** Counts the others' waiters; returns what they have moved. */
-    private long lookAtOthers(long nowNs) {
+    /** Shows what this worker has moved, and counts the others' waiters; returns what they have moved. */
+    private long exchange(long nowNs) {
+        if (row != LinkBoard.NO_ROW) {
+            board.setMoved(row, movedBytes);
+        }
         long othersBytes = 0;
         for (int other = 0; other < LinkBoard.ROWS; other++) {
             if (other != row && board.isOf(other, link)) {
@@ -132,9 +145,15 @@ final class LinkLoad {
         }
     }
 
-    /** How much may be committed to the link in advance by a class that may have to yield. */
-    long aheadBytes() {
+    /** How much a class that may have to yield gives the link in advance. */
+    private long aheadBytes() {
         return Math.max(AHEAD_MIN_BYTES, (long) (rate.bytesPerNs() * AHEAD_NS));
+    }
+
+    /** One peer's part of it: what all peers have committed is what an urgent write may wait for. */
+    long aheadBytes(TrafficClass trafficClass) {
+        int at = trafficClass.rank();
+        return aheadBytes() / Math.max(1, peerCount[at]) / Math.max(1, waiterCount[at]);
     }
 
     /** Whether the class shares the link with a more urgent one, as of the last {@link #look}. */
@@ -147,8 +166,9 @@ final class LinkLoad {
         return isContended(trafficClass) ? Math.max(0, (long) dueBytes[trafficClass.rank()]) : Long.MAX_VALUE;
     }
 
-    /** The class has given bytes to the link. */
+    /** A class that may have to yield has given bytes to the link. */
     void onGiven(TrafficClass trafficClass, long lengthBytes) {
+        movedBytes += lengthBytes;
         if (isContended(trafficClass)) {
             dueBytes[trafficClass.rank()] -= lengthBytes;
         }

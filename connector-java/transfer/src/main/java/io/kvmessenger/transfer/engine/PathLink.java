@@ -57,7 +57,7 @@ final class PathLink {
             load.onGiven(slowest, given);
         }
         if (paced && pathCount > 0) {
-            limitUnsent(Math.max(SLICE_MIN_BYTES, load.aheadBytes() / pathCount));
+            limitUnsent(Math.max(SLICE_MIN_BYTES, load.aheadBytes(slowest) / pathCount));
         }
     }
 
@@ -84,18 +84,19 @@ final class PathLink {
     boolean mayPost(TrafficClass trafficClass, long inFlightBytes) {
         return trafficClass == TrafficClass.URGENT
                 || (load.allowedBytes(trafficClass) > 0
-                        && (paced || inFlightBytes < Math.max(IN_FLIGHT_MIN_BYTES, load.aheadBytes())));
+                        && (paced || inFlightBytes < Math.max(IN_FLIGHT_MIN_BYTES, load.aheadBytes(trafficClass))));
     }
 
     void shorten(TrafficClass trafficClass, WriteBatch batch) {
         if (trafficClass != TrafficClass.URGENT) {
-            long sliceBytes = Math.clamp(load.aheadBytes() / SLICES_AHEAD, SLICE_MIN_BYTES, SLICE_MAX_BYTES);
+            long sliceBytes =
+                    Math.clamp(load.aheadBytes(trafficClass) / SLICES_AHEAD, SLICE_MIN_BYTES, SLICE_MAX_BYTES);
             batch.limit(Integer.MAX_VALUE, sliceBytes, Long.MAX_VALUE);
         }
     }
 
     void onPosted(TrafficClass trafficClass, long lengthBytes) {
-        if (!paced) {
+        if (!paced && trafficClass != TrafficClass.URGENT) {
             load.onGiven(trafficClass, lengthBytes);
         }
     }

@@ -20,7 +20,7 @@ final class PeerLoad {
         this.writes = writes;
     }
 
-    /** Reports what has changed; {@code now} are the links of the open paths, each once */
+    /** Reports what has changed; {@code now} are the links of the open paths, each once. */
     void report(List<LinkLoad> now, long nowNs) {
         if (!now.equals(links)) {
             withdraw(nowNs);
@@ -39,9 +39,10 @@ final class PeerLoad {
         for (int i = 0; i < links.size(); i++) {
             if (queued != queuedBytes[at]) {
                 links.get(i).onQueued(at, queued - queuedBytes[at], nowNs);
+                links.get(i).onPeers(at, Long.signum(queued) - Long.signum(queuedBytes[at]));
             }
             if (ended != endedBytes[at]) {
-                links.get(i).onMoved(at, ended - endedBytes[at], nowNs);
+                links.get(i).onEnded(at, ended - endedBytes[at], nowNs);
             }
         }
         queuedBytes[at] = queued;
@@ -53,6 +54,7 @@ final class PeerLoad {
         for (int at = 0; at < TrafficClass.COUNT; at++) {
             for (int i = 0; i < links.size() && queuedBytes[at] != 0; i++) {
                 links.get(i).onQueued(at, -queuedBytes[at], nowNs);
+                links.get(i).onPeers(at, -1);
             }
             queuedBytes[at] = 0;
         }

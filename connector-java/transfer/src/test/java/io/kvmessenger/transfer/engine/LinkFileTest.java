@@ -95,7 +95,7 @@ final class LinkFileTest {
             rows.setLength(0);
         }
         load.onQueued(URGENT, 1, 0);
-        load.onMoved(URGENT, 1, 1);
+        load.onEnded(URGENT, 1, 1);
         load.look(LinkLoad.LOOK_NS);
         assertThat(load.isContended(TrafficClass.BULK)).isTrue();
         load.close();

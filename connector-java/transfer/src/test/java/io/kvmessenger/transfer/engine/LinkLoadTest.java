@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.withinPercentage;
 
 import io.kvmessenger.transfer.TrafficClass;
 import java.util.stream.Stream;
@@ -68,11 +69,11 @@ final class LinkLoadTest {
         one.onQueued(first.rank(), MANY, nowNs);
         with(same).onQueued(second.rank(), MANY, nowNs);
         pass(LinkLoad.SILENT_LIMIT_NS - 1);
-        one.onMoved(first.rank(), 1, nowNs); // its own progress is not theirs
+        one.onEnded(first.rank(), 1, nowNs); // its own progress is not theirs
         assertThat(one.isContended(first)).isEqualTo(second.rank() < first.rank());
         pass(LinkLoad.LOOK_NS);
         assertThat(one.isContended(first)).isFalse();
-        with(same).onMoved(second.rank(), 1, nowNs);
+        with(same).onEnded(second.rank(), 1, nowNs);
         pass(LinkLoad.LOOK_NS);
         assertThat(one.isContended(first)).isEqualTo(second.rank() < first.rank());
     }
@@ -84,8 +85,7 @@ final class LinkLoadTest {
         long ratePerMs = 100_000;
         given(one, 2_000, ratePerMs);
         long given = given(one, 1_000, ratePerMs);
-        assertThat(given)
-                .isBetween((long) (0.95 * SHARE * ratePerMs * 1_000), (long) (1.05 * SHARE * ratePerMs * 1_000));
+        assertThat((double) given).isCloseTo(expected(SHARE, ratePerMs, 1_000), withinPercentage(5));
     }
 
     @Test
@@ -96,21 +96,26 @@ final class LinkLoadTest {
         other.onQueued(TrafficClass.URGENT.rank(), MANY, nowNs);
         long ratePerMs = 100_000;
         given(one, 2_000, ratePerMs);
-        third.onMoved(TrafficClass.BULK.rank(), 1, nowNs);
+        third.onEnded(TrafficClass.BULK.rank(), 1, nowNs);
         long given = given(one, 900, ratePerMs);
-        assertThat(given).isBetween((long) (0.45 * SHARE * ratePerMs * 900), (long) (0.55 * SHARE * ratePerMs * 900));
+        assertThat((double) given).isCloseTo(expected(SHARE / 2, ratePerMs, 900), withinPercentage(5));
+    }
+
+    /** The share is of what all move together. */
+    private static double expected(double share, long othersPerMs, int millis) {
+        return share / (1 - share) * othersPerMs * millis;
     }
 
     /** One worker takes all that it is allowed, while another moves urgent bytes. */
     private long given(LinkLoad yielding, int millis, long urgentPerMs) {
         long sum = 0;
         for (int ms = 0; ms < millis; ms++) {
-            other.onMoved(TrafficClass.URGENT.rank(), urgentPerMs, nowNs);
+            other.onEnded(TrafficClass.URGENT.rank(), urgentPerMs, nowNs);
             pass(1_000_000);
             long bytes = yielding.allowedBytes(TrafficClass.BULK);
             assertThat(bytes).isLessThan(Long.MAX_VALUE);
             yielding.onGiven(TrafficClass.BULK, bytes);
-            yielding.onMoved(TrafficClass.BULK.rank(), 0, nowNs);
+            yielding.onEnded(TrafficClass.BULK.rank(), 0, nowNs);
             sum += bytes;
         }
         return sum;

@@ -63,7 +63,7 @@ final class PathLinkTest {
         queueUrgent(MANY);
         link.pace(yielding, false, 2);
         assertThat(path.allowed).isZero();
-        assertThat(path.unsentLimit).isBetween(PathLink.SLICE_MIN_BYTES, load.aheadBytes() / 2);
+        assertThat(path.unsentLimit).isBetween(PathLink.SLICE_MIN_BYTES, load.aheadBytes(yielding) / 2);
         look(1_000_000);
         link.pace(yielding, false, 2);
         assertThat(path.allowed).isPositive().isLessThan(Long.MAX_VALUE);
