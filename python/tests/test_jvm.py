@@ -132,9 +132,12 @@ def test_should_let_other_threads_run_while_it_waits(run_with_jvm: RunPython) ->
         fenced = []
         waiting = threading.Thread(target=lambda: fenced.extend(m.fence(["a"], 600.0)))
         waiting.start()
+        polls = 0
         while waiting.is_alive():
             assert m.poll() == []
+            polls += 1
         assert fenced == ["a"], "it was not polled while it waited"
+        assert polls > 100, polls
     """)
 
 

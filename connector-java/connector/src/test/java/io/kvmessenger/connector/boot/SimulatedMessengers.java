@@ -24,7 +24,7 @@ import java.util.concurrent.atomic.AtomicReference;
  */
 public final class SimulatedMessengers implements Messengers {
     /** Polls that a fence lasts for. */
-    private static final int FENCE_POLLS = 100;
+    private static final int FENCE_POLLS = 101;
 
     private final AtomicLong nextHandle = new AtomicLong(1);
     private final Map<Long, Simulated> open = new ConcurrentHashMap<>();
