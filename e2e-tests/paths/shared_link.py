@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-sys.path.append(str(Path(__file__).resolve().parent))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("paths", "race"))
 
+from hand_over import percentile
 from multi_path import MIB, Bed, Pair
 
 LINK_MBIT: Final = 1000
@@ -32,11 +33,6 @@ LEARN_SECONDS: Final = 2.0
 """For which bulk is alone before hand-overs begin: it then holds what it can of the link."""
 PAUSE_SECONDS: Final = (0.01, 0.05)
 CLASSES: Final = ("urgent", "bulk")
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 class Bulk:

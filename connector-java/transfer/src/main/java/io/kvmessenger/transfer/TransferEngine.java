@@ -8,9 +8,9 @@ import java.util.List;
  *
  * <p>Contract. No order is assumed between writes. An immediate is seen only after its payload is visible. Local
  * completion of a write means that its source may be reused; it implies nothing about the target. A slow or dead peer
- * never delays writes of the same {@link TrafficClass} to others. Inbound progress depends on no caller, unless the engine was opened with
- * {@link ThreadingMode#CALLER}: then all work is done in {@link #poll} and {@link #await}, {@link #close} must be
- * called by the polling thread too, and that thread must keep polling.
+ * never delays writes of the same {@link TrafficClass} to others. Inbound progress depends on no caller, unless the
+ * engine was opened with {@link ThreadingMode#CALLER}: then all work is done in {@link #poll} and {@link #await},
+ * {@link #close} must be called by the polling thread too, and that thread must keep polling.
  *
  * <p>Threading: {@code submit}, {@code group}, {@code send}, {@code allow}, {@code register}, {@code admit},
  * {@code connect}, {@code openWindow}, {@code openForReading} and {@code read} may be called from any one thread at a

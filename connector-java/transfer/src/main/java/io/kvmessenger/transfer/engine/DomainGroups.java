@@ -60,11 +60,11 @@ final class DomainGroups {
     /** Closes everything; no worker has begun. */
     void abandon() {
         all.forEach(DomainGroup::abandon);
-        closePollers();
+        release();
     }
 
-    /** Called when all workers have ended. */
-    void closePollers() {
+    /** Closes what the workers have used; all have ended. */
+    void release() {
         all.stream().map(DomainGroup::poller).forEach(Poller::close);
         all.stream().map(DomainGroup::loads).forEach(LinkLoads::close);
         sharing.close();

@@ -90,7 +90,7 @@ final class HostTransferEngine implements TransferEngine {
         try {
             runner.start();
         } catch (RuntimeException | Error e) {
-            domainGroups.closePollers();
+            domainGroups.release();
             throw e;
         }
     }
@@ -117,14 +117,10 @@ final class HostTransferEngine implements TransferEngine {
     /** One worker's notes represent all: workers differ only if one was refused what another obtained. */
     @Override
     public List<String> notes() {
-        return Stream.concat(
-                        domainGroups.domains().stream().flatMap(domain -> domain.notes().stream()),
-                        Stream.concat(
-                                ports.devices().notes().stream(),
-                                Stream.of(ports.sharing().note())))
-                .filter(note -> !note.isEmpty())
-                .distinct()
-                .toList();
+        Stream<String> ofDomains = domainGroups.domains().stream().flatMap(domain -> domain.notes().stream());
+        Stream<String> others =
+                Stream.of(ports.devices().notes(), ports.sharing().notes()).flatMap(List::stream);
+        return Stream.concat(ofDomains, others).distinct().toList();
     }
 
     @Override
@@ -486,7 +482,7 @@ final class HostTransferEngine implements TransferEngine {
         if (!closed) {
             closed = true;
             runner.end();
-            domainGroups.closePollers();
+            domainGroups.release();
             ports.devices().close();
         }
     }

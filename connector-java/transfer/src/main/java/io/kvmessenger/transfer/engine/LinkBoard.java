@@ -31,7 +31,7 @@ public final class LinkBoard {
     private static final long SEEN_NS = QUEUED_BYTES + (long) Long.BYTES * TrafficClass.COUNT;
 
     /** The memory that the rows are in, and the processes that it is shared by. */
-    interface Sharing {
+    interface Backing {
         /** Names this process; not 0, and no later process has the same. */
         long own();
 
@@ -45,7 +45,7 @@ public final class LinkBoard {
     }
 
     private final MemorySegment rows;
-    private final Sharing sharing;
+    private final Backing backing;
     private final String scope;
 
     /**
@@ -53,9 +53,9 @@ public final class LinkBoard {
      *
      * @param scope tells the links of this process from others of the same name
      */
-    LinkBoard(MemorySegment rows, Sharing sharing, String scope) {
+    LinkBoard(MemorySegment rows, Backing backing, String scope) {
         this.rows = rows;
-        this.sharing = sharing;
+        this.backing = backing;
         this.scope = scope;
     }
 
@@ -69,7 +69,7 @@ public final class LinkBoard {
     static LinkBoard ofEngine() {
         return new LinkBoard(
                 Arena.ofAuto().allocate(LENGTH_BYTES, ROW_BYTES),
-                new Sharing() {
+                new Backing() {
                     @Override
                     public long own() {
                         return 1;
@@ -93,19 +93,19 @@ public final class LinkBoard {
 
     /** Whether rows may be read and written; before each use of them, since they may be in a file. */
     boolean isWhole() {
-        return sharing.isWhole();
+        return backing.isWhole();
     }
 
     void close() {
-        sharing.close();
+        backing.close();
     }
 
     /** Takes a row for a link, or {@link #NO_ROW} when there is none. */
     int take(long link) {
         for (int row = 0; row < ROWS; row++) {
             long owner = get(row, OWNER);
-            if ((owner == 0 || !sharing.isAlive(owner))
-                    && LONG.compareAndSet(rows, at(row, OWNER), owner, sharing.own())) {
+            if ((owner == 0 || !backing.isAlive(owner))
+                    && LONG.compareAndSet(rows, at(row, OWNER), owner, backing.own())) {
                 for (int at = 0; at < TrafficClass.COUNT; at++) {
                     setQueued(row, at, 0);
                 }
@@ -119,7 +119,7 @@ public final class LinkBoard {
 
     /** Whether the row is still this process's: a process that cannot see this one may have taken it. */
     boolean isOwn(int row) {
-        return get(row, OWNER) == sharing.own();
+        return get(row, OWNER) == backing.own();
     }
 
     private static long at(int row, long field) {

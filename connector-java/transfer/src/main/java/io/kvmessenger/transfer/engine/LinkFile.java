@@ -21,7 +21,7 @@ import java.util.Set;
  * <p>It is made by the first process, is 32 KiB long, and stays. A row's owner is a process by its number and the time of
  * its start, so that a row of a process that has ended is taken by another one. It holds no names and no contents.
  */
-final class LinkFile implements LinkBoard.Sharing {
+final class LinkFile implements LinkBoard.Backing {
     private static final Set<PosixFilePermission> OWN = PosixFilePermissions.fromString("rw-------");
     private static final Set<OpenOption> HOW = Set.of(
             StandardOpenOption.CREATE, StandardOpenOption.READ, StandardOpenOption.WRITE, LinkOption.NOFOLLOW_LINKS);

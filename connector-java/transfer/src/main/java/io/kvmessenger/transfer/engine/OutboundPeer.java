@@ -427,15 +427,15 @@ final class OutboundPeer
             load.report(List.of(), nowNs);
             return 0;
         }
-        List<PathLink> links = peerDomain.pathLinks();
+        List<PathLink> paths = peerDomain.paths();
         yieldOn(peerDomain, nowNs);
         if (peerDomain.spread() != null) {
-            return peerDomain.spread().post(peerDomain.paths(), links, writes, nowNs);
+            return peerDomain.spread().post(paths, writes, nowNs);
         }
         int work = 0;
-        int count = links.size();
+        int count = paths.size();
         for (int i = 0; i < count && writes.hasWork(); i++) {
-            work += postTo(links.get((firstPath + i) % count), peerDomain.figures());
+            work += postTo(paths.get((firstPath + i) % count), peerDomain.figures());
         }
         firstPath = (firstPath + 1) % count;
         return work;
@@ -446,12 +446,12 @@ final class OutboundPeer
         load.report(peerDomain.links(), nowNs);
         TrafficClass slowest = load.slowest();
         boolean mixed = load.isMixed();
-        List<PathLink> links = peerDomain.pathLinks();
-        for (int i = 0; i < links.size(); i++) {
+        List<PathLink> paths = peerDomain.paths();
+        for (int i = 0; i < paths.size(); i++) {
             if (slowest != TrafficClass.URGENT) {
-                links.get(i).load().look(nowNs);
+                paths.get(i).load().look(nowNs);
             }
-            links.get(i).pace(slowest, mixed, peerDomain.spread() == null ? links.size() : 0);
+            paths.get(i).pace(slowest, mixed, peerDomain.spread() == null ? paths.size() : 0);
         }
     }
 

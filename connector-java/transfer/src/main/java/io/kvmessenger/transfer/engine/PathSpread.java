@@ -43,16 +43,17 @@ final class PathSpread {
     }
 
     /** Replaces the set of open paths. */
-    void onPathsChanged(List<Endpoint> paths) {
+    void onPathsChanged(List<PathLink> paths) {
         long nowNs = clock.getAsLong();
         for (int network = 0; network < pathCount.length; network++) {
             int before = pathCount[network];
             pathCount[network] = 0;
             long heldBytes = 0;
             for (int i = 0; i < paths.size(); i++) {
-                if (paths.get(i).network() == network) {
+                Endpoint path = paths.get(i).path();
+                if (path.network() == network) {
                     pathCount[network]++;
-                    heldBytes += posting.heldBytes(paths.get(i));
+                    heldBytes += posting.heldBytes(path);
                 }
             }
             rates.setOpen(network, pathCount[network] > 0, nowNs);
@@ -69,34 +70,35 @@ final class PathSpread {
         return waits;
     }
 
-    /** Returns how much was posted; the links are those of the paths, in the same order. */
-    int post(List<Endpoint> paths, List<PathLink> links, PeerWrites writes, long nowNs) {
+    /** Returns how much was posted. */
+    int post(List<PathLink> paths, PeerWrites writes, long nowNs) {
         sample(paths, nowNs);
         int work = 0;
         int count = paths.size();
         for (int i = 0; i < count && writes.hasWork(); i++) {
-            work += postTo(links.get((firstPath + i) % count), writes);
+            work += postTo(paths.get((firstPath + i) % count), writes);
         }
         firstPath = (firstPath + 1) % count;
         waits = writes.hasWork();
         return work;
     }
 
-    private void sample(List<Endpoint> paths, long nowNs) {
+    private void sample(List<PathLink> paths, long nowNs) {
         for (int network = 0; network < pathCount.length; network++) {
             if (!rates.isSampleDue(network, nowNs)) {
                 continue;
             }
             long heldBytes = 0;
             for (int i = 0; i < paths.size(); i++) {
-                heldBytes += paths.get(i).network() == network ? posting.heldBytes(paths.get(i)) : 0;
+                Endpoint path = paths.get(i).path();
+                heldBytes += path.network() == network ? posting.heldBytes(path) : 0;
             }
             rates.sample(network, heldBytes, nowNs);
             limit(paths, network);
         }
     }
 
-    private void limit(List<Endpoint> paths, int network) {
+    private void limit(List<PathLink> paths, int network) {
         if (pathCount[network] == 0) {
             return;
         }
@@ -106,8 +108,8 @@ final class PathSpread {
         }
         limitBytes[network] = bytes;
         for (int i = 0; i < paths.size(); i++) {
-            if (paths.get(i).network() == network) {
-                paths.get(i).limitUnsent(bytes);
+            if (paths.get(i).path().network() == network) {
+                paths.get(i).path().limitUnsent(bytes);
             }
         }
     }
@@ -136,10 +138,10 @@ final class PathSpread {
     }
 
     /** A path of a network that is stalled while another one moves bytes, or null. */
-    Endpoint stalled(List<Endpoint> paths, long nowNs) {
+    Endpoint stalled(List<PathLink> paths, long nowNs) {
         for (int i = 0; i < paths.size(); i++) {
-            if (rates.isStalled(paths.get(i).network(), nowNs)) {
-                return paths.get(i);
+            if (rates.isStalled(paths.get(i).path().network(), nowNs)) {
+                return paths.get(i).path();
             }
         }
         return null;

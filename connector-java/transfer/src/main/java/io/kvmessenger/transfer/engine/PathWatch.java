@@ -19,7 +19,7 @@ final class PathWatch {
     private record Look(long oldestPost, long acknowledgedBytes) {}
 
     /** By path: the last look. */
-    private final Map<Endpoint, Look> looks = new HashMap<>(2);
+    private final Map<PathLink, Look> looks = new HashMap<>(2);
 
     private boolean begun;
     private long lookedNs;
@@ -30,7 +30,7 @@ final class PathWatch {
     }
 
     /** The paths on which nothing has changed for the limit, although they have writes; each is reported once per limit. */
-    List<Endpoint> silent(List<Endpoint> paths, PeerWrites writes, long nowNs) {
+    List<Endpoint> silent(List<PathLink> paths, PeerWrites writes, long nowNs) {
         if (limitNs == 0 || (begun && nowNs - lookedNs < limitNs)) {
             return List.of();
         }
@@ -38,9 +38,10 @@ final class PathWatch {
         lookedNs = nowNs;
         looks.keySet().retainAll(paths);
         List<Endpoint> silent = new ArrayList<>(0);
-        for (Endpoint path : paths) {
+        for (PathLink watched : paths) {
+            Endpoint path = watched.path();
             Look look = new Look(writes.oldestPost(path), path.acknowledgedBytes());
-            if (look.equals(looks.put(path, look)) && look.oldestPost != WriteLedger.NO_POST) {
+            if (look.equals(looks.put(watched, look)) && look.oldestPost != WriteLedger.NO_POST) {
                 silent.add(path);
             }
         }

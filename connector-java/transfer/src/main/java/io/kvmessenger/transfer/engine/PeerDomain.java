@@ -57,10 +57,8 @@ final class PeerDomain implements PathEvents {
     private final PeerWrites writes;
     private final Owner owner;
     private final Posts posts;
-    private List<Endpoint> paths = new ArrayList<>(2);
-    /** Of each path, in the same order. */
-    private final List<PathLink> pathLinks = new ArrayList<>(2);
-    /** Each once; replaced when it changes. */
+    private List<PathLink> paths = new ArrayList<>(2);
+    /** Those of the paths, each once; replaced when it changes. */
     private List<LinkLoad> links = List.of();
 
     private final PathWatch watch;
@@ -110,13 +108,8 @@ final class PeerDomain implements PathEvents {
         return domain.canRead(memory);
     }
 
-    List<Endpoint> paths() {
+    List<PathLink> paths() {
         return paths;
-    }
-
-    /** Of each of {@link #paths}, in the same order. */
-    List<PathLink> pathLinks() {
-        return pathLinks;
     }
 
     /** The links of the paths, each once; the same list while they are the same. */
@@ -197,21 +190,22 @@ final class PeerDomain implements PathEvents {
     public void onFailed(TransferFault fault, String detail) {
         attached = null;
         ready = false;
-        List<Endpoint> unproven = paths;
+        List<PathLink> unproven = paths;
         paths = new ArrayList<>(2);
-        forgetLinks();
+        links = List.of();
         spread = null;
         owner.onFailed(
                 this,
-                unproven.stream().anyMatch(path -> writes.isUnderWay(path) || path.mayOweDelivery()),
+                unproven.stream()
+                        .map(PathLink::path)
+                        .anyMatch(path -> writes.isUnderWay(path) || path.mayOweDelivery()),
                 fault,
                 detail);
     }
 
     @Override
     public void onPathOpened(Endpoint path) {
-        paths.add(path);
-        pathLinks.add(new PathLink(path, posts.linkOf(domain, path)));
+        paths.add(new PathLink(path, posts.linkOf(domain, path)));
         if (spread == null && path.network() > 0) {
             spread = posts.spread(this);
         }
@@ -223,15 +217,14 @@ final class PeerDomain implements PathEvents {
 
     @Override
     public void onPathLost(Endpoint path) {
-        pathLinks.removeIf(link -> link.path() == path);
-        paths.remove(path);
+        paths.removeIf(lost -> lost.path() == path);
         onPathsChanged();
         posts.onPathLost(path);
         figures.add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
     }
 
     private void onPathsChanged() {
-        links = pathLinks.stream().map(PathLink::load).distinct().toList();
+        links = paths.stream().map(PathLink::load).distinct().toList();
         if (spread != null) {
             spread.onPathsChanged(paths);
         }
@@ -257,11 +250,6 @@ final class PeerDomain implements PathEvents {
             attached = null;
         }
         paths.clear();
-        forgetLinks();
-    }
-
-    private void forgetLinks() {
-        pathLinks.clear();
         links = List.of();
     }
 }

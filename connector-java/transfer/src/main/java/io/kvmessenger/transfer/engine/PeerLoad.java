@@ -73,12 +73,9 @@ final class PeerLoad {
 
     /** Whether the peer has writes that may have to yield: when they need not any more, no event says so. */
     boolean yields() {
-        return slowest() != TrafficClass.URGENT && anyContended();
-    }
-
-    private boolean anyContended() {
+        TrafficClass slowest = slowest(); // the most urgent never is contended
         for (int i = 0; i < links.size(); i++) {
-            if (links.get(i).isContended(slowest())) {
+            if (links.get(i).isContended(slowest)) {
                 return true;
             }
         }

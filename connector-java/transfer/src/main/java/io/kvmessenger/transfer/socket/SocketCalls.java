@@ -52,8 +52,7 @@ public final class SocketCalls {
     public String linkOf(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
-            MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketAddresses.SIZE_MAX_BYTES);
-            if (libC.getsockname(fd, address, length) < 0) {
+            if (nameOf(fd, address, arena) < 0) {
                 return "";
             }
             InetAddress own = SocketAddresses.host(address);
@@ -94,10 +93,15 @@ public final class SocketCalls {
     public int port(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
-            MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketAddresses.SIZE_MAX_BYTES);
-            Errno.require("getsockname", libC.getsockname(fd, address, length));
+            Errno.require("getsockname", nameOf(fd, address, arena));
             return SocketAddresses.port(address);
         }
+    }
+
+    /** Writes the address of this end; returns {@code -errno} on failure. */
+    private int nameOf(int fd, MemorySegment address, Arena arena) {
+        return libC.getsockname(
+                fd, address, arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketAddresses.SIZE_MAX_BYTES));
     }
 
     /** Starts to connect; returns the descriptor, or {@code -errno}. */

@@ -7,7 +7,6 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
@@ -33,11 +32,6 @@ final class GatheredPartsTest {
     private static final int SLAB_PAGES = 8;
     private static final int REQUESTS_MAX = 8;
     private static final long COOKIE = 7;
-
-    private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
-        @Override
-        public void deregister() {}
-    }
 
     /** Takes so many pages a post, while it has room. */
     private static final class FakePath implements Endpoint {
@@ -107,7 +101,7 @@ final class GatheredPartsTest {
     }
 
     private final Arena arena = Arena.ofConfined();
-    private final Registered memory = new Registered(
+    private final OutboundPeerBed.Registered memory = new OutboundPeerBed.Registered(
             new RegionDescriptor(1, PAGE_BYTES, RegionDescriptor.VERSION, false),
             new Memory.Device(0, 1 << 20, PAGE_BYTES, Memory.HandleKind.NONE));
     private final CompletionRing completions = new CompletionRing(64, () -> {});

@@ -7,7 +7,6 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest.PageList;
@@ -44,11 +43,6 @@ final class GatheringPeerTest {
         LINK_LOST,
         PATHS_FAILED,
         PATH_AND_LINK_LOST
-    }
-
-    private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
-        @Override
-        public void deregister() {}
     }
 
     /** Copies that are done when the test says so. */
@@ -149,7 +143,7 @@ final class GatheringPeerTest {
 
     private void submit(int pageCount) {
         PageList pages = new PageList(new int[pageCount], 0, pageCount, PAGE_BYTES, 0);
-        Registered source = new Registered(
+        OutboundPeerBed.Registered source = new OutboundPeerBed.Registered(
                 new RegionDescriptor(1, PAGE_BYTES, RegionDescriptor.VERSION, false),
                 new Memory.Device(0, 1 << 20, PAGE_BYTES, Memory.HandleKind.NONE));
         peer.offer(

@@ -2,11 +2,8 @@ package io.kvmessenger.transfer.engine;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
-import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
@@ -31,20 +28,8 @@ final class PeerWritesTest {
     private static final Endpoint PATH = (batch, postId) -> 0;
     private static final Endpoint OTHER_PATH = (batch, postId) -> 0;
 
-    private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
-        @Override
-        public void deregister() {}
-    }
-
-    private record Window(TrafficClass trafficClass) implements RemoteWindow {
-        @Override
-        public int imm() {
-            return Imm.of(1, 0);
-        }
-    }
-
-    private final Registered memory =
-            new Registered(REGION, Memory.host(Arena.ofAuto().allocate(REGION.lengthBytes())));
+    private final OutboundPeerBed.Registered memory =
+            new OutboundPeerBed.Registered(REGION, Memory.host(Arena.ofAuto().allocate(REGION.lengthBytes())));
     private final List<Long> ended = new ArrayList<>();
     private final PeerWrites writes = new PeerWrites(CAPACITY, new WriteLedger.Completions() {
         @Override
@@ -63,7 +48,8 @@ final class PeerWritesTest {
 
     private TransferRequest pages(TrafficClass trafficClass, int count) {
         var list = new TransferRequest.PageList(new int[count], 0, count, PAGE_BYTES, 0);
-        return new TransferRequest.PagedWrites(memory, list, REGION, list, PAGE_BYTES, new Window(trafficClass), 1);
+        return new TransferRequest.PagedWrites(
+                memory, list, REGION, list, PAGE_BYTES, new ClassedWindow(trafficClass), 1);
     }
 
     @Test

@@ -1,10 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
-import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
@@ -58,20 +55,8 @@ final class SharedLinkSimulation {
     private static final RegionDescriptor REGION =
             new RegionDescriptor(1, URGENT_MAX_BYTES, RegionDescriptor.VERSION, false);
 
-    private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
-        @Override
-        public void deregister() {}
-    }
-
-    private record Window(TrafficClass trafficClass) implements RemoteWindow {
-        @Override
-        public int imm() {
-            return Imm.of(1, 0);
-        }
-    }
-
-    private static final Registered SOURCE =
-            new Registered(REGION, Memory.host(MemorySegment.ofArray(new byte[URGENT_MAX_BYTES])));
+    private static final OutboundPeerBed.Registered SOURCE =
+            new OutboundPeerBed.Registered(REGION, Memory.host(MemorySegment.ofArray(new byte[URGENT_MAX_BYTES])));
 
     /** @param dueTick when it has to be over, or never */
     private record Written(TrafficClass trafficClass, long lengthBytes, long dueTick) {}
@@ -213,7 +198,7 @@ final class SharedLinkSimulation {
     }
 
     private void offer(Peer peer, long lengthBytes, long dueTick) {
-        Window window = new Window(peer.trafficClass);
+        ClassedWindow window = new ClassedWindow(peer.trafficClass);
         TransferRequest write = peer.trafficClass == TrafficClass.URGENT
                 ? pages((int) (lengthBytes / PAGE_BYTES), window)
                 : new SingleWrite(SOURCE, 0, REGION, 0, lengthBytes, window, 1);
@@ -222,7 +207,7 @@ final class SharedLinkSimulation {
         peer.writes.offer(write, cookies, WriteLedger.OF_USER);
     }
 
-    private static TransferRequest pages(int count, Window window) {
+    private static TransferRequest pages(int count, ClassedWindow window) {
         PageList list = new PageList(new int[count], 0, count, PAGE_BYTES, 0);
         return new PagedWrites(SOURCE, list, REGION, list, PAGE_BYTES, window, 1);
     }

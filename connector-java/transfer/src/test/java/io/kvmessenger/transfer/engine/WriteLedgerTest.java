@@ -4,7 +4,6 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
@@ -31,11 +30,6 @@ final class WriteLedgerTest {
     private static final Endpoint PATH = (batch, postId) -> 0;
     private static final Endpoint OTHER_PATH = (batch, postId) -> 0;
 
-    private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
-        @Override
-        public void deregister() {}
-    }
-
     private record Slice(long position, int firstUnit, int unitCount) {}
 
     private final List<String> seen = new ArrayList<>();
@@ -57,7 +51,8 @@ final class WriteLedgerTest {
     }
 
     private static TransferRequest pages(int count) {
-        var memory = new Registered(REGION, Memory.host(Arena.ofAuto().allocate(REGION.lengthBytes())));
+        var memory = new OutboundPeerBed.Registered(
+                REGION, Memory.host(Arena.ofAuto().allocate(REGION.lengthBytes())));
         var list = new TransferRequest.PageList(new int[count], 0, count, PAGE_BYTES, 0);
         return new TransferRequest.PagedWrites(memory, list, REGION, list, PAGE_BYTES, () -> Imm.of(1, 0), 1);
     }
