@@ -11,10 +11,16 @@ public final class SocketApi {
     public static final int SOL_SOCKET = 1;
     public static final int SO_REUSEADDR = 2;
     public static final int SO_ERROR = 4;
+    /** Bytes that a socket may hold; set to n it becomes 2 n, since bookkeeping counts too. */
+    public static final int SO_SNDBUF = 7;
+
     public static final int SO_KEEPALIVE = 9;
     public static final int SO_PEERCRED = 17;
     /** Since Linux 6.5. */
     public static final int SO_PEERPIDFD = 77;
+
+    /** Since Linux 5.14: whether the sizes of the buffers are fixed, or the kernel's to choose. */
+    public static final int SO_BUF_LOCK = 72;
 
     public static final int IPPROTO_TCP = 6;
     public static final int TCP_NODELAY = 1;
@@ -24,6 +30,9 @@ public final class SocketApi {
     public static final int TCP_KEEPINTVL = 5;
     /** Unanswered probes after which the connection is broken. */
     public static final int TCP_KEEPCNT = 6;
+
+    /** Yields {@code struct tcp_info}; later kernels append to it. */
+    public static final int TCP_INFO = 11;
 
     public static final int TCP_CONGESTION = 13;
     public static final int TCP_NOTSENT_LOWAT = 25;
@@ -42,6 +51,9 @@ public final class SocketApi {
 
     public static final long UCRED_PID_OFFSET = 0;
     public static final long UCRED_UID_OFFSET = 4;
+
+    /** {@code tcpi_min_rtt} of {@code struct tcp_info}, in microseconds; since Linux 4.6. */
+    public static final long TCP_INFO_MIN_RTT_OFFSET = 148;
 
     private SocketApi() {}
 }

@@ -147,13 +147,22 @@ final class LinkLoad {
 
     /** How much a class that may have to yield gives the link in advance. */
     private long aheadBytes() {
-        return Math.max(AHEAD_MIN_BYTES, (long) (rate.bytesPerNs() * AHEAD_NS));
+        return aheadBytes(0);
+    }
+
+    private long aheadBytes(long moreNs) {
+        return Math.max(AHEAD_MIN_BYTES, (long) (rate.bytesPerNs() * (AHEAD_NS + moreNs)));
     }
 
     /** One peer's part of it: what all peers have committed is what an urgent write may wait for. */
     long aheadBytes(TrafficClass trafficClass) {
+        return aheadBytes(trafficClass, 0);
+    }
+
+    /** The same, and one peer's part of what the link moves in the given time. */
+    long aheadBytes(TrafficClass trafficClass, long moreNs) {
         int at = trafficClass.rank();
-        return aheadBytes() / Math.max(1, peerCount[at]) / Math.max(1, waiterCount[at]);
+        return aheadBytes(moreNs) / Math.max(1, peerCount[at]) / Math.max(1, waiterCount[at]);
     }
 
     /** Whether the class shares the link with a more urgent one, as of the last {@link #look}. */

@@ -14,6 +14,9 @@ final class PathLink {
     /** Bytes in flight that a class which may have to yield has on a path that cannot be paced, at least. */
     static final long IN_FLIGHT_MIN_BYTES = 1 << 20;
 
+    /** What a path that is paced may hold at least: below it a worker that is late would leave the link idle. */
+    static final long HELD_MIN_BYTES = 256 << 10;
+
     static final long SLICE_MIN_BYTES = 32 << 10;
     static final long SLICE_MAX_BYTES = 1 << 20;
     private static final int SLICES_AHEAD = 4;
@@ -57,7 +60,7 @@ final class PathLink {
             load.onGiven(slowest, given);
         }
         if (paced && pathCount > 0) {
-            limitUnsent(Math.max(SLICE_MIN_BYTES, load.aheadBytes(slowest) / pathCount));
+            limit(slowest, pathCount);
         }
     }
 
@@ -69,14 +72,21 @@ final class PathLink {
         if (limitBytes > 0) {
             limitBytes = 0;
             path.limitUnsent(Long.MAX_VALUE);
+            path.limitHeld(Long.MAX_VALUE);
         }
     }
 
-    /** So that little waits in the path itself. */
-    private void limitUnsent(long bytes) {
+    /**
+     * So that little waits in the path itself, and in the link's queue: beside what may wait, the path holds what the
+     * link moves in two round trips, since one would keep a link whose rate is not known yet as slow as it seems.
+     */
+    private void limit(TrafficClass slowest, int pathCount) {
+        long bytes = Math.max(SLICE_MIN_BYTES, load.aheadBytes(slowest) / pathCount);
         if (Math.abs(bytes - limitBytes) > limitBytes / LIMIT_STEPS) {
             limitBytes = bytes;
             path.limitUnsent(bytes);
+            long heldBytes = load.aheadBytes(slowest, 2 * path.leastRoundTripNs()) / pathCount;
+            path.limitHeld(Math.max(HELD_MIN_BYTES, heldBytes));
         }
     }
 

@@ -191,6 +191,33 @@ public final class SocketCalls {
         }
     }
 
+    /** An option's value; a negative errno if it has none. */
+    public int getInt(int fd, int level, int name) {
+        return getInt(fd, level, name, 0);
+    }
+
+    /** The number at an offset of what an option yields; a negative errno if it yields less. */
+    private int getInt(int fd, int level, int name, long offset) {
+        try (Arena arena = Arena.ofConfined()) {
+            int lengthBytes = (int) offset + Integer.BYTES;
+            MemorySegment value = arena.allocate(lengthBytes, Long.BYTES);
+            MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, lengthBytes);
+            int result = libC.getsockopt(fd, level, name, value, length);
+            if (result < 0) {
+                return result;
+            }
+            return length.get(ValueLayout.JAVA_INT, 0) < lengthBytes
+                    ? -Errno.ENOENT
+                    : value.get(ValueLayout.JAVA_INT, offset);
+        }
+    }
+
+    /** The least time in which the peer's machine has acknowledged bytes; 0 if unknown. */
+    public long leastRoundTripNs(int fd) {
+        int micros = getInt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_INFO, SocketApi.TCP_INFO_MIN_RTT_OFFSET);
+        return micros < 0 ? 0 : 1_000L * micros; // all bits are set while it is unknown
+    }
+
     /** The errno of a failed connect; 0 when it has not failed. */
     public int pendingError(int fd) {
         try (Arena arena = Arena.ofConfined()) {

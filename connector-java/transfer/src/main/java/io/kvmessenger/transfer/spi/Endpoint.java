@@ -46,6 +46,17 @@ public interface Endpoint {
     default void limitUnsent(long lengthBytes) {}
 
     /**
+     * From now on at most about this many bytes may be in it that the peer's machine has not acknowledged, sent or not,
+     * as far as it can; {@code Long.MAX_VALUE} for as many as it likes.
+     */
+    default void limitHeld(long lengthBytes) {}
+
+    /** The least time in which the peer's machine has acknowledged bytes; 0 if unknown. */
+    default long leastRoundTripNs() {
+        return 0;
+    }
+
+    /**
      * From now on it hands at most about this many bytes to its link, until the next call.
      *
      * @param lengthBytes {@code Long.MAX_VALUE} for as many as there are

@@ -64,6 +64,7 @@ final class TcpSendPath implements Pollable, Endpoint {
     private long bytesAllowed = Long.MAX_VALUE;
 
     private final String link;
+    private final SendBuffer buffer;
     private boolean writable;
     private boolean closed;
     private boolean failed;
@@ -82,6 +83,7 @@ final class TcpSendPath implements Pollable, Endpoint {
         this.network = network;
         this.events = events;
         link = loop.sockets().linkOf(fd);
+        buffer = new SendBuffer(loop.sockets(), fd);
         try {
             key = loop.add(fd, Epoll.EPOLLIN | Epoll.EPOLLOUT | Epoll.EPOLLET, this);
         } catch (IllegalStateException e) {
@@ -136,6 +138,23 @@ final class TcpSendPath implements Pollable, Endpoint {
             scrap.set(ValueLayout.JAVA_INT, 0, (int) Math.min(lengthBytes, Integer.MAX_VALUE));
             libC.setsockopt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_NOTSENT_LOWAT, scrap, Integer.BYTES);
         }
+    }
+
+    @Override
+    public void limitHeld(long lengthBytes) {
+        if (closed) {
+            return;
+        }
+        if (lengthBytes == Long.MAX_VALUE) {
+            buffer.free();
+        } else {
+            buffer.bound(lengthBytes);
+        }
+    }
+
+    @Override
+    public long leastRoundTripNs() {
+        return closed ? 0 : loop.sockets().leastRoundTripNs(fd);
     }
 
     @Override

@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.spi.WriteBatch;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 final class PathLinkTest {
     private static final long MANY = 1L << 40;
@@ -17,6 +18,8 @@ final class PathLinkTest {
         final boolean canPace;
         long allowed = Long.MAX_VALUE;
         long unsentLimit = Long.MAX_VALUE;
+        long heldLimit = Long.MAX_VALUE;
+        long roundTripNs;
         long given;
 
         Path(boolean canPace) {
@@ -39,6 +42,16 @@ final class PathLinkTest {
         @Override
         public void limitUnsent(long lengthBytes) {
             unsentLimit = lengthBytes;
+        }
+
+        @Override
+        public void limitHeld(long lengthBytes) {
+            heldLimit = lengthBytes;
+        }
+
+        @Override
+        public long leastRoundTripNs() {
+            return roundTripNs;
         }
     }
 
@@ -64,6 +77,7 @@ final class PathLinkTest {
         link.pace(yielding, false, 2);
         assertThat(path.allowed).isZero();
         assertThat(path.unsentLimit).isBetween(PathLink.SLICE_MIN_BYTES, load.aheadBytes(yielding) / 2);
+        assertThat(path.heldLimit).isEqualTo(PathLink.HELD_MIN_BYTES);
         look(1_000_000);
         link.pace(yielding, false, 2);
         assertThat(path.allowed).isPositive().isLessThan(Long.MAX_VALUE);
@@ -77,6 +91,20 @@ final class PathLinkTest {
         assertThat(path.allowed).isEqualTo(Long.MAX_VALUE);
         link.pace(TrafficClass.URGENT, false, 2);
         assertThat(path.unsentLimit).as("for urgent writes that come next").isEqualTo(Long.MAX_VALUE);
+        assertThat(path.heldLimit).as("for urgent writes that come next").isEqualTo(Long.MAX_VALUE);
+    }
+
+    /** With less than two round trips' worth a far link would stay as slow as it seemed at first. */
+    @ParameterizedTest
+    @ValueSource(longs = {0, 10_000, 1_000_000, 40_000_000, 200_000_000})
+    void shouldHoldTwoRoundTripsWorthOfTheLink(long roundTripNs) {
+        path.roundTripNs = roundTripNs;
+        link.pace(TrafficClass.BULK, false, 1);
+        long inTwoBytes = (long) (LinkRate.MIN_BYTES_PER_NS * 2 * roundTripNs);
+        assertThat(path.heldLimit)
+                .isBetween(
+                        Math.max(PathLink.HELD_MIN_BYTES, inTwoBytes),
+                        PathLink.HELD_MIN_BYTES + load.aheadBytes(TrafficClass.BULK) + inTwoBytes);
     }
 
     /** Its own urgent writes wait behind the frame. */
@@ -92,6 +120,7 @@ final class PathLinkTest {
         link.pace(TrafficClass.BULK, false, 0);
         link.pace(TrafficClass.URGENT, false, 0);
         assertThat(path.unsentLimit).isEqualTo(Long.MAX_VALUE);
+        assertThat(path.heldLimit).isEqualTo(Long.MAX_VALUE);
     }
 
     @Test
