@@ -94,19 +94,25 @@ class Bed:
             subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
 
 
+def arguments(bed: Bed, links: list[int], round_bytes: int, *more: str, page_bytes: int = PAGE_BYTES) -> list[str]:
+    """kvperf's, from this host to the other, every byte checked."""
+    return [
+        *("--transport", "tcp", "--check"),
+        *("--page-bytes", str(page_bytes), "--page-count", str(round_bytes // page_bytes)),
+        *("--pool-bytes", str(2 * round_bytes), "--hosts", ",".join(bed.near[link] for link in links)),
+        *("--target-hosts", ",".join(bed.far[link] for link in links)),
+        *("--target-prefix", " ".join(bed.at(bed.hosts[1])), *more),
+    ]
+
+
 class Pair:
-    """kvperf from this host to the other, a round at a time, every byte checked."""
+    """kvperf, a round at a time."""
 
     def __init__(self, bed: Bed, links: list[int], round_bytes: int, *more: str, page_bytes: int = PAGE_BYTES) -> None:
-        hosts = ",".join(bed.near[link] for link in links)
-        target_hosts = ",".join(bed.far[link] for link in links)
         self._process = subprocess.Popen(
             [
-                *bed.at(bed.hosts[0]),
-                *(str(ROOT / "connector-java/benchmarks/kvperf"), "--transport", "tcp", "--turns", "--check"),
-                *("--page-bytes", str(page_bytes), "--page-count", str(round_bytes // page_bytes)),
-                *("--pool-bytes", str(2 * round_bytes), "--hosts", hosts, "--target-hosts", target_hosts),
-                *("--target-prefix", " ".join(bed.at(bed.hosts[1])), *more),
+                *(*bed.at(bed.hosts[0]), str(ROOT / "connector-java/benchmarks/kvperf"), "--turns"),
+                *arguments(bed, links, round_bytes, *more, page_bytes=page_bytes),
                 *shlex.split(os.environ.get("MULTI_PATH_KVPERF", "")),
             ],
             stdin=subprocess.PIPE,
@@ -122,10 +128,13 @@ class Pair:
             raise SystemExit(f"multi-path: kvperf said {line!r}")
         return line
 
-    def begin(self) -> None:
+    def send(self, asked: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(asked)
         self._process.stdin.flush()
+
+    def begin(self) -> None:
+        self.send("\n")
 
     def end_seconds(self) -> float:
         return int(self._line().split()[0]) / 1e9
@@ -136,6 +145,10 @@ class Pair:
             self.begin()
             took.append(self.end_seconds())
         return took
+
+    def signal(self, number: int) -> None:
+        """To the process that writes."""
+        self._process.send_signal(number)
 
     def close(self) -> None:
         assert self._process.stdin is not None

@@ -25,6 +25,11 @@ public final class KvPerf {
     /** Rounds that last minutes, over a slow link, are no longer for the compiler's sake. */
     private static final long WARM_UP_LIMIT_NS = TimeUnit.MINUTES.toNanos(2);
 
+    /** What is done with an endpoint that is connected. */
+    interface Rounds {
+        void run(KvPerfOptions options, Initiator initiator) throws IOException, InterruptedException;
+    }
+
     private KvPerf() {}
 
     public static void main(String[] args) throws IOException, InterruptedException {
@@ -36,7 +41,7 @@ public final class KvPerf {
             if (args.length == 2 && args[0].equals("--listen")) {
                 TargetHost.serve(args[1], System.err);
             } else {
-                run(args);
+                run(args, KvPerf::run);
             }
         } catch (IllegalArgumentException e) {
             System.err.println("kvperf: " + e.getMessage());
@@ -47,17 +52,17 @@ public final class KvPerf {
         }
     }
 
-    private static void run(String[] args) throws IOException, InterruptedException {
+    static void run(String[] args, Rounds rounds) throws IOException, InterruptedException {
         KvPerfOptions options = KvPerfOptions.parse(args);
         if (!options.dial().isEmpty()) {
             try (TargetHost target = TargetHost.dial(options.dial(), args)) {
-                run(KvPerfOptions.parse(target.arguments()), target.control());
+                run(KvPerfOptions.parse(target.arguments()), target.control(), rounds);
             }
             return;
         }
         Process target = startTarget(args, options.targetPrefix());
         try {
-            run(options, new ControlPipe(target.getInputStream(), target.getOutputStream()));
+            run(options, new ControlPipe(target.getInputStream(), target.getOutputStream()), rounds);
         } finally {
             if (!target.waitFor(5, TimeUnit.SECONDS)) {
                 target.destroyForcibly();
@@ -65,7 +70,8 @@ public final class KvPerf {
         }
     }
 
-    private static void run(KvPerfOptions options, ControlPipe control) throws IOException, InterruptedException {
+    private static void run(KvPerfOptions options, ControlPipe control, Rounds rounds)
+            throws IOException, InterruptedException {
         try (Endpoint endpoint = new Endpoint(options, options.hosts(), "target")) {
             control.awaitBegin();
             List<ControlPipe.Hello> remote = control.receiveHellos();
@@ -75,14 +81,16 @@ public final class KvPerf {
             requireTransport(options, endpoint);
             control.receiveNextRound();
             Initiator initiator = new Initiator(options, control, endpoint);
-            if (options.turns()) {
-                runWhenAsked(options, initiator);
-            } else {
-                print(
-                        options,
-                        options.yardstick() ? measureInterleaved(options, initiator) : measure(options, initiator));
-            }
+            rounds.run(options, initiator);
             initiator.end();
+        }
+    }
+
+    private static void run(KvPerfOptions options, Initiator initiator) throws IOException, InterruptedException {
+        if (options.turns()) {
+            runWhenAsked(options, initiator);
+        } else {
+            print(options, options.yardstick() ? measureInterleaved(options, initiator) : measure(options, initiator));
         }
     }
 
@@ -131,12 +139,33 @@ public final class KvPerf {
     }
 
     /** Runs a round for each line of standard input, and answers with a line: to interleave with another build. */
-    private static void runWhenAsked(KvPerfOptions options, Initiator initiator) throws IOException {
-        warmUp(options, initiator);
+    private static void runWhenAsked(KvPerfOptions options, Initiator initiator)
+            throws IOException, InterruptedException {
+        if (options.beside().isEmpty()) {
+            warmUp(options, initiator);
+            runWhenAsked(initiator, null);
+            return;
+        }
+        BesideRun beside = BesideRun.start(Path.of(options.beside()));
+        try {
+            warmUp(options, initiator);
+            runWhenAsked(initiator, beside);
+        } finally {
+            beside.end();
+        }
+    }
+
+    private static void runWhenAsked(Initiator initiator, BesideRun beside) throws IOException {
         System.out.println("ready");
-        while (System.in.read() == '\n') {
-            Initiator.Round round = checked(initiator.run());
-            System.out.println(round.durationNs() + " " + round.cpuNs());
+        for (int asked = System.in.read(); asked >= 0; asked = System.in.read()) {
+            if (asked == '\n') {
+                Initiator.Round round = checked(initiator.run());
+                System.out.println(round.durationNs() + " " + round.cpuNs());
+            } else if (beside != null && (asked == '+' || asked == '-')) {
+                beside.setFlowing(asked == '+');
+            } else {
+                return;
+            }
         }
     }
 
@@ -144,7 +173,7 @@ public final class KvPerf {
      * Runs until the JVMs are warm: engines run for days, so compilation must not be part of the result, and on few
      * cores the compiler would compete with the measured threads.
      */
-    private static void warmUp(KvPerfOptions options, Initiator initiator) throws IOException {
+    static void warmUp(KvPerfOptions options, Initiator initiator) throws IOException {
         long startedNs = System.nanoTime();
         long compiledMillis = 0;
         int settled = 0;
@@ -168,7 +197,7 @@ public final class KvPerf {
                 : System.nanoTime() - startedNs < TimeUnit.SECONDS.toNanos(options.seconds());
     }
 
-    private static Initiator.Round checked(Initiator.Round round) {
+    static Initiator.Round checked(Initiator.Round round) {
         if (round.badBytes() != 0) {
             throw new IllegalStateException(round.badBytes() + " bytes arrived wrong");
         }

@@ -18,6 +18,7 @@ import java.util.Map;
  * @param seconds duration of the measurement; 0 = {@code rounds} decide
  * @param hosts addresses of this process: it listens on the first, and if there are several all are its data hosts
  * @param targetHosts the same for the target
+ * @param beside a file with the arguments of another run in this process; empty for none
  * @param dial HOST:PORT where the target listens on another host; empty if this process starts the target
  * @param targetPrefix prefix of the target's command line
  */
@@ -41,6 +42,7 @@ record KvPerfOptions(
         boolean yardstick,
         boolean turns,
         TrafficClass trafficClass,
+        String beside,
         List<String> hosts,
         List<String> targetHosts,
         String dial,
@@ -96,6 +98,9 @@ record KvPerfOptions(
               --turns                 a round for each empty line of standard input, answered by its duration and CPU
                                       time in ns: see connector-java/benchmarks/beside
               --traffic CLASS         urgent, normal or bulk: which writes go first where several want one link (urgent)
+              --beside FILE           with --turns: another run in this process, with an engine and a target of its own, whose
+                                      arguments FILE has, one a line; its rounds follow each other from a + on standard
+                                      input to a -
               --hosts A,B             addresses of this process: the first to listen on, all for data (127.0.0.1)
               --target-hosts A,B      the same of the target (127.0.0.1)
               --listen HOST:PORT      alone: be the target of whatever dials there, one run after the other, until interrupted
@@ -152,6 +157,7 @@ record KvPerfOptions(
                 given.containsKey("--yardstick") && !pingpong,
                 given.containsKey("--turns"),
                 parseTraffic(given.getOrDefault("--traffic", "urgent")),
+                given.getOrDefault("--beside", ""),
                 words(given, "--hosts", ",", LOOPBACK),
                 words(given, "--target-hosts", ",", LOOPBACK),
                 given.getOrDefault("--dial", ""),
@@ -235,6 +241,7 @@ record KvPerfOptions(
             "--yardstick",
             "--turns",
             "--traffic",
+            "--beside",
             "--hosts",
             "--target-hosts",
             "--dial",

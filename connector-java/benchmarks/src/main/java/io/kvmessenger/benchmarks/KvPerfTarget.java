@@ -28,7 +28,12 @@ public final class KvPerfTarget {
     public static void main(String[] args) throws IOException {
         PrintStream pipe = System.out;
         System.setOut(System.err);
-        run(KvPerfOptions.parse(args), new ControlPipe(System.in, pipe));
+        try {
+            run(KvPerfOptions.parse(args), new ControlPipe(System.in, pipe));
+        } catch (IllegalStateException e) {
+            System.err.println("kvperf's target: " + e.getMessage());
+            System.exit(1);
+        }
     }
 
     /** Runs the target's side of a whole run. */

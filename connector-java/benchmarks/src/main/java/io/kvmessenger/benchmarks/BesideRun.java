@@ -1,0 +1,84 @@
+package io.kvmessenger.benchmarks;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.concurrent.CountDownLatch;
+
+/**
+ * Another run of this process, with an engine and a target of its own, whose rounds follow each other while it flows:
+ * the traffic that a measured run has beside it.
+ *
+ * <p>Has a thread of its own; started and ended by the measured run's. It measures nothing.
+ */
+final class BesideRun {
+    private final Thread thread;
+    private final CountDownLatch warm = new CountDownLatch(1);
+    /** Guarded by this object, as is the next. */
+    private boolean flowing;
+
+    private boolean ended;
+    private volatile Exception fault;
+
+    private BesideRun(String[] args) {
+        thread = new Thread(() -> run(args), "beside");
+    }
+
+    /** Starts a run with the arguments that are the lines of a file; returns when it is warm, and does not flow. */
+    static BesideRun start(Path arguments) throws IOException, InterruptedException {
+        BesideRun run = new BesideRun(Files.readAllLines(arguments).toArray(String[]::new));
+        run.thread.start();
+        run.warm.await();
+        run.requireNoFault();
+        return run;
+    }
+
+    private void run(String[] args) {
+        try {
+            KvPerf.run(args, this::flow);
+        } catch (IOException | InterruptedException | RuntimeException e) {
+            fault = e;
+        } finally {
+            warm.countDown();
+        }
+    }
+
+    private void flow(KvPerfOptions options, Initiator initiator) throws IOException, InterruptedException {
+        KvPerf.warmUp(options, initiator);
+        warm.countDown();
+        while (awaitFlow()) {
+            KvPerf.checked(initiator.run());
+        }
+    }
+
+    /** False once it has ended. */
+    private synchronized boolean awaitFlow() throws InterruptedException {
+        while (!flowing && !ended) {
+            wait();
+        }
+        return !ended;
+    }
+
+    /** A round that has begun goes on to its end. */
+    synchronized void setFlowing(boolean on) {
+        requireNoFault();
+        flowing = on;
+        notifyAll();
+    }
+
+    private void requireNoFault() {
+        if (fault != null) {
+            throw new IllegalStateException("the run beside this one: " + fault.getMessage(), fault);
+        }
+    }
+
+    /** Returns when the round that has begun is over. */
+    void end() throws InterruptedException {
+        synchronized (this) {
+            ended = true;
+            notifyAll();
+        }
+        thread.join();
+        requireNoFault();
+    }
+}
