@@ -211,8 +211,9 @@ fuzz: ## hostile control links, at length: make fuzz [FRAMES=100000] [LINKS=1000
 	    -Dtest=ControlFuzzTest,HostileLinkTest -Dsurefire.useFile=false -Dsurefire.printSummary=true \
 	    -Dfuzz.frames=$(or $(FRAMES),100000) -Dfuzz.links=$(or $(LINKS),10000) -Dfuzz.seed=$(or $(SEED),1)
 
-shared-link: ## hand-overs beside weights on one link of 1 Gb/s, with and without traffic classes; needs root: make shared-link [ARGS="--rounds 200"]
-	@$(ENVIRONMENT) run tools -- e2e-tests/paths/shared_link.py $(ARGS)
+shared-link: ## hand-overs beside weights on one link of 1 Gb/s, with and without traffic classes, and NIXL's and Mooncake's; needs root: make shared-link [ARGS="--rounds 200"]
+	@fabric="$$(examples/setup/find-libfabric)" && LD_LIBRARY_PATH="$$fabric/lib" \
+	    $(ENVIRONMENT) run race -- e2e-tests/paths/shared_link.py $(ARGS)
 
 multi-path: ## several networks between two hosts, of unlike speeds, slowing and lost; needs root: make multi-path [ARGS="--congestion cubic"]
 	@$(ENVIRONMENT) run tools -- e2e-tests/paths/multi_path.py $(ARGS)

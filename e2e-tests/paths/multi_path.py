@@ -105,27 +105,19 @@ def arguments(bed: Bed, links: list[int], round_bytes: int, *more: str, page_byt
     ]
 
 
-class Pair:
-    """kvperf, a round at a time."""
+class Rounds:
+    """A process on the near host that moves a round to the far one whenever it is asked to."""
 
-    def __init__(self, bed: Bed, links: list[int], round_bytes: int, *more: str, page_bytes: int = PAGE_BYTES) -> None:
-        self._process = subprocess.Popen(
-            [
-                *(*bed.at(bed.hosts[0]), str(ROOT / "connector-java/benchmarks/kvperf"), "--turns"),
-                *arguments(bed, links, round_bytes, *more, page_bytes=page_bytes),
-                *shlex.split(os.environ.get("MULTI_PATH_KVPERF", "")),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, bed: Bed, *command: str) -> None:
+        near = bed.at(bed.hosts[0])
+        self._process = subprocess.Popen([*near, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._line("ready")
 
     def _line(self, expected: str = "") -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         if not line or (expected and line != expected):
-            raise SystemExit(f"multi-path: kvperf said {line!r}")
+            raise SystemExit(f"multi-path: the answer was {line!r}")
         return line
 
     def send(self, asked: str) -> None:
@@ -154,6 +146,18 @@ class Pair:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(20)
+
+
+class Pair(Rounds):
+    """kvperf, every byte checked."""
+
+    def __init__(self, bed: Bed, links: list[int], round_bytes: int, *more: str, page_bytes: int = PAGE_BYTES) -> None:
+        own = arguments(bed, links, round_bytes, *more, page_bytes=page_bytes)
+        super().__init__(
+            bed,
+            *(str(ROOT / "connector-java/benchmarks/kvperf"), "--turns"),
+            *(*own, *shlex.split(os.environ.get("MULTI_PATH_KVPERF", ""))),
+        )
 
 
 @contextmanager

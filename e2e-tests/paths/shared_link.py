@@ -4,8 +4,9 @@
 
 A hand-over is a round of kvperf: until its target has counted all pages. Bulk is kvperf too, writes of 4 MiB without
 end: of another process, once urgent as all writes were before there were classes and once bulk, and then of the
-process that hands over. At last each of the two processes is stopped and killed in the middle of its writes, and the
-other one's share of the link is watched. Each line is from one run; ratios are to the idle link just before.
+process that hands over. Then both are NIXL's and Mooncake's, which have no classes. At last each of our two processes
+is stopped and killed in the middle of its writes, and the other one's share of the link is watched. Each line is from
+one run; ratios are to the idle link just before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,8 +28,9 @@ from typing import Final
 sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("paths", "race"))
 
 from hand_over import percentile
-from multi_path import MIB, Bed, Pair, arguments
+from multi_path import MIB, PAGE_BYTES, Bed, Pair, Rounds, arguments
 
+RIVAL: Final = Path(__file__).resolve().parents[1] / "race/rival.py"
 LINK_MBIT: Final = 1000
 BULK_WRITE_BYTES: Final = 4 * MIB
 BULK_ROUND_BYTES: Final = 64 * MIB
@@ -36,6 +38,7 @@ LEARN_SECONDS: Final = 2.0
 """For which bulk is alone before hand-overs begin: it then holds what it can of the link."""
 PAUSE_SECONDS: Final = (0.01, 0.05)
 CLASSES: Final = ("urgent", "bulk")
+RIVALS: Final = ("nixl", "mooncake")
 ENDS: Final = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}
 WATCH_SECONDS: Final = 2.0
 WATCHED_SECONDS: Final = 0.1
@@ -46,11 +49,30 @@ def bulk_arguments(traffic: str) -> tuple[str, ...]:
     return ("--threading", "own", "--traffic", traffic, "--op", "single")
 
 
+def bulk_pair(bed: Bed, traffic: str) -> Pair:
+    return Pair(bed, [0], BULK_ROUND_BYTES, *bulk_arguments(traffic), page_bytes=BULK_WRITE_BYTES)
+
+
+class RivalPair(Rounds):
+    """Another library's, with the same pages in flight."""
+
+    def __init__(self, bed: Bed, library: str, round_bytes: int, page_bytes: int = PAGE_BYTES) -> None:
+        pages = round_bytes // page_bytes
+        super().__init__(
+            bed,
+            *(sys.executable, str(RIVAL), library, "--transport", "tcp", "--device", "nic0"),
+            *("--page-bytes", str(page_bytes), "--page-count", str(pages)),
+            *("--batch-pages", str(min(pages, max(1, MIB // page_bytes))), "--pool-bytes", str(2 * round_bytes)),
+            *("--host", bed.near[0], "--target-host", bed.far[0]),
+            *("--target-prefix", " ".join(bed.at(bed.hosts[1]))),
+        )
+
+
 class Bulk:
     """A pair that writes without end, round after round, until it is ended."""
 
-    def __init__(self, bed: Bed, traffic: str) -> None:
-        self.pair = Pair(bed, [0], BULK_ROUND_BYTES, *bulk_arguments(traffic), page_bytes=BULK_WRITE_BYTES)
+    def __init__(self, pair: Rounds) -> None:
+        self.pair = pair
         self._ended = threading.Event()
 
     @contextmanager
@@ -74,13 +96,17 @@ class Bulk:
 class HandOvers:
     """Rounds with pauses between them, as requests come."""
 
-    def __init__(self, bed: Bed, mib: float, rounds: int, *more: str) -> None:
+    def __init__(self, bed: Bed, pair: Rounds, mib: float, rounds: int) -> None:
         self._bed = bed
         self.mib = mib
         self._rounds = rounds
         self._random = random.Random(1)
-        self.pair = Pair(bed, [0], int(mib * MIB), "--threading", "own", *more)
+        self.pair = pair
         self.pair.seconds(3)
+
+    @classmethod
+    def ours(cls, bed: Bed, mib: float, rounds: int, *more: str) -> HandOvers:
+        return cls(bed, Pair(bed, [0], int(mib * MIB), "--threading", "own", *more), mib, rounds)
 
     def measured(self) -> dict[str, float]:
         sent, began = self._bed.sent_bytes(0), time.monotonic()
@@ -106,11 +132,11 @@ def bulk_within(bed: Bed, mib: float, rounds: int) -> Iterator[HandOvers]:
         beside = arguments(bed, [0], BULK_ROUND_BYTES, *bulk_arguments("bulk"), page_bytes=BULK_WRITE_BYTES)
         file.write("\n".join(beside))
         file.flush()
-        yield HandOvers(bed, mib, rounds, "--beside", file.name)
+        yield HandOvers.ours(bed, mib, rounds, "--beside", file.name)
 
 
 @contextmanager
-def limited(bed: Bed, *pairs: Pair) -> Iterator[None]:
+def limited(bed: Bed, *pairs: Rounds) -> Iterator[None]:
     bed.limit(0, LINK_MBIT)
     try:
         yield
@@ -120,16 +146,25 @@ def limited(bed: Bed, *pairs: Pair) -> Iterator[None]:
             pair.close()
 
 
-def measure(bed: Bed, mib: float, rounds: int, turns: int) -> None:
-    hand_overs = HandOvers(bed, mib, rounds)
-    bulks = {traffic: Bulk(bed, traffic) for traffic in CLASSES}
+def measure(bed: Bed, hand_overs: HandOvers, bulks: Mapping[str, Bulk], turns: int) -> None:
     with limited(bed, hand_overs.pair, *(bulk.pair for bulk in bulks.values())):
         for turn in range(turns):
             idle = hand_overs.measured()
-            report(turn, mib, "nothing", idle, idle)
-            for traffic, bulk in bulks.items():
+            report(turn, hand_overs.mib, "nothing", idle, idle)
+            for name, bulk in bulks.items():
                 with bulk.flowing():
-                    report(turn, mib, traffic, hand_overs.measured(), idle)
+                    report(turn, hand_overs.mib, name, hand_overs.measured(), idle)
+
+
+def measure_ours(bed: Bed, mib: float, rounds: int, turns: int) -> None:
+    bulks = {traffic: Bulk(bulk_pair(bed, traffic)) for traffic in CLASSES}
+    measure(bed, HandOvers.ours(bed, mib, rounds), bulks, turns)
+
+
+def measure_rival(bed: Bed, library: str, mib: float, rounds: int, turns: int) -> None:
+    hand_overs = HandOvers(bed, RivalPair(bed, library, int(mib * MIB)), mib, rounds)
+    bulk = Bulk(RivalPair(bed, library, BULK_ROUND_BYTES, BULK_WRITE_BYTES))
+    measure(bed, hand_overs, {f"{library} beside {library}": bulk}, turns)
 
 
 def measure_within(bed: Bed, mib: float, rounds: int, turns: int) -> None:
@@ -155,7 +190,7 @@ def measure_ends(bed: Bed) -> None:
     for name, how in ENDS.items():
         for ended in CLASSES:
             with ExitStack() as flows:
-                bulks = {traffic: Bulk(bed, traffic) for traffic in CLASSES}
+                bulks = {traffic: Bulk(bulk_pair(bed, traffic)) for traffic in CLASSES}
                 flows.enter_context(limited(bed, *(bulk.pair for bulk in bulks.values())))
                 for bulk in bulks.values():
                     flows.enter_context(bulk.flowing())
@@ -183,13 +218,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--mib", type=float, nargs="+", default=[8.0])
+    parser.add_argument("--rivals", nargs="*", choices=RIVALS, default=RIVALS)
     parser.add_argument("--congestion", default="", help="congestion control (the kernel's default)")
     asked = parser.parse_args()
     bed = Bed(1, asked.congestion)
     try:
         for mib in asked.mib:
-            measure(bed, mib, asked.rounds, asked.turns)
+            measure_ours(bed, mib, asked.rounds, asked.turns)
             measure_within(bed, mib, asked.rounds, asked.turns)
+            for library in asked.rivals:
+                measure_rival(bed, library, mib, asked.rounds, asked.turns)
         measure_ends(bed)
     finally:
         bed.close()

@@ -1,6 +1,7 @@
 """Measures another library's writes as kvperf measures ours: this process writes pages into one that it starts.
 
     rival.py nixl|mooncake --transport shm|tcp [--op paged|pingpong] --page-bytes N --page-count N --batch-pages N …
+        [--host ADDRESS --target-host ADDRESS --device NAME --target-prefix WORDS]   where the target is on another host
 
 For each empty line of standard input it moves a round and prints its duration and CPU time in ns, like kvperf's
 --turns. The pages of a round are selected at random from pools on both sides, and the first round is compared byte by
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 READY = "ready"
 MOONCAKE_WRITES_MAX = 1024
 """The limit of writes in flight: its queue has room for 2048 per lane, and a batch that does not fit fails."""
@@ -30,8 +31,9 @@ MOONCAKE_WRITES_MAX = 1024
 
 @dataclass(frozen=True)
 class Shape:
-    """The data of a round."""
+    """The data of a round, and the address of this side."""
 
+    host: str
     transport: str
     op: str
     page_bytes: int
@@ -159,14 +161,14 @@ class Mooncake:
         from mooncake.engine import TransferEngine
 
         self._engine = TransferEngine()
-        if self._engine.initialize(HOST, "P2PHANDSHAKE", "tcp", "") != 0:
+        if self._engine.initialize(shape.host, "P2PHANDSHAKE", "tcp", "") != 0:
             raise SystemExit("rival: Mooncake's engine does not start")
         self._shape, self._pool = shape, pool
         self._engine.register_memory(pool.address, shape.pool_bytes)
         self._peer, self._peer_address = name, 0
 
     def hello(self) -> str:
-        return f"{HOST}:{self._engine.get_rpc_port()} {self._pool.address}"
+        return f"{self._shape.host}:{self._engine.get_rpc_port()} {self._pool.address}"
 
     def meet(self, hello: str) -> None:
         self._peer, address = hello.split()
@@ -324,9 +326,15 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--target", action="store_true")
+    parser.add_argument("--host", default=LOOPBACK)
+    parser.add_argument("--target-host", default=LOOPBACK)
+    parser.add_argument("--device", default="lo", help="the network interface, by the name that it has on both sides")
+    parser.add_argument("--target-prefix", default="", help='the target is started by, as "ip netns exec NAME"')
     given = parser.parse_args()
+    if given.target:
+        given.host = given.target_host
     os.environ.setdefault("UCX_TLS", "tcp,shm,self" if given.transport == "shm" else "tcp,self")  # shm alone: no start
-    os.environ.setdefault("UCX_NET_DEVICES", "lo")
+    os.environ.setdefault("UCX_NET_DEVICES", given.device)
     os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
     fields = {name: getattr(given, name) for name in Shape.__dataclass_fields__}
     shape = Shape(**fields)
@@ -338,7 +346,8 @@ def main() -> None:
     if given.target:
         target(library, pool, shape)
         return
-    command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--target"]
+    own = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--target"]
+    command = [*given.target_prefix.split(), *own]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         writer = Writer(library, pool, shape, other)
         if shape.op == "paged":
