@@ -28,6 +28,11 @@ public final class ControlStream implements Pollable {
     private static final int OUT_BYTES = 8 * IN_BYTES;
     /** Limit on the descriptors of one record. */
     private static final int DESCRIPTORS_MAX = 2;
+
+    private static final int[] NONE = {};
+    private static final String UNASKED = "the peer sent descriptors that were not asked for";
+    /** Records whose descriptors are here, while no record is refused: the one whose rest has not come. */
+    private static final int INCOMPLETE_MAX = 1;
     /** A power of two. */
     private static final int PAYLOADS_KEPT = 256;
 
@@ -57,8 +62,12 @@ public final class ControlStream implements Pollable {
     private final MemorySegment vector = arena.allocate(IoVector.SIZE_BYTES, 8);
     private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
     private final MemorySegment control = arena.allocate(MessageHeader.controlSpaceBytes(DESCRIPTORS_MAX), 8);
-    /** Descriptors of records that have not been passed on yet. */
-    private final ArrayDeque<Integer> descriptors = new ArrayDeque<>();
+    /**
+     * Descriptors of records that have not been passed on yet, record by record; fewer than were sent where this process
+     * had no room for them. They come with their record's first byte, and never those of two records together.
+     */
+    private final ArrayDeque<int[]> descriptors = new ArrayDeque<>();
+
     /** Descriptors of the record that is being passed on. */
     private final ArrayDeque<Integer> offered = new ArrayDeque<>();
 
@@ -76,8 +85,8 @@ public final class ControlStream implements Pollable {
     /**
      * Takes over the descriptor.
      *
-     * @param descriptorsMax how many untaken descriptors the peer may have sent; one more ends the stream. With zero,
-     *     none can be received
+     * @param descriptorsMax how many descriptors a record may come with. With zero, none can be received, and one ends
+     *     the stream; so do those of a second record before the first is complete
      * @throws IllegalStateException when the operating system refuses; the descriptor stays the caller's
      */
     public ControlStream(EventLoop loop, int fd, Reader reader, int descriptorsMax) {
@@ -242,23 +251,29 @@ public final class ControlStream implements Pollable {
         } else if (discarding) {
             inBytes = 0;
         } else if (!keepDescriptors()) {
-            end("the peer sent descriptors that were not asked for", true);
+            end(UNASKED, true);
         } else {
             inBytes += (int) count;
             dispatch(nowNs);
+            if (!closed && !ended && !refusing && descriptors.size() > INCOMPLETE_MAX) {
+                end(UNASKED, true);
+            }
         }
         return count;
     }
 
-    /** Whether the peer stayed within its limit of descriptors. */
+    /** Whether the peer may send descriptors, if it did. */
     private boolean keepDescriptors() {
-        if (descriptorsMax == 0) {
-            return !MessageHeader.isControlTruncated(header);
+        int count = descriptorsMax == 0 ? 0 : MessageHeader.descriptorCount(header, control);
+        boolean lost = MessageHeader.isControlTruncated(header);
+        if (descriptorsMax > 0 && (count > 0 || lost)) {
+            int[] ofOneRecord = new int[count];
+            for (int i = 0; i < count; i++) {
+                ofOneRecord[i] = MessageHeader.descriptor(control, i);
+            }
+            descriptors.add(ofOneRecord);
         }
-        for (int i = 0; i < MessageHeader.descriptorCount(header, control); i++) {
-            descriptors.add(MessageHeader.descriptor(control, i));
-        }
-        return descriptors.size() <= descriptorsMax;
+        return descriptorsMax > 0 ? count <= descriptorsMax : !lost;
     }
 
     private void dispatch(long nowNs) {
@@ -298,16 +313,17 @@ public final class ControlStream implements Pollable {
 
     /** Passes on a record with its descriptors, of which the reader takes those it needs. */
     private boolean handOver(int type, MemorySegment payload, long nowNs) {
-        for (int left = ControlRecord.descriptorCount(type); left > 0 && !descriptors.isEmpty(); left--) {
-            offered.add(descriptors.remove());
+        boolean withDescriptors = ControlRecord.descriptorCount(type) > 0 && !descriptors.isEmpty();
+        int[] own = withDescriptors ? descriptors.remove() : NONE;
+        for (int descriptor : own) {
+            offered.add(descriptor);
         }
         boolean taken = reader.onRecord(type, payload, nowNs);
-        while (!offered.isEmpty()) {
-            if (taken || closed) {
-                libC.close(offered.removeLast());
-            } else {
-                descriptors.addFirst(offered.removeLast());
-            }
+        if (taken || closed) {
+            closeOffered();
+        } else if (withDescriptors) {
+            descriptors.addFirst(offered.stream().mapToInt(Integer::intValue).toArray());
+            offered.clear();
         }
         return taken;
     }
@@ -387,9 +403,15 @@ public final class ControlStream implements Pollable {
     }
 
     private void closeDescriptors() {
-        while (!descriptors.isEmpty()) {
-            libC.close(descriptors.remove());
+        for (int[] ofOneRecord = descriptors.poll(); ofOneRecord != null; ofOneRecord = descriptors.poll()) {
+            for (int descriptor : ofOneRecord) {
+                libC.close(descriptor);
+            }
         }
+        closeOffered();
+    }
+
+    private void closeOffered() {
         while (!offered.isEmpty()) {
             libC.close(offered.remove());
         }
