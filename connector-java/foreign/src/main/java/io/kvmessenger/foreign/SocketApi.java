@@ -40,6 +40,8 @@ public final class SocketApi {
     public static final int IP_BIND_ADDRESS_NO_PORT = 24;
     /** ioctl request: number of bytes that the peer has not acknowledged. */
     public static final int SIOCOUTQ = 0x5411;
+    /** ioctl request: number of bytes that have arrived and were not read. */
+    public static final int SIOCINQ = 0x541B;
 
     public static final int MSG_NOSIGNAL = 0x4000;
     public static final int MSG_CMSG_CLOEXEC = 0x40000000;

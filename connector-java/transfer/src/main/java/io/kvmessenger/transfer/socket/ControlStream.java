@@ -33,6 +33,8 @@ public final class ControlStream implements Pollable {
     private static final String UNASKED = "the peer sent descriptors that were not asked for";
     /** Records whose descriptors are here, while no record is refused: the one whose rest has not come. */
     private static final int INCOMPLETE_MAX = 1;
+    /** Full buffers that one duty cycle may receive before other peers are served. */
+    private static final int TURN_READS = 16;
     /** A power of two. */
     private static final int PAYLOADS_KEPT = 256;
 
@@ -216,21 +218,28 @@ public final class ControlStream implements Pollable {
         reader.onError(error);
     }
 
-    /** Reads once: epoll reports remaining bytes again, and checking for them now would cost a system call. */
+    /**
+     * Reads once, or some times if the buffer was filled: epoll reports remaining bytes again, and checking for them now
+     * would cost a system call.
+     */
     private void readReady(long nowNs) {
         boolean more = true;
-        while (more) {
+        for (int left = TURN_READS - 1; more; left--) {
             int roomBytes = IN_BYTES - inBytes;
             long count = read(nowNs);
-            more = count > 0 && (count == roomBytes || loop.seals().holdsBytes(fd));
+            more = count > 0
+                    && ((count == roomBytes && left > 0) || loop.seals().holdsBytes(fd));
         }
     }
 
-    /** Reads everything that has arrived. */
+    /** Reads everything that has arrived, but not all that a peer sends meanwhile: others wait. */
     public void drain(long nowNs) {
+        long left = closed || libC.ioctl(fd, SocketApi.SIOCINQ, control) < 0 ? 0 : control.get(ValueLayout.JAVA_INT, 0);
         long count = 1;
-        while (count > 0) {
+        // Once more where nothing is left, since the end of the stream is no byte.
+        while (count > 0 && (left >= 0 || loop.seals().holdsBytes(fd))) {
             count = read(nowNs);
+            left -= count;
         }
     }
 
