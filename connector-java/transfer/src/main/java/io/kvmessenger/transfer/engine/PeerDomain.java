@@ -243,11 +243,16 @@ final class PeerDomain implements PathEvents {
         }
     }
 
-    /** Closes the paths: nothing is written any more. */
+    /** Closes the paths: nothing is written any more, unless a device refuses to end it. */
     void close() {
-        if (attached != null) {
-            attached.close();
-            attached = null;
+        OutboundPaths open = attached;
+        attached = null;
+        try {
+            if (open != null) {
+                open.close();
+            }
+        } catch (IllegalStateException e) {
+            // A device that was lost refuses that: its peer ends all the same, and the worker's others go on.
         }
         paths.clear();
         links = List.of();

@@ -269,8 +269,8 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
             return;
         }
         state = State.DISMISSED;
-        attachments.stop();
-        control.offer(ControlRecord.NOTICE, new Notice(fault, detail).encode());
+        String refusal = attachments.stop();
+        control.offer(ControlRecord.NOTICE, new Notice(fault, detail + refusal).encode());
         control.finish();
         settleIfOver(detail);
     }
@@ -296,9 +296,13 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         if (isEnding()) {
             return;
         }
+        String refusal = attachments.close();
+        if (attachments.areRefused()) {
+            deadlineNs = loop.nowNs() + GOODBYE_LIMIT_NS; // then it is tried again
+            return;
+        }
         state = State.CLOSING;
-        end = detail;
-        end += attachments.close();
+        end = detail + refusal;
         closeIfCopied();
     }
 
@@ -334,12 +338,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
 
     /** Ends what this engine can end by itself; returns whether nothing of the peer can land afterwards. */
     private boolean endPaths() {
-        try {
-            attachments.stop();
-        } catch (RuntimeException | Error error) {
-            return false;
-        }
-        return attachments.areOver();
+        return attachments.stop().isEmpty() && attachments.areOver();
     }
 
     @Override

@@ -16,6 +16,7 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.LinkError;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
+import java.util.function.Consumer;
 import java.util.function.Predicate;
 
 /**
@@ -112,7 +113,7 @@ final class Attachments {
         if (byNumber[number] == null) {
             numbers.end(number);
         } else {
-            byNumber[number].end("the peer uses its paths no more");
+            byNumber[number].endInOrder("the peer uses its paths no more");
         }
     }
 
@@ -156,34 +157,42 @@ final class Attachments {
         return false;
     }
 
+    /** Whether closed paths are open all the same, since a device refuses: then the peer may still write. */
+    boolean areRefused() {
+        return any(paths -> !paths.isOver() && !paths.isCopying());
+    }
+
     void onPeerGone() {
-        for (Attachment attachment : byNumber) {
-            if (attachment != null) {
-                attachment.paths.onPeerGone();
-            }
-        }
+        forEach(InboundPaths::onPeerGone);
     }
 
-    void stop() {
-        for (Attachment attachment : byNumber) {
-            if (attachment != null) {
-                attachment.paths.stop();
-            }
-        }
+    /** Returns what went wrong, as the end of a sentence. */
+    String stop() {
+        return forEach(InboundPaths::stop);
     }
 
-    /** Closes all paths, even if one fails to close properly; returns what went wrong. */
+    /** Closes all paths, even if one fails to close properly; returns what went wrong, as the end of a sentence. */
     String close() {
+        return forEach(paths -> {
+            try {
+                paths.close();
+            } catch (RuntimeException | Error error) {
+                paths.close(); // without what failed
+                throw error;
+            }
+        });
+    }
+
+    private String forEach(Consumer<InboundPaths> action) {
         String faults = "";
         for (Attachment attachment : byNumber) {
             if (attachment == null) {
                 continue;
             }
             try {
-                attachment.paths.close();
+                action.accept(attachment.paths);
             } catch (RuntimeException | Error error) {
                 faults += "; " + LinkError.describe(error);
-                attachment.paths.close();
             }
         }
         return faults;
@@ -264,7 +273,16 @@ final class Attachments {
             }
         }
 
-        void end(String detail) {
+        /** What is refused leaves the paths open, so the peer has to go. */
+        void endInOrder(String detail) {
+            try {
+                end(detail);
+            } catch (IllegalStateException e) {
+                link.dismiss(TransferFault.DISCONNECTED, LinkError.describe(e));
+            }
+        }
+
+        private void end(String detail) {
             paths.close();
             if (!paths.isCopying()) {
                 onOver(detail);

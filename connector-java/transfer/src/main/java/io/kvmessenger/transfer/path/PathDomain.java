@@ -101,7 +101,7 @@ public abstract class PathDomain<T extends ReaderPaths> implements Domain {
             if (paths.isFinished()) {
                 inbound.remove(paths);
             } else {
-                waits |= paths.waits();
+                waits |= paths.isWaiting();
             }
         }
         return work == 0 && waits ? LOOK_SOON : work;

@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
 import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.LinkError;
 
 /**
  * The paths by which one admitted peer writes to this engine through one domain: connecting, ready, closed. A transport
@@ -32,6 +33,8 @@ public abstract class ReaderPaths implements InboundPaths {
     private State state = State.CONNECTING;
     /** Its control socket or its process has ended; what it wrote may still land. */
     private boolean peerGone;
+    /** What ends the landing was refused: until it is closed once more the peer may write, and nothing is taken. */
+    private boolean refused;
 
     private int openCount;
     /** Why the paths ended, while their end is to be reported; else null. */
@@ -139,12 +142,24 @@ public abstract class ReaderPaths implements InboundPaths {
 
     /** One duty cycle; returns the amount of work done. */
     public final int poll(long nowNs) {
+        if (refused) {
+            return 0;
+        }
         try {
             return isClosed() ? reportEnd() : advanceInTime(nowNs);
         } catch (RuntimeException | Error error) {
-            channel.onError(error);
+            if (refused) {
+                channel.dismiss(TransferFault.DISCONNECTED, LinkError.describe(error));
+            } else {
+                channel.onError(error);
+            }
             return 1;
         }
+    }
+
+    /** Whether something is pending that no event will signal. */
+    final boolean isWaiting() {
+        return !refused && waits();
     }
 
     private int advanceInTime(long nowNs) {
@@ -183,7 +198,9 @@ public abstract class ReaderPaths implements InboundPaths {
         if (isClosed()) {
             return;
         }
+        refused = true;
         endLanding();
+        refused = false;
         state = State.CLOSED;
         figures.add(TransferCounter.PATHS_LOST, openCount);
         release();

@@ -135,17 +135,27 @@ public abstract class WriterPaths implements OutboundPaths, PeerChannel.Reader {
         events.onPathLost(path);
     }
 
-    /** Ends all paths, and reports that. */
+    /** Ends all paths, and reports that, also where something is refused that they release. */
     protected final void lose(TransferFault fault, String detail) {
         Endpoint settled = isOpen() ? settle() : null;
         if (isClosed()) {
             return;
         }
-        close();
-        if (settled != null) {
+        String refusal = closeAll();
+        if (settled != null && refusal.isEmpty()) {
             events.onPathLost(settled);
         }
-        events.onFailed(fault, detail);
+        events.onFailed(fault, detail + refusal);
+    }
+
+    /** Returns what was refused, as the end of a sentence. */
+    private String closeAll() {
+        try {
+            close();
+            return "";
+        } catch (RuntimeException | Error error) {
+            return "; " + LinkError.describe(error);
+        }
     }
 
     @Override

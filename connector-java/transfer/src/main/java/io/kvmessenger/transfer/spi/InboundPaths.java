@@ -35,7 +35,11 @@ public interface InboundPaths {
         return false;
     }
 
-    /** Begins to end the paths, since nothing more is needed from the peer. */
+    /**
+     * Begins to end the paths, since nothing more is needed from the peer.
+     *
+     * @throws IllegalStateException when a device refuses, as {@link #close}
+     */
     void stop();
 
     /** The peer has closed its control socket or died. Its own stores have landed; what it sent may be in flight. */
@@ -51,6 +55,10 @@ public interface InboundPaths {
         return false;
     }
 
-    /** Closes the paths without notice: the peer has confirmed its end, its end was proven, or this engine ends. */
+    /**
+     * Closes the paths without notice: the peer has confirmed its end, its end was proven, or this engine ends.
+     *
+     * @throws IllegalStateException when a device refuses: then they are not over, and are closed again later
+     */
     void close();
 }

@@ -269,7 +269,12 @@ final class QueuePair {
 
     private void destroy() {
         if (pair != NONE) {
-            verbs.require("ibv_destroy_qp", library.ibv_destroy_qp(pair));
+            int result = library.ibv_destroy_qp(pair);
+            if (result < 0) {
+                // Stopped, it moves nothing either; its result proves nothing of a device that refuses.
+                library.ibv_modify_qp(pair, state(VerbsApi.IBV_QPS_ERR), VerbsApi.IBV_QP_STATE);
+            }
+            verbs.require("ibv_destroy_qp", result);
         }
         if (queue != NONE) {
             library.ibv_destroy_cq(queue);

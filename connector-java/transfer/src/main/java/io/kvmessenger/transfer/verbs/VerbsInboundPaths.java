@@ -73,6 +73,9 @@ final class VerbsInboundPaths extends ReaderPaths implements VerbsReceivePath.Ow
         } catch (DeviceFault e) {
             channel().dismiss(TransferFault.COPY_FAILED, e.getMessage());
             return 1;
+        } catch (IllegalStateException e) {
+            channel().dismiss(TransferFault.DISCONNECTED, e.getMessage());
+            return 1;
         }
         return count;
     }

@@ -140,9 +140,23 @@ final class VerbsOutboundPaths extends WriterPaths implements VerbsLane.Owner {
         return lookSoon && work == 0 ? LOOK_SOON : work;
     }
 
-    /** @throws IllegalStateException when a device refuses: then posted memory may still be read */
+    /**
+     * Closes all paths, also those beside one whose device refuses.
+     *
+     * @throws IllegalStateException when a device refuses: then posted memory may still be read
+     */
     @Override
     protected void release() {
-        lanes.forEach(VerbsLane::close);
+        IllegalStateException refused = null;
+        for (VerbsLane lane : lanes) {
+            try {
+                lane.close();
+            } catch (IllegalStateException e) {
+                refused = e;
+            }
+        }
+        if (refused != null) {
+            throw refused;
+        }
     }
 }

@@ -223,7 +223,11 @@ final class VerbsReceivePath {
         }
         state = State.SETTLING;
         settleDeadlineNs = now + SETTLE_LIMIT_NS;
-        pair.stop();
+        try {
+            pair.stop();
+        } catch (IllegalStateException e) {
+            owner.dismiss(TransferFault.DISCONNECTED, e.getMessage());
+        }
         return true;
     }
 

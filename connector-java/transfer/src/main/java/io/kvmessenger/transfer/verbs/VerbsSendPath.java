@@ -235,7 +235,12 @@ final class VerbsSendPath implements Endpoint {
         if (state == State.OPEN) {
             state = State.SETTLING;
             deadlineNs = nowNs + SETTLE_LIMIT_NS;
-            pair.stop();
+            try {
+                pair.stop();
+            } catch (IllegalStateException e) {
+                events.onLost(TransferFault.DISCONNECTED, fault + "; " + e.getMessage());
+                return;
+            }
         }
         failure.send();
         events.drain(nowNs);
