@@ -14,6 +14,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 import java.util.Deque;
+import java.util.EnumMap;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -29,6 +30,8 @@ import java.util.Set;
 final class LoopbackVerbs implements LibVerbs {
     private static final int MTU_4096 = 5;
     private static final int ENTRIES_MAX = 4096;
+    private static final int RETRIES_EXCEEDED = 12;
+    private static final int EIO = 5;
     static final int MESSAGE_MAX_BYTES = 1 << 23;
     /** What an IPv4 address begins with among GIDs. */
     private static final byte[] LOOPBACK_GID = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 127, 0, 0, 1};
@@ -38,12 +41,19 @@ final class LoopbackVerbs implements LibVerbs {
 
     private record Completion(long id, int status, int opcode, int imm) {}
 
+    /** Which end of a connection a queue pair is. */
+    enum Side {
+        WRITER,
+        TARGET
+    }
+
     private static final class Pair {
         final Deque<Request> sends = new ArrayDeque<>();
         final Deque<Completion> queue;
         final long device;
         int receives;
         int state;
+        Side side = Side.TARGET;
         long peer;
 
         Pair(Deque<Completion> queue, long device) {
@@ -61,6 +71,10 @@ final class LoopbackVerbs implements LibVerbs {
     /** The devices whose driver registers no dma-buf. */
     final Set<String> withoutDmaBuf = new HashSet<>();
 
+    /** The calls that are refused about queue pairs of a side, as by a device that was lost. */
+    private final Map<Side, Set<String>> refused = new EnumMap<>(Side.class);
+
+    private int refusals;
     private long lastObject = 1 << 20;
 
     LoopbackVerbs(StandInCuda standIn, String... names) {
@@ -71,6 +85,29 @@ final class LoopbackVerbs implements LibVerbs {
     /** Memory that is registered. */
     synchronized int regionCount() {
         return memories.count();
+    }
+
+    /** From now on; without names nothing is refused. */
+    synchronized void refuse(Side side, String... calls) {
+        refused.put(side, Set.of(calls));
+    }
+
+    /** How many calls were refused. */
+    synchronized int refusals() {
+        return refusals;
+    }
+
+    private boolean refuses(Pair pair, String call) {
+        boolean refuses = refused.getOrDefault(pair.side, Set.of()).contains(call);
+        refusals += refuses ? 1 : 0;
+        return refuses;
+    }
+
+    /** The writers' devices report that the targets' do not answer any more. */
+    synchronized void breakPaths() {
+        pairs.values().stream()
+                .filter(pair -> pair.side == Side.WRITER)
+                .forEach(pair -> pair.queue.add(new Completion(0, RETRIES_EXCEEDED, 1, 0)));
     }
 
     @Override
@@ -191,7 +228,11 @@ final class LoopbackVerbs implements LibVerbs {
     @Override
     public synchronized int ibv_modify_qp(long number, MemorySegment attributes, int mask) {
         Pair pair = pairs.get(number);
+        if (refuses(pair, "ibv_modify_qp")) {
+            return -EIO;
+        }
         pair.state = attributes.get(JAVA_INT, VerbsLayout.QP_ATTR_QP_STATE);
+        pair.side = pair.state == VerbsApi.IBV_QPS_RTS ? Side.WRITER : pair.side;
         if ((mask & VerbsApi.IBV_QP_DEST_QPN) != 0) {
             pair.peer = attributes.get(JAVA_INT, VerbsLayout.QP_ATTR_DEST_QP_NUM);
         }
@@ -206,6 +247,9 @@ final class LoopbackVerbs implements LibVerbs {
 
     @Override
     public synchronized int ibv_destroy_qp(long number) {
+        if (refuses(pairs.get(number), "ibv_destroy_qp")) {
+            return -EIO;
+        }
         pairs.remove(number);
         return 0;
     }
