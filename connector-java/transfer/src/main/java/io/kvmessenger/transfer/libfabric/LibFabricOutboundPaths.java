@@ -171,7 +171,7 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
         int work = contexts.areInUse() || refused ? reportSent() : 0;
         if (frames != null && fault == null && contexts.hasFree()) {
             work += frames.sendParts();
-            fault = frames.fault();
+            keepFaultOfFrames();
         }
         if (isOpen() && fault == null) {
             watchDelivery(refused && !contexts.areInUse(), nowNs);
@@ -260,7 +260,7 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
         }
         if (region.isByFrames()) {
             boolean taken = frames.post(batch, postId) > 0;
-            fault = frames.fault();
+            keepFaultOfFrames();
             return taken;
         }
         if (!findSource(batch)) {
@@ -283,6 +283,11 @@ final class LibFabricOutboundPaths extends WriterPaths implements Endpoint {
                 region.base() + batch.targetOffsetBytes(0),
                 region,
                 postId);
+    }
+
+    /** What a write of a frame has met with comes first. */
+    private void keepFaultOfFrames() {
+        fault = fault == null ? frames.fault() : fault;
     }
 
     private boolean writeFrame(long address, long lengthBytes, long localKey, int imm, long to, int slab) {
