@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.cuda;
 
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.device.DeviceDriver;
+import io.kvmessenger.transfer.device.DeviceFault;
 import io.kvmessenger.transfer.device.ImportedMemory;
 import io.kvmessenger.transfer.samehost.MappedFile;
 import io.kvmessenger.transfer.samehost.RegionRecord;
@@ -108,6 +109,15 @@ final class PeerMemories {
         }
     }
 
+    /** A context that has failed runs nothing any more, and what it maps is gone with it. */
+    private static void closeIgnoringFaults(PeerMemory memory) {
+        try {
+            memory.close();
+        } catch (DeviceFault e) {
+            // The streams have reported why.
+        }
+    }
+
     /** Whether further parts are expected. */
     boolean isIncomplete() {
         return incomplete != null;
@@ -115,7 +125,7 @@ final class PeerMemories {
 
     /** Closes all regions; no copy is queued any more. */
     void close() {
-        memories.values().forEach(PeerMemory::close);
+        memories.values().forEach(PeerMemories::closeIgnoringFaults);
         memories.clear();
         last = null;
         incomplete = null;

@@ -68,10 +68,13 @@ sealed interface PeerMemory {
 
         @Override
         public void close() {
-            if (pinned != null) {
-                pinned.close();
+            try {
+                if (pinned != null) {
+                    pinned.close();
+                }
+            } finally {
+                file.close();
             }
-            file.close();
         }
     }
 }

@@ -94,7 +94,13 @@ public final class DriverAccess implements DeviceAccess {
 
     @Override
     public synchronized void close() {
-        pinned.forEach(PinnedMemory::close);
+        for (PinnedMemory memory : pinned) {
+            try {
+                memory.close();
+            } catch (DeviceFault e) {
+                // Of a context that has failed the driver gives nothing back.
+            }
+        }
         pinned.clear();
         if (driver != null) {
             driver.close();

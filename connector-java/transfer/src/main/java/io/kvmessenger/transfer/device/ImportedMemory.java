@@ -165,6 +165,11 @@ public final class ImportedMemory implements AutoCloseable {
         }
     }
 
+    /**
+     * Gives back all that the driver takes.
+     *
+     * @throws DeviceFault when it refuses some of it
+     */
     @Override
     public void close() {
         if (closed) {
@@ -179,24 +184,26 @@ public final class ImportedMemory implements AutoCloseable {
     }
 
     private void closeLegacy() {
+        int result = CudaApi.CUDA_SUCCESS;
         for (int copier = 0; copier < addresses.length; copier++) {
             long address = addresses[copier];
             if (address != 0) {
-                driver.contexts()
-                        .within(
-                                copier,
-                                () -> driver.require(
-                                        "cuIpcCloseMemHandle", driver.cuda().cuIpcCloseMemHandle(address)));
+                int ofThis =
+                        driver.contexts().within(copier, () -> driver.cuda().cuIpcCloseMemHandle(address));
+                result = Math.max(result, ofThis);
             }
         }
+        driver.require("cuIpcCloseMemHandle", result);
     }
 
     private void unmap() {
+        int result = CudaApi.CUDA_SUCCESS;
         long at = reservedAddress;
         for (long lengthBytes : partBytes) {
-            driver.require("cuMemUnmap", driver.cuda().cuMemUnmap(at, lengthBytes));
+            result = Math.max(result, driver.cuda().cuMemUnmap(at, lengthBytes));
             at += lengthBytes;
         }
+        driver.require("cuMemUnmap", result);
         driver.require("cuMemAddressFree", driver.cuda().cuMemAddressFree(reservedAddress, form.mappedBytes()));
     }
 }
