@@ -66,7 +66,7 @@ final class ControlStreamFloodTest {
         if (at == 0) {
             return (byte) ControlRecord.ALIVE;
         }
-        return at >= 4 && at < PREFIX_BYTES ? (byte) (payloadBytes >> 8 * (int) (at - 4)) : 0;
+        return at >= 4 && at < PREFIX_BYTES ? (byte) (payloadBytes >> (8 * (int) (at - 4))) : 0;
     }
 
     private enum Call {
