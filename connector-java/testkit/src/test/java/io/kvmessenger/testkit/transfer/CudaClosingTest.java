@@ -21,7 +21,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 /**
  * A writer whose driver refuses one call while it lets go of its peer's memory, as after a fault of the engine's own
- * kernels. The peer is told all the same that nothing is written any more, or it would wait for the writer's end.
+ * kernels. It reports all the same that nothing is written any more, or the peer would wait for its end.
  */
 @Timeout(900)
 final class CudaClosingTest extends WriterAndTarget {
@@ -44,7 +44,7 @@ final class CudaClosingTest extends WriterAndTarget {
                 "cuStreamDestroy_v2",
                 "cuStreamSynchronize"
             })
-    void shouldTellThePeerThatNothingIsWrittenAnyMore(String function) throws IOException, InterruptedException {
+    void shouldReportThatNothingIsWrittenAnyMore(String function) throws IOException, InterruptedException {
         Process child = new ProcessBuilder(ChildJvm.command(CudaClosingTest.class, StandInCuda.library(), function))
                 .inheritIO()
                 .start();

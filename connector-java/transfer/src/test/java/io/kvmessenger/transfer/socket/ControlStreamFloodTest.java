@@ -22,7 +22,7 @@ final class ControlStreamFloodTest {
     private static final LibC LIB_C = new FfmLibC();
     private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     private static final int PREFIX_BYTES = 8;
-    /** What any call may read at most: far more than one turn of another path. */
+    /** What any call may read at most: twice as much as a duty cycle takes from a data path. */
     private static final long READ_MAX_BYTES = 4 << 20;
     /** Where a call that would go on is given up. */
     private static final long ENDLESS_BYTES = 8 * READ_MAX_BYTES;
@@ -170,7 +170,7 @@ final class ControlStreamFloodTest {
         assertThat(readBytes).as("bytes read").isBetween(1L, READ_MAX_BYTES);
         long before = readBytes;
         loop.poll(0);
-        assertThat(readBytes).as("bytes read in a later turn").isBetween(before + 1, before + READ_MAX_BYTES);
+        assertThat(readBytes).as("bytes read in a later call").isBetween(before + 1, before + READ_MAX_BYTES);
         if (given.call != Call.DISCARDING) {
             assertThat(records).as("records").isEqualTo(readBytes / (PREFIX_BYTES + payloadBytes));
         }
