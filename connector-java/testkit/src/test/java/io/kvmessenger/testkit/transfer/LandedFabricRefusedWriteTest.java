@@ -27,7 +27,7 @@ final class LandedFabricRefusedWriteTest extends WriterAndTarget {
     /** Slabs of 64 KiB; a long page needs several. */
     private static final int SLAB_KIB = 64;
 
-    private static final int LONG_PAGE_BYTES = 5 * SLAB_KIB << 10;
+    private static final int LONG_PAGE_BYTES = 5 * (SLAB_KIB << 10);
     private static final int FRAMES_MIN = 4;
     private static final int[] ALL = IntStream.range(0, PAGE_COUNT).toArray();
 
