@@ -242,7 +242,7 @@ class Ground:
             first = free_port(rank_count)
             metrics_ports = range(first, first + rank_count)
             faults = {"jvm_options": self.gate.jvm_options}
-            holdable = faults if kind.holdable and role == "prefill" else {}
+            holdable = faults if kind.holdable and (role == "prefill" or kind.switches) else {}
             waits = {"unheard_limit_seconds": UNHEARD_LIMIT_SECONDS}
             messenger_options = {"metrics_port": first, "timelines": "full", **waits, **holdable, **kind.options}
             environment["KV_MESSENGER_OPTIONS"] = json.dumps(messenger_options)
