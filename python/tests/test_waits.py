@@ -118,6 +118,10 @@ WAITS = {
         "LOOKUP_LIMIT_SECONDS",
         "test_sglang_prefillers.py::test_should_find_another_prefiller_while_one_does_not_answer",
     ),
+    "sglang/late_declines.py::LateDeclines._leaving": (
+        "LATE_LIMIT_SECONDS",
+        "test_sglang_late_declines.py::test_should_decline_each_once_and_keep_none",
+    ),
     # What blocks the caller.
     "vllm/worker_half.py: self._empty_steps.wait": (
         "WAIT_MAX_SECONDS",
@@ -211,6 +215,7 @@ NO_WAITS = {
     "sglang/idle_wake.py: self._messenger.wait": "a thread of its own",
     "sglang/idle_wake.py: self._polled.wait": "a thread of its own",
     "sglang/hooks.py: pulls.poll": "takes what is there",
+    "sglang/hooks.py: endpoint.prefillers.late_declines.poll": "takes what is there",
     "sglang/prefix_pulls.py: self.asked_for.poll": "takes what is there",
     "sglang/prefix_pulls.py: self.offers.poll": "takes what is there",
     "sglang/prefix_pulls.py: self.passes.poll": "takes what is there",

@@ -205,9 +205,15 @@ def _adapter(scheduler: Any, lora_id: str | None) -> str:
 
 
 def poll_pulls(queue: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Runs before the methods with which both kinds of engines begin a round: what pulls need is done."""
+    """Runs before the methods with which both kinds of engines begin a round: what pulls need is done.
+
+    So are declines of requests that ended before their prefillers were found.
+    """
     endpoint = getattr(queue, "kv_manager", None)
-    pulls = endpoint.pulls_in(queue.scheduler) if isinstance(endpoint, TransferEndpoint) else None
+    if not isinstance(endpoint, TransferEndpoint):
+        return
+    endpoint.prefillers.late_declines.poll()
+    pulls = endpoint.pulls_in(queue.scheduler)
     if pulls is not None:
         pulls.poll()
 

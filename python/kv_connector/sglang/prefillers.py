@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from kv_connector.runtime.commands import PrefillerAddress
 from kv_connector.runtime.plain_http import ask
 from kv_connector.sglang.client_fields import is_address
+from kv_connector.sglang.late_declines import LateDeclines
 
 LOOKUPS_AT_ONCE_MAX = 32
 """For all prefillers together. Threads start on demand; an unanswered request to a server is not repeated."""
@@ -107,6 +108,7 @@ class Prefillers:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, RankPlace], PrefillerAddress] = {}
         self._questions: dict[tuple[str, RankPlace], Future[PrefillerAddress]] = {}
+        self.late_declines = LateDeclines()
 
     def find(self, bootstrap_addr: str, places: Sequence[RankPlace]) -> Lookup:
         """The addresses of these ranks; requests those that are not known."""

@@ -56,6 +56,8 @@ class Receiver(BaseKVReceiver):
         self._topology: Future[Any] | None = None
         """The topology that was requested after the fetch had failed."""
         self._asked_again = False
+        self._seeks_late = False
+        """Whether it has ended, and its prefiller is looked up to be declined."""
         self._failure = ""
         self._failure_elsewhere = _FAILED_ELSEWHERE
         """The reason if this rank has none."""
@@ -194,7 +196,7 @@ class Receiver(BaseKVReceiver):
         if not self._topology.done():
             return KVPoll.Transferring
         if self._lookup is None:
-            places = self._places_again()
+            places = self._places_again(self._dp_rank)
             if isinstance(places, str):
                 self._asked_again = True
                 return self._fail(failure)
@@ -227,8 +229,8 @@ class Receiver(BaseKVReceiver):
             self.prompt_digest = self.digest_now()
         return self.prompt_digest
 
-    def _places_again(self) -> list[RankPlace] | str:
-        """The prefiller's ranks in its latest topology, or an error message."""
+    def _places_again(self, dp_rank: int | None) -> list[RankPlace] | str:
+        """The prefiller's ranks in its latest topology, or an error message; None = of the rank that a room has."""
         if self._topology is None:
             raise AssertionError("the topology was not asked for")
         fault = self._topology.exception()
@@ -237,7 +239,8 @@ class Receiver(BaseKVReceiver):
             self.kv_mgr.forget_prefiller(self.bootstrap_addr)
             return str(fault or "no answer")
         self.kv_mgr.learn(self.bootstrap_addr, topology)
-        return self.kv_mgr.places(self.bootstrap_addr, self._dp_rank, self.bootstrap_room)
+        rank = self.bootstrap_room % topology.dp_size if dp_rank is None else dp_rank
+        return self.kv_mgr.places(self.bootstrap_addr, rank, self.bootstrap_room)
 
     # ---- its end
 
@@ -270,6 +273,34 @@ class Receiver(BaseKVReceiver):
             self.bootstrap_infos = self._lookup.addresses  # an abort in the request's first round comes before any poll
         if self._is_awaited():
             self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self.prompt_digest)
+        elif self._is_sought():
+            self._seeks_late = True
+            self.kv_mgr.prefillers.late_declines.add(self)
+
+    def _is_sought(self) -> bool:
+        """Whether the prefiller is still to be found, which may wait for a fetch."""
+        is_found = bool(self.bootstrap_infos) or (self._lookup is not None and self._lookup.done())
+        return not is_found and not self._seeks_late and self.bootstrap_room != NO_ROOM
+
+    def decline_once_found(self) -> bool:
+        """Declines the request, which has ended, if its prefiller is found by now; whether nothing is left to do.
+
+        If even the prefiller's topology was not known, SGLang does not ask for it any more.
+        """
+        if self._lookup is None:
+            self._topology = self._topology or self.kv_mgr.ask_again(self.bootstrap_addr)
+            if not self._topology.done():
+                return False
+            places = self._places_again(dp_rank=None)
+            if isinstance(places, str):
+                return True
+            self._lookup = self.kv_mgr.prefillers.find(self.bootstrap_addr, places)
+        if not self._lookup.done():
+            return False
+        self.bootstrap_infos = self._lookup.addresses
+        if self._is_awaited():
+            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self.prompt_digest)
+        return True
 
     def _is_awaited(self) -> bool:
         """Whether a prefiller may wait for a fetch by the prompt's present name, which is not the one abandoned."""

@@ -36,21 +36,34 @@ def test_should_hold_pages_of_an_aborted_request_until_nothing_can_write(pair: P
     pair.assert_nothing_held()
 
 
-def test_should_decline_a_prompt_that_is_aborted_in_the_round_in_which_it_came(pair: Pair) -> None:
-    """SGLang takes requests and aborts together, and polls afterwards."""
+@pytest.mark.parametrize("known", ["with its addresses", "without its addresses", "not at all"])
+def test_should_decline_a_prompt_that_is_aborted_in_the_round_in_which_it_came(pair: Pair, known: str) -> None:
+    """SGLang takes requests and aborts together, and polls afterwards; it may not have found the prefiller by then."""
     from one_process import until
     from sglang.srt.disaggregation.base.conn import KVPoll
 
+    endpoint = pair.decoder.endpoint
     pair.receiver(pair.next_room()).abort()  # the prefiller is known from here on
     room = pair.next_room()
     sender, receiver = pair.sender(room), pair.new_receiver(room)
-    receiver.init(0)
+    if known == "without its addresses":
+        endpoint.prefillers.forget(pair.address)
+    if known == "not at all":
+        endpoint.forget_prefiller(pair.address)
+    else:
+        receiver.init(0)
     receiver.abort()
-    until(lambda: sender.poll() == KVPoll.Failed, "the prefiller has heard")
+    receiver.clear()
+
+    def declined() -> bool:
+        endpoint.prefillers.late_declines.poll()  # as the scheduler's next rounds do
+        return bool(sender.poll() == KVPoll.Failed)
+
+    until(declined, "the prefiller has heard")
     with pytest.raises(Exception, match="declined the transfer"):
         sender.failure_exception()
     sender.clear()
-    receiver.clear()
+    assert not endpoint.prefillers.late_declines.count()
     pair.assert_nothing_held()
 
 

@@ -147,8 +147,7 @@ class DecodeEngine:
             if on_another_thread:
                 rank.endpoint._scheduler_thread = self._thread
         request.ask.note(self.mode, "the client left")
-        if all(receiver.bootstrap_infos for receiver in request.receivers.of_ranks):
-            request.ask.declined(self.network.now)
+        request.ask.declined(self.network.now)
 
     @property
     def _thread(self) -> int:
@@ -198,7 +197,8 @@ class DecodeEngine:
         return False
 
     def _pop_preallocated(self) -> list[DecodeRequest]:
-        for at in range(len(self.ranks)):
+        for at, rank in enumerate(self.ranks):
+            rank.endpoint.prefillers.late_declines.poll()  # as ``hooks.poll_pulls`` does before it
             self._resolve_pending(at)
         for request, poll in [(each, each.receivers.poll()) for each in self.queue]:
             if poll == KVPoll.Failed:

@@ -17,6 +17,7 @@ from kv_connector.sglang import sender as sender_module
 from kv_connector.sglang.beside_pages import RequestSlot
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.late_declines import LateDeclines
 from kv_connector.sglang.page_list import PageList, Pages
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
@@ -34,6 +35,7 @@ _receiver_abandons: Callable[..., Any] = Receiver.ensure_abort_notified
 _fetch: Callable[..., Any] = Exchange.fetch
 _places: Callable[..., Any] = TransferEndpoint.places
 _rename: Callable[..., Any] = Sender.rename
+_decline_once_found: Callable[..., Any] = Receiver.decline_once_found
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,10 @@ def _declines_what_it_has_not_fetched(self: Any) -> bool:
     return self._incoming is None and bool(self.bootstrap_infos)
 
 
+def _declines_at_known_ranks(self: Any) -> bool:
+    return self._lookup is None or bool(_decline_once_found(self))
+
+
 def _rename_unheard(self: Any, digest: str, weights: str) -> None:
     with mock.patch.object(self.kv_mgr.exchange, "drain"):
         _rename(self, digest, weights)
@@ -162,9 +168,14 @@ def _other_group(self: Any, bootstrap_addr: str, dp_rank: int) -> Any:
 
 MUTANTS = (
     StoryMutant("an abort does not wait for the release of a finished prompt", Sender, "abort", _abort_at_once, -1),
-    StoryMutant("pages are freed on the failure of another rank before the fence", Exchange, "fence", _no_fence, 33),
+    StoryMutant("pages are freed on the failure of another rank before the fence", Exchange, "fence", _no_fence, 74),
     StoryMutant("an aborted fetch is not abandoned", Receiver, "ensure_abort_notified", _no_word, 18),
     StoryMutant("a decline is not sent", Receiver, "ensure_abort_notified", _no_decline, 33),
+    StoryMutant("a prefiller that is found after an abort is not declined", LateDeclines, "add", lambda *_: None, 5),
+    StoryMutant(
+        "a prefiller whose ranks were not known at an abort is not declined",
+        *(Receiver, "decline_once_found", _declines_at_known_ranks, 5),
+    ),
     StoryMutant("pages of an aborted fetch are free at once", Exchange, "is_quiet", lambda *_: True, 18),
     StoryMutant("a fetch's name is given again", Exchange, "fetch", _names_again, 7),
     StoryMutant(

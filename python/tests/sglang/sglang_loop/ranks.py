@@ -139,6 +139,7 @@ class SimulatedEndpoint(TransferEndpoint):
             for name, count in {
                 "reasons": len(self.failure_records),
                 "first contacts": len(asked),
+                "late declines": self.prefillers.late_declines.count(),
                 "digests": int(bool(self.next_prompt_digest)),
                 **self.exchange.held(),
             }.items()
