@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,17 @@ import pytest
 from kv_connector.runtime import page_key
 
 PORT = 14800
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """Inside, no byte can be written to any file, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -85,3 +99,20 @@ def test_should_go_on_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(page_key, "FOLDERS", (tmp_path / "missing", tmp_path / "gone"))
     assert page_key.keep("a key", PORT) is None
     assert list(page_key.kept(PORT)) == []
+
+
+def test_should_leave_no_file_where_none_can_be_written(folders: tuple[Path, Path]) -> None:
+    with no_room():
+        assert page_key.keep("a key", PORT) is None
+    assert [file for folder in folders for file in folder.glob("*/*")] == []
+
+
+def test_should_leave_no_other_file_where_the_key_s_name_is_taken(folders: tuple[Path, Path]) -> None:
+    kept = page_key.keep("a key", PORT)
+    assert kept is not None
+    kept.unlink()
+    kept.mkdir()
+    file = page_key.keep("a key", PORT)
+    assert file is not None
+    assert file.is_relative_to(folders[1])
+    assert list(kept.parent.iterdir()) == [kept]

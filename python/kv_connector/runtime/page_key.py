@@ -78,9 +78,13 @@ def _write(folder: Path, key: str, port: int) -> Path:
         raise OSError("it belongs to another user, or others can enter it")
     made_file = folder / f"{port}.{os.getpid()}"
     descriptor = os.open(made_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(key)
-    return made_file.rename(folder / str(port))
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(key)
+        return made_file.rename(folder / str(port))
+    except OSError:
+        made_file.unlink()  # each start on a full disk would leave one more
+        raise
 
 
 def _is_private(folder: Path) -> bool:
