@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kv_connector.exceptions import OptionError
 from kv_connector.sglang import weight_changes
 
 if TYPE_CHECKING:
@@ -40,10 +39,7 @@ class SchedulersWeights:
 
         if not weights.takes_weights(get_model()):
             return InitWeightsUpdateGroupReqOutput(success=False, message=weights.missing_loader())
-        try:
-            self._landed = self._landed or weights.LandedWeights(updater)
-        except OptionError as wrong:
-            return InitWeightsUpdateGroupReqOutput(success=False, message=str(wrong))
+        self._landed = self._landed or weights.LandedWeights(updater)
         success, message = self._landed.answer(request.group_name)
         return InitWeightsUpdateGroupReqOutput(success=success, message=message)
 

@@ -13,7 +13,7 @@ import os
 from typing import Any, NoReturn
 
 from kv_connector.configuration.weights_options import parse_weights_options
-from kv_connector.exceptions import WeightsError
+from kv_connector.exceptions import OptionError, WeightsError
 from kv_connector.naming.weights_digest import folder_of
 from kv_connector.sglang.engine_facts import options_given
 from kv_connector.weights.decision import TORN_EXIT, Decision
@@ -39,24 +39,26 @@ class LandedWeights:
     """Takes weights for one scheduler. The first rank has the messenger, the others map its landing."""
 
     def __init__(self, updater: Any) -> None:
-        """``updater`` is SGLang's; raises OptionError."""
+        """``updater`` is SGLang's."""
         from sglang.srt.runtime_context import get_parallel
 
         self._updater = updater
         self._rank: int = get_parallel().tp_rank
         self._host: SharesHost | None = None
+        self._refusal = ""
+        """Why the first rank takes no weights; the others ask it, so that all of them load or none does."""
         if self._rank == 0:
-            options = parse_weights_options(
-                options_given(), sends=False, engine_id=f"sglang-weights-{os.getpid()}", environment=os.environ
-            )
-            self._host = SharesHost(options, logger)
+            try:
+                self._host = _opened_host()
+            except OptionError as wrong:
+                self._refusal = str(wrong)
         self._served = ServedCheckpoint()
         self._landings = MappedLandings()
 
     def answer(self, question: str) -> tuple[bool, str]:
         """Whether a question of the route is answered, and the message. Has the first rank dial an announced sender."""
         if self._host is None:
-            return True, ""
+            return not self._refusal, self._refusal
         try:
             asked = json.loads(question)
             if STATUS in asked:
@@ -78,9 +80,9 @@ class LandedWeights:
         except Exception as fault:  # it would end the scheduler
             return False, f"the update names no landing: {type(fault).__name__}: {fault}"
         try:
-            busy = self._first(self._busy())
-            if busy:
-                return False, busy
+            hindrance = self._first(self._refusal or self._busy())
+            if hindrance:
+                return False, hindrance
             reason, version = self._load_together(update_id, str(update.weight_version))
         except Exception as fault:
             logger.exception("update %d of the weights was not agreed upon by all ranks", update_id)
@@ -200,6 +202,14 @@ class LandedWeights:
                 self._host.close(sentence)
         finally:
             os._exit(TORN_EXIT)
+
+
+def _opened_host() -> SharesHost:
+    """The first rank's side of weights; raises OptionError."""
+    options = parse_weights_options(
+        options_given(), sends=False, engine_id=f"sglang-weights-{os.getpid()}", environment=os.environ
+    )
+    return SharesHost(options, logger)
 
 
 def _not_loadable_again(model: Any) -> str:
