@@ -41,6 +41,8 @@ class Land:
     salt: str
     transfer: str
     prompt_digest: str
+    weights: str
+    """Those by whose name it was asked for; ranks may get others before they receive the decision."""
     gained_min: int
     """How many tokens are worth a fetch."""
     answer_seconds: float
@@ -73,7 +75,6 @@ class Landing:
     addresses: tuple[PrefillerAddress, ...]
     """The source's messengers that hold this rank's part."""
     arrival: Arrival
-    weights: str
     since_seconds: float
     held: Held | None = None
     """What this engine's cache had of the beginning; held until the landing is over."""
@@ -176,9 +177,7 @@ class Landings:
         taken: Landing | PullOutcome = "unproven"
         if not refused:
             try:
-                taken = self._taken(
-                    Landing(decision, addresses, arrival, self._own.weights(), self._own.now_seconds()), whole
-                )
+                taken = self._taken(Landing(decision, addresses, arrival, self._own.now_seconds()), whole)
             except Exception:
                 self._own.logger.exception("a pull does not begin")
                 taken = "misfit"
@@ -203,6 +202,8 @@ class Landings:
     def _taken(self, landing: Landing, whole: bool) -> Landing | PullOutcome:
         """The landing, with its pages; or why there are none. ``whole``: from the first token on."""
         decision = landing.decision
+        if decision.weights != self._own.weights():
+            return "misfit"
         landing.held = held = self._own.tree.hold(decision.tokens, decision.salt)
         if landing.fetched_count < decision.gained_min:
             self._give_back(landing)
@@ -248,7 +249,7 @@ class Landings:
         votes: list[bool] = []
         for each in self._open.values():
             has_arrived = each.incoming is not None and each.incoming.arrived
-            sound = not each.has_failed and (not has_arrived or each.weights == self._own.weights())
+            sound = not each.has_failed and (not has_arrived or each.decision.weights == self._own.weights())
             votes += [each.is_over, sound, not each.is_quarantined]
         return votes
 
@@ -289,7 +290,7 @@ class Landings:
             outcome = "unreachable"
         elif landing.left:
             outcome = "aborted"
-        elif landing.weights != self._own.weights():
+        elif landing.decision.weights != self._own.weights():
             outcome = "misfit"
         if sound:
             try:

@@ -255,6 +255,7 @@ class Pulls:
             pull.salt,
             pull.transfer,
             pull.prompt_digest,
+            pull.weights,
             gained_min,
             pull.answer_seconds,
         )

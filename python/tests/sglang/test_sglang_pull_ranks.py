@@ -112,6 +112,33 @@ def test_should_use_nothing_that_arrives_while_the_caches_are_emptied() -> None:
         w.assert_at_rest()
 
 
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("when", ["asked", "decided", "before its fetch", "fetching", "landed on one"])
+def test_should_use_nothing_that_earlier_weights_computed(when: str, count: int) -> None:
+    """The source still has them: what it offers was asked for by their name."""
+    with teams(count) as w:
+        w.source.each(lambda engine: engine.compute(PROMPT))
+        if when == "before its fetch":
+            w.asker.engines[1].passes.over = False
+        pull = w.ask(PROMPT)
+        if when == "decided":
+            w.deliver_asks()
+            w.source.round()
+            w.source.round()
+            w.deliver_offers()
+        elif when != "asked":
+            w.rounds()
+        if when == "landed on one":
+            w.land(*w.fetching()[0])
+        for engine in w.asker.engines:
+            engine.weights[0] = "changed"
+        w.end()
+        assert not pull.keeps_waiting()
+        assert w.asker.cached(PROMPT) == 0
+        assert w.asker.first.messenger.outcomes == ["misfit"]
+        w.assert_at_rest()
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 def test_should_give_all_back_when_one_ranks_messenger_is_lost(lost: int) -> None:
     with teams() as w:
