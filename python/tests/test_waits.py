@@ -98,7 +98,7 @@ WAITS = {
     "vllm/ended_loading.py::EndedLoading._unread": ("unheard_seconds", ONE_PREFILL),
     "vllm/worker_half.py::WorkerHalf._fetching": ("unheard_seconds", ONE_FETCH),
     "vllm/worker_half.py::WorkerHalf._quarantined": ("unheard_seconds", PROOF),
-    "sglang/endpoint.py::TransferEndpoint._first_contacts": (
+    "sglang/first_contacts.py::FirstContacts._open": (
         "FIRST_CONTACT_WAIT_SECONDS",
         "sglang/test_first_contact.py::test_should_wait_once_for_a_prefiller_that_does_not_answer",
     ),
@@ -144,7 +144,7 @@ WAITS = {
         "SETTLE_LIMIT_SECONDS",
         "test_exchange.py::test_should_say_what_it_waited_for_in_vain",
     ),
-    "sglang/endpoint.py: concurrent.futures.wait": (
+    "sglang/first_contacts.py: concurrent.futures.wait": (
         "FIRST_CONTACT_WAIT_SECONDS",
         "sglang/test_first_contact.py::test_should_wait_once_for_a_prefiller_that_does_not_answer",
     ),
@@ -193,7 +193,7 @@ NO_WAITS = {
     "vllm/own_part.py: self.worker.fence": "the fence of outgoing_prefills.py",
     "vllm/worker_half.py: self._prefills.fence": "the fence of outgoing_prefills.py",
     "vllm/worker_half.py: self._client.poll": "takes the events that are there",
-    "sglang/endpoint.py::TransferEndpoint._waited_for": FACT,
+    "sglang/first_contacts.py::FirstContacts._waited_for": FACT,
     "sglang/endpoint.py::TransferEndpoint._asked_again": "a question of SGLang's own, by HTTP with SGLang's limit",
     "sglang/endpoint.py::TransferEndpoint._unfit": FACT,
     "sglang/layerwise.py::AttentionHooks._names": FACT,

@@ -7,7 +7,13 @@ and SGLang computes with the numbers of its answer.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import TypeVar
+
 from kv_connector.configuration.host_addresses import PORT_MAX, port_of
+
+_Key = TypeVar("_Key")
+_Answer = TypeVar("_Answer")
 
 ROOM_MAX = (1 << 64) - 1
 """SGLang writes the room into a word of 64 bits without a sign."""
@@ -19,6 +25,8 @@ HOST_LENGTH_MAX = 255
 RANKS_MAX = 4096
 """Of one data-parallel rank of a prefiller: SGLang lists them all."""
 SEEN_LENGTH_MAX = 80
+SERVERS_REMEMBERED_MAX = 4096
+"""Of so many servers something may be remembered: each may be one that a client made up."""
 
 
 def room_fault(room: object) -> str:
@@ -76,6 +84,13 @@ def topology_fault(dp_size: int, attn_tp_size: int, attn_cp_size: int, pp_size: 
         f"it says that it has {seen}, expected sizes of at least 1 and at most {RANKS_MAX} ranks: check that"
         " bootstrap_host and bootstrap_port name a prefiller"
     )
+
+
+def without_answered(questions: dict[_Key, Future[_Answer]]) -> dict[_Key, Future[_Answer]]:
+    """The same questions to servers; once there are many, without those whose answers are there and were not read."""
+    if len(questions) < SERVERS_REMEMBERED_MAX:
+        return questions
+    return {name: question for name, question in questions.items() if not question.done()}
 
 
 def is_address(host: str, port: int) -> bool:

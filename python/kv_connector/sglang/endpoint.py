@@ -25,9 +25,10 @@ from kv_connector.runtime.sleep import WHY_CLOSED, SleepingMessenger, StandIn, r
 from kv_connector.sglang import engine_facts, geometry, refusals, weight_changes
 from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import NO_SLOT, PromptParts
-from kv_connector.sglang.client_fields import topology_fault
+from kv_connector.sglang.client_fields import topology_fault, without_answered
 from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.first_contacts import FirstContacts
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.model_pools import ModelPools
@@ -42,8 +43,6 @@ from kv_connector.sglang.twins import Twins
 from kv_connector.sglang.unsettled import Unsettled
 from kv_connector.sglang.weight_changes import WEIGHTS
 
-FIRST_CONTACT_WAIT_SECONDS = 0.05
-"""How long the scheduler's thread waits, once per prefiller, because SGLang repeats the call only after a second."""
 UNFIT_MEMORY_SECONDS = 5.0
 """How long a prefiller that does not match is not asked again."""
 SETTLE_LIMIT_SECONDS = 10.0
@@ -98,8 +97,7 @@ class TransferEndpoint(CommonEndpoint):
         self._last_token_check: Check = "off"
         self._latent = bool(is_mla_backend or getattr(args, "is_hybrid_mla_backend", False))
         self._mode = mode.value
-        self._first_contacts: dict[str, concurrent.futures.Future[bool]] = {}
-        self._waited_for: set[str] = set()
+        self._first_contacts = FirstContacts(lambda question: self.prefillers.run(question))
         self._asked_again: dict[str, concurrent.futures.Future[Any]] = {}
         self._unfit: dict[str, tuple[str, float]] = {}
         self._configured: Options
@@ -314,18 +312,14 @@ class TransferEndpoint(CommonEndpoint):
         if bootstrap_addr in self.prefill_info_table:
             return True
         ask = super().try_ensure_parallel_info
-        contact = self._first_contacts.get(bootstrap_addr)
+        contact = self._first_contacts.answer(bootstrap_addr, lambda: ask(bootstrap_addr))
         if contact is None:
-            contact = self._first_contacts[bootstrap_addr] = self.prefillers.run(lambda: ask(bootstrap_addr))
-        if bootstrap_addr not in self._waited_for:
-            self._waited_for.add(bootstrap_addr)
-            concurrent.futures.wait([contact], FIRST_CONTACT_WAIT_SECONDS)
-        if not contact.done():
             return False
-        del self._first_contacts[bootstrap_addr]
         fault = contact.exception()
         if fault is None:  # what it has learnt may have been forgotten since; SGLang calls this again
             return contact.result() and bootstrap_addr in self.prefill_info_table
+        for unfit in [name for name, (_, since) in self._unfit.items() if _is_old(since)]:
+            self.forget_prefiller(unfit)
         # Raised here, the error would end the scheduler; stored, it fails the requests that name this prefiller.
         self._unfit[bootstrap_addr] = (str(fault), time.monotonic())
         self.prefill_info_table[bootstrap_addr] = PrefillServerInfo(
@@ -351,6 +345,7 @@ class TransferEndpoint(CommonEndpoint):
         """Requests a prefiller's topology again, since it may have restarted with another one; None if it has none."""
         question = self._asked_again.get(bootstrap_addr)
         if question is None or question.done():
+            self._asked_again = without_answered(self._asked_again)
             question = self._asked_again[bootstrap_addr] = self.prefillers.run(lambda: self._topology(bootstrap_addr))
         return question
 
@@ -369,7 +364,7 @@ class TransferEndpoint(CommonEndpoint):
         """The prefiller's ranks that send this rank's KV of a room, or an error message."""
         if bootstrap_addr in self._unfit:
             sentence, since = self._unfit[bootstrap_addr]
-            if time.monotonic() - since > UNFIT_MEMORY_SECONDS:
+            if _is_old(since):
                 self.forget_prefiller(bootstrap_addr)
             return f"the prefiller at {bootstrap_addr} does not fit: {sentence}"
         info = self.prefill_info_table.get(bootstrap_addr)
@@ -393,7 +388,7 @@ class TransferEndpoint(CommonEndpoint):
     def forget_prefiller(self, bootstrap_addr: str) -> None:
         """Drops what is known about a prefiller, so that the next request looks it up again."""
         self._unfit.pop(bootstrap_addr, None)
-        self._waited_for.discard(bootstrap_addr)
+        self._first_contacts.forget(bootstrap_addr)
         self.prefill_info_table.pop(bootstrap_addr, None)
         self.prefillers.forget(bootstrap_addr)
 
@@ -495,3 +490,7 @@ class TransferEndpoint(CommonEndpoint):
         if self._mode == "prefill" and self.pp_size > 1:
             self.request_status.close()
         self._zmq_ctx.destroy(linger=0)
+
+
+def _is_old(unfit_since_seconds: float) -> bool:
+    return time.monotonic() - unfit_since_seconds > UNFIT_MEMORY_SECONDS

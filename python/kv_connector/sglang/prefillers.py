@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from kv_connector.runtime.commands import PrefillerAddress
 from kv_connector.runtime.plain_http import ask
-from kv_connector.sglang.client_fields import is_address
+from kv_connector.sglang.client_fields import is_address, without_answered
 from kv_connector.sglang.late_declines import LateDeclines
 
 LOOKUPS_AT_ONCE_MAX = 32
@@ -133,6 +133,7 @@ class Prefillers:
     def _asked(self, bootstrap_addr: str, place: RankPlace) -> Future[PrefillerAddress]:
         question = self._questions.get((bootstrap_addr, place))
         if question is None or question.done():
+            self._questions = without_answered(self._questions)
             question = self._pool.submit(self._find, bootstrap_addr, place)
             self._questions[bootstrap_addr, place] = question
         return question

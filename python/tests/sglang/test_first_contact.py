@@ -35,7 +35,7 @@ def pair(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def test_should_wait_once_for_a_prefiller_that_does_not_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler's thread: each wait is one in which no token is computed."""
-    from kv_connector.sglang.endpoint import FIRST_CONTACT_WAIT_SECONDS
+    from kv_connector.sglang.first_contacts import FIRST_CONTACT_WAIT_SECONDS
     from kv_connector.sglang.sglang_api import CommonEndpoint
 
     endpoint = pair.decoder.endpoint
@@ -54,7 +54,7 @@ def test_should_wait_once_for_a_prefiller_that_does_not_answer(pair: Pair, monke
     try:
         assert not any(endpoint.try_ensure_parallel_info(SILENT) for _try in range(TRIES))
         assert waits == [FIRST_CONTACT_WAIT_SECONDS]
-        question = endpoint._first_contacts[SILENT]
+        question = endpoint._first_contacts._open[SILENT]
     finally:
         may_answer.set()
     assert question.result() is False

@@ -34,10 +34,10 @@ def test_should_not_fail_a_request_for_a_prefiller_that_was_forgotten_after_it_h
     decoder: SimulatedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another request forgets it between its answer and SGLang's next question, a second later."""
-    from kv_connector.sglang import endpoint
+    from kv_connector.sglang import first_contacts
     from kv_connector.sglang.sglang_api import CommonEndpoint
 
-    monkeypatch.setattr(endpoint, "FIRST_CONTACT_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(first_contacts, "FIRST_CONTACT_WAIT_SECONDS", 0.0)
     answer: Future[bool] = Future()
     monkeypatch.setattr(decoder.prefillers, "run", lambda _question: answer)
     assert not decoder.try_ensure_parallel_info(ADDRESS)

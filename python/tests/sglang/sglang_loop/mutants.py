@@ -104,7 +104,7 @@ def _no_second_look(self: Any, failure: str) -> int:
 
 
 def _stale_contact(self: Any, bootstrap_addr: str) -> bool:
-    contact = self._first_contacts.get(bootstrap_addr)
+    contact = self._first_contacts._open.get(bootstrap_addr)
     was_answered = contact is not None and contact.done() and contact.exception() is None and contact.result()
     return _find(self, bootstrap_addr) or bool(was_answered)
 

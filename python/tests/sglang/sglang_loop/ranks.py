@@ -18,6 +18,7 @@ from kv_connector import LayerCounter
 from kv_connector.naming.pair_rules import Check
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.first_contacts import FirstContacts
 from kv_connector.sglang.layerwise import LayerwiseSteps
 from kv_connector.sglang.model_pools import ModelPools
 from kv_connector.sglang.pair_check import PairCheck
@@ -123,7 +124,8 @@ class SimulatedEndpoint(TransferEndpoint):
         self.prefill_info_table, self.failure_records = {}, {}
         self.bootstrap_timeout, self.waiting_timeout = network.limits.bootstrap, network.limits.fetch
         self._pools = pools_of(plan)
-        self._first_contacts, self._waited_for, self._asked_again, self._unfit = {}, set(), {}, {}
+        self._first_contacts = FirstContacts(lambda question: self.prefillers.run(question))
+        self._asked_again, self._unfit = {}, {}
         self._scheduler_thread = threading.get_ident()
         self.misplaced: set[int] = set()
         """Rooms that have come to the wrong data-parallel rank."""
@@ -133,7 +135,7 @@ class SimulatedEndpoint(TransferEndpoint):
 
     def tables(self) -> dict[str, int]:
         """What it still keeps for requests."""
-        asked = [future for future in self._first_contacts.values() if not future.done()]
+        asked = [contact for contact in self._first_contacts._open.values() if not contact.done()]
         return {
             name: count
             for name, count in {

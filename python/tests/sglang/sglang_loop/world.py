@@ -21,7 +21,7 @@ from unittest import mock
 
 from kv_connector.runtime import commands
 from kv_connector.runtime.facade import Arrived, Failed, Granted, Released, Stopped
-from kv_connector.sglang import endpoint, sender
+from kv_connector.sglang import endpoint, first_contacts, sender
 from kv_connector.sglang.exchange import MessengerLostError
 from sglang_loop import pair_probe
 from sglang_loop.decode_engine import DecodeEngine
@@ -105,7 +105,7 @@ class World:
         with contextlib.ExitStack() as stack:
             for module in (sender, endpoint):
                 stack.enter_context(mock.patch.object(module, "time", clock))
-            stack.enter_context(mock.patch.object(endpoint, "FIRST_CONTACT_WAIT_SECONDS", 0.0))
+            stack.enter_context(mock.patch.object(first_contacts, "FIRST_CONTACT_WAIT_SECONDS", 0.0))
             stack.enter_context(mock.patch("sglang.srt.disaggregation.common.conn.requests", requests))
             stack.enter_context(mock.patch("sglang.srt.disaggregation.common.conn.logger"))
             stack.enter_context(mock.patch.object(sender.TransferSpans, "of", return_value=None))
