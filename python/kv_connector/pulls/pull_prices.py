@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from kv_connector.configuration.messenger_addresses import Messengers
 from kv_connector.pulls.ask_budget import AskBudget
 from kv_connector.pulls.prefill_rate import PrefillRate
+from kv_connector.pulls.transfer_price import TransferPrices
+from kv_connector.runtime.commands import PullOutcome
 
 ASK_LIMIT_SECONDS = 0.25
 """How long a request waits for an answer that takes milliseconds if the engine that is asked can give one."""
@@ -50,25 +52,34 @@ class _Past:
 
 
 class PullPrices:
-    """Decides whether a pull is worth it and how long to wait for one. Used by one thread.
+    """Decides whether a pull is worth it, from which engine, and how long to wait for one. Used by one thread.
 
     A pull of more tokens takes no less time. So it is not worth it where one from the same engine, of no more tokens,
-    has lately taken longer than computing would take now. Nothing is extrapolated: a small pull is all latency.
+    has lately taken longer than computing would take now, or where its price is known and no lower. A price is not
+    taken far beyond what was seen: a small pull is all latency.
     """
 
     def __init__(self, rules: PriceRules, rate: PrefillRate, now_seconds: Callable[[], float] = time.monotonic) -> None:
         self._rules = rules
         self._rate = rate
         self._now_seconds = now_seconds
+        self.transfers = TransferPrices(now_seconds)
         self._budget = AskBudget()
         self._past: OrderedDict[Messengers, list[_Past]] = OrderedDict()
         self._new_until_seconds: OrderedDict[Messengers, float] = OrderedDict()
+
+    def choose(self, sources: Sequence[Messengers], tokens: int) -> Messengers | None:
+        """Which of the engines to ask for that many tokens; None if all of them are dead. One alone is asked always."""
+        return sources[0] if len(sources) == 1 else self.transfers.cheapest(sources, tokens)
 
     def is_worth(self, source: Messengers, tokens: int) -> bool:
         """Whether pulling the tokens is expected to be faster than computing them."""
         computing_seconds = None if self._rules.always else self._rate.seconds_of(tokens)
         if computing_seconds is None:
             return True
+        price = self.transfers.price(source, tokens)
+        if price is not None and price.known and price.seconds >= computing_seconds:
+            return False
         oldest_seconds = self._now_seconds() - KNOWN_SECONDS
         return not any(
             past.tokens <= tokens and past.seconds >= computing_seconds and past.over_at_seconds >= oldest_seconds
@@ -91,9 +102,10 @@ class PullPrices:
         if len(self._new_until_seconds) > SOURCES_MAX:
             self._new_until_seconds.popitem(last=False)
 
-    def answered(self, source: Messengers) -> None:
-        """The engine has answered a question."""
+    def answered(self, source: Messengers, seconds: float) -> None:
+        """The engine has answered a question after this time."""
         self._new_until_seconds[source] = self._now_seconds()
+        self.transfers.answered(source, seconds)
 
     def may_wait(self, source: Messengers, tokens: int) -> bool:
         """Whether a prompt that lacks this many tokens may wait for the engine's answer."""
@@ -128,6 +140,13 @@ class PullPrices:
             saved_seconds=saved_seconds,
             computed_seconds=computed_seconds,
         )
+
+    def ended_as(self, source: Messengers, outcome: PullOutcome, asked_seconds: float) -> None:
+        """A question to the engine, which left so long ago, or what it led to has come to this."""
+        if outcome == "late":
+            self.transfers.late(source, asked_seconds)
+        elif outcome in ("unreachable", "failed"):
+            self.transfers.lost(source)
 
     def ask_limit_seconds(self, tokens: int) -> float:
         """How long a request waits for the answer of the engine that it asks."""

@@ -70,6 +70,8 @@ class Pull:
     left: bool = False
     """Whether the request is computed, or has ended."""
     answer_seconds: float = 0.0
+    moving_count: int = 0
+    """The tokens that were to move when ranks began to fetch them."""
 
     def keeps_waiting(self) -> bool:
         """Whether the request, which could be computed now, waits for it."""
@@ -126,16 +128,14 @@ class Pulls:
             self._own.logger.warning("request %s is computed here: %s", request.rid, hint.reason)
             return None
         tokens = self._asked_tokens(request)
-        reason = self._unfit(request, hint.messengers, len(tokens))
-        lacked_count = 0
-        if not reason:
+        source = self._source(request, hint.sources, len(tokens))
+        if isinstance(source, tuple):
             lacked_count = len(tokens) - self._own.tree.held_count(tokens, request.cache_salt or "")
-            gains = lacked_count > 0 if self._rules.always else self._prices.gains(hint.messengers, lacked_count)
-            reason = "" if gains else "not_worth"
-        if reason:
-            self._count_end(reason)
-            return None
-        return self._ask(request, hint.messengers, tokens, lacked_count)
+            gains = lacked_count > 0 if self._rules.always else self._prices.gains(source, lacked_count)
+            if gains:
+                return self._ask(request, source, tokens, lacked_count)
+        self._count_end("not_worth" if isinstance(source, tuple) else source)
+        return None
 
     def _asked_tokens(self, request: Any) -> Sequence[int]:
         """Whole pages, of which SGLang uses all if they are in its cache: the last token at least is computed."""
@@ -143,18 +143,26 @@ class Pulls:
         usable_count = min(len(prompt) - 1, int(request._compute_max_prefix_len(len(prompt))))
         return list(prompt[: self._own.tree.whole_pages(usable_count)])
 
-    def _unfit(self, request: Any, source: Messengers, asked_count: int) -> PullOutcome | Literal[""]:
+    def _source(self, request: Any, named: Sequence[Messengers], asked_count: int) -> Messengers | PullOutcome:
+        """The engine to ask, or why none is asked."""
         if self._rules.asks_none_because:
             return self._rules.asks_none_because
-        if _is_of_own_kind(request) or self._own.tree.unfit() or not self.landings.addresses_in(source):
+        fitting = [source for source in named if self.landings.addresses_in(source)]
+        if _is_of_own_kind(request) or self._own.tree.unfit() or not fitting:
             return "misfit"
-        if self._is_own(source):
+        others = [source for source in fitting if not self._is_own(source)]
+        if not others:
             return "not_worth"
         if self._own.proof.is_impossible():
             return "unproven"
-        if asked_count < self._rules.tokens_min or not self._prices.is_worth(source, asked_count):
+        if asked_count < self._rules.tokens_min:
             return "not_worth"
-        return "busy" if sum(each.state is _State.ASKED for each in self._open.values()) >= ASKS_MAX else ""
+        source = self._prices.choose(others, asked_count)
+        if source is None:
+            return "unreachable"
+        if not self._prices.is_worth(source, asked_count):
+            return "not_worth"
+        return "busy" if sum(each.state is _State.ASKED for each in self._open.values()) >= ASKS_MAX else source
 
     def _is_own(self, source: Messengers) -> bool:
         opened = self._own.exchange.opened
@@ -229,8 +237,8 @@ class Pulls:
         if pull is None or pull.state is not _State.ASKED:
             return
         pull.answer_seconds = self._own.now_seconds() - pull.since_seconds
-        if event.reason != "late":
-            self._prices.answered(pull.source)
+        if event.reason not in ("late", "unreachable"):
+            self._prices.answered(pull.source, pull.answer_seconds)
         held_count = min(self._own.tree.whole_pages(event.held_tokens), len(pull.tokens))
         if held_count <= 0:
             self._end(pull, event.reason or "not_held")
@@ -259,7 +267,8 @@ class Pulls:
             gained_min,
             pull.answer_seconds,
         )
-        pull.state = _State.LANDING
+        pull.state, pull.moving_count = _State.LANDING, gained_count
+        self._prices.transfers.moves(pull.source, gained_count)
         self._own.ranks.decide(decision)
         return ""
 
@@ -282,6 +291,11 @@ class Pulls:
         self._end(pull, outcome)
 
     def _end(self, pull: Pull, outcome: PullOutcome, fetched_count: int = 0, fetch_seconds: float = 0.0) -> None:
+        self._prices.ended_as(pull.source, outcome, self._own.now_seconds() - pull.since_seconds)
+        if pull.state is _State.LANDING:
+            self._prices.transfers.over(pull.source, pull.moving_count)
+        if outcome == "arrived":
+            self._prices.transfers.moved(pull.source, fetched_count, fetch_seconds)
         pull.state = _State.OVER
         self._open.pop(pull.ask, None)
         if outcome not in UNBOOKED:

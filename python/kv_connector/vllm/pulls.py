@@ -137,28 +137,35 @@ class Pulls:
             self._count("malformed")
             self._logger.warning("request %s is computed here: %s", shown(request.request_id), pull.reason)
             return
-        reason = self._unfit(request, pull)
-        if reason:
-            self._count(reason)
-            return
-        self._ask(request, pull, meta)
+        source = self._source(request, pull)
+        if isinstance(source, str):
+            self._count(source)
+        else:
+            self._ask(request, source, meta)
 
-    def _unfit(self, request: Any, pull: Pull) -> PullOutcome | Literal[""]:
+    def _source(self, request: Any, pull: Pull) -> Messengers | PullOutcome:
+        """The engine to ask, or why none is asked."""
         if self._rules.asks_none_because:
             return self._rules.asks_none_because
-        if pull.messengers == self.own:
+        others = [source for source in pull.sources if source != self.own]
+        if not others:
             return "not_worth"
         if request.skip_reading_prefix_cache or unfit_to_be_enqueued(request):
             return "misfit"
         tokens = self._asked_tokens(request)
-        if tokens < self._rules.tokens_min or not self._prices.is_worth(pull.messengers, tokens):
+        if tokens < self._rules.tokens_min:
+            return "not_worth"
+        source = self._prices.choose(others, tokens)
+        if source is None:
+            return "unreachable"
+        if not self._prices.is_worth(source, tokens):
             return "not_worth"
         if len(self._by_ask) >= ASKS_MAX:
             return "busy"
         if self._rules.always:
-            return ""
+            return source
         lacked_tokens = tokens - self._own_tokens(request, tokens)
-        return "" if self._prices.gains(pull.messengers, lacked_tokens) else "not_worth"
+        return source if self._prices.gains(source, lacked_tokens) else "not_worth"
 
     def _own_tokens(self, request: Any, tokens: int) -> int:
         """How many of the tokens this engine's cache has; 0 where the hashes are of other lengths than the blocks."""
@@ -174,14 +181,14 @@ class Pulls:
         block_tokens = self._groups[0].block_tokens
         return (int(request.num_prompt_tokens) - 1) // block_tokens * block_tokens
 
-    def _ask(self, request: Any, pull: Pull, meta: StepMetadata) -> None:
-        self._prices.asked(pull.messengers)
+    def _ask(self, request: Any, source: Messengers, meta: StepMetadata) -> None:
+        self._prices.asked(source)
         tokens = self._asked_tokens(request)
         ids = list(request.prompt_token_ids[:tokens])
         salt = getattr(request, "cache_salt", None) or ""
         digest = self._digest_of(SimpleNamespace(prompt_token_ids=ids, cache_salt=salt))
         limit_seconds = self._prices.ask_limit_seconds(tokens)
-        receive = Receive(f"pull-{uuid.uuid4().hex}", pull.messengers, "", decoder_first=False)
+        receive = Receive(f"pull-{uuid.uuid4().hex}", source, "", decoder_first=False)
         now_seconds = self._now_seconds()
         pulling = _Pulling(
             request.request_id,
@@ -198,7 +205,7 @@ class Pulls:
                 request=pulling.ask,
                 transfer=receive.transfer,
                 prompt_digest=digest,
-                prefillers=prefillers(pull.messengers),
+                prefillers=prefillers(source),
                 prompt_token_ids=ids,
                 cache_salt=salt,
                 priority=getattr(request, "priority", 0),
@@ -266,6 +273,7 @@ class Pulls:
         self._by_ask.pop(pulling.ask, None)
         pulling.state = _State.FETCHING
         pulling.fetched_tokens = external_tokens
+        self._prices.transfers.moves(pulling.source, external_tokens)
         first_token = pulling.held_tokens - external_tokens
         groups = [
             table[group.needed(first_token, pulling.held_tokens)]
@@ -316,8 +324,8 @@ class Pulls:
             pulling = self._by_ask.pop(offer.request, None)
             if pulling is None:
                 continue
-            if offer.reason != "late":
-                self._prices.answered(pulling.source)
+            if offer.reason not in ("late", "unreachable"):
+                self._prices.answered(pulling.source, self._now_seconds() - pulling.since_seconds)
             if offer.held_tokens <= 0:
                 self._forget(pulling, offer.reason or "not_held")
                 if offer.reason in MAY_OFFER_PARTS and self._messenger_count * len(pulling.source) > 1:
@@ -362,6 +370,11 @@ class Pulls:
     def _forget(self, pulling: _Pulling, result: PullOutcome) -> None:
         if result not in UNBOOKED:
             self._book(pulling, pulled=result == "arrived")
+        self._prices.ended_as(pulling.source, result, self._now_seconds() - pulling.since_seconds)
+        if pulling.state is _State.FETCHING:
+            self._prices.transfers.over(pulling.source, pulling.fetched_tokens)
+        if result == "arrived":
+            self._prices.transfers.moved(pulling.source, pulling.fetched_tokens, pulling.fetch_seconds)
         self._count(result, pulling.fetched_tokens, pulling.answer_seconds, pulling.fetch_seconds)
         self._by_ask.pop(pulling.ask, None)
         self._pulling.pop(pulling.request_id, None)

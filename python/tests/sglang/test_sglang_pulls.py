@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kv_connector.runtime.facade import Offered
+
 pytestmark = pytest.mark.usefixtures("sglang_plugins")
 
 PROMPT = list(range(1, 42))
@@ -105,6 +107,28 @@ def test_should_compute_where_the_hint_cannot_be_read(
         assert w.asker.pulls.queued(request) is None
     assert w.asker.messenger.outcomes == ["malformed"]
     assert field in caplog.text
+
+
+def test_should_ask_the_engine_from_which_tokens_come_soonest() -> None:
+    """Each is tried once, in the order of their names; one that cannot be reached is left out, as it is itself."""
+    w = world()
+    tries: dict[int, int] = {}
+    for turn in range(8):
+        request = w.asker.request([*range(turn * 100, turn * 100 + 41)], 2)
+        named = [{"remote_host": "127.0.0.1", "remote_port": port} for port in (w.asker.port, 2, 3, 4)]
+        request.sampling_params.custom_params = {"remote_kv_source": named}
+        pull = w.asker.pulls.queued(request)
+        (port,) = (each.port for each in pull.source)
+        tries[port] = tries.get(port, 0) + 1
+        w.asker.messenger.asks.clear()
+        w.asker.now[0] += 0.1
+        if port == 3:
+            w.asker.pulls.offered(Offered(pull.ask, 0, "unreachable"))
+        else:
+            w.asker.pulls.offered(Offered(pull.ask, 0, "not_held"))
+            w.asker.pulls._prices.transfers.moved(pull.source, 40, 0.4 if port == 2 else 0.1)
+    assert tries == {2: 1, 3: 1, 4: 6}
+    w.assert_at_rest()
 
 
 def test_should_offer_nothing_of_other_weights() -> None:

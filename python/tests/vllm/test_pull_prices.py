@@ -94,6 +94,19 @@ def test_should_not_pull_what_a_smaller_pull_has_shown_to_be_slower(world: World
     assert world.prices.is_worth(OTHER, tokens)
 
 
+@pytest.mark.parametrize(("tokens", "worth"), [(999, True), (1000, False), (1874, False), (1876, True), (4000, True)])
+def test_should_not_pull_where_its_price_is_known_and_higher(world: World, tokens: int, worth: bool) -> None:
+    """A token takes 0.6 ms to pull and 1 ms to compute, but 1,250 are on the way. Of fewer than 1,000 nothing is."""
+    world.measured()
+    for size in (1000, 2000, 1000, 2000):
+        world.prices.transfers.moved(SOURCE, size, size * 0.6 * SECONDS_PER_TOKEN)
+    assert world.prices.is_worth(SOURCE, tokens)
+    world.prices.transfers.moves(SOURCE, 1250)
+    assert world.prices.is_worth(SOURCE, tokens) is worth
+    world.prices.transfers.over(SOURCE, 1250)
+    assert world.prices.is_worth(SOURCE, tokens)
+
+
 def test_should_forget_a_slow_pull_after_a_time(world: World) -> None:
     world.measured().prices.pulled(SOURCE, 1000, 2.0)
     world.now_seconds += world.constants.KNOWN_SECONDS
@@ -223,7 +236,7 @@ def test_should_book_waits_for_an_engine_once_it_is_known(world: World, heard: b
     """It has answered, or should have by now; a second first question makes it no newer."""
     world.measured().prices.asked(SOURCE)
     if heard:
-        world.prices.answered(SOURCE)
+        world.prices.answered(SOURCE, 0.01)
     else:
         world.now_seconds += world.constants.ACQUAINTANCE_SECONDS
     world.prices.asked(SOURCE)
@@ -234,5 +247,5 @@ def test_should_book_waits_for_an_engine_once_it_is_known(world: World, heard: b
 def test_should_keep_a_limited_number_of_known_engines(world: World) -> None:
     for port in range(world.constants.SOURCES_MAX + 5):
         world.prices.asked((("127.0.0.1", port),))
-        world.prices.answered((("127.0.0.1", port),))
+        world.prices.answered((("127.0.0.1", port),), 0.01)
     assert len(world.prices._new_until_seconds) == world.constants.SOURCES_MAX

@@ -1,0 +1,251 @@
+"""What it takes to get tokens from another engine, fitted from what this engine has seen. Pure but for the clock.
+
+A price has four parts: the session is opened if there is none, the other engine answers, what is on its way already
+goes first, and the tokens move. Each is a median of recent observations in which newer ones weigh more, so a single
+stall changes nothing and an engine that has become slow is known after three transfers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kv_connector.configuration.messenger_addresses import Messengers
+
+KNOWN_SECONDS = 60.0
+"""How long an observation says something of now: links and engines change."""
+DEAD_SECONDS = 10.0
+"""How long an engine that could not be reached, or ended within a transfer, is not chosen where others are named."""
+OBSERVED_MAX = 10
+SOURCES_MAX = 256
+"""Requests name the engines: those named longest ago are forgotten."""
+WEIGHT_OF_EARLIER = 0.8
+"""An observation's weight beside that of the next one: three new ones outweigh seven before them."""
+SPREAD_MIN = 1.25
+"""Sizes closer than this say nothing of what part of a transfer grows with its size."""
+BEYOND_LARGEST = 2.0
+"""Up to how many times the largest transfer that was seen a price is known, if others were smaller."""
+TRIES_MAX = 3
+"""After how many answers an engine that has moved nothing is not tried for the sake of its price any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPrice:
+    """What getting some tokens from an engine is expected to take now."""
+
+    open_seconds: float
+    """0 where a session is open."""
+    answer_seconds: float
+    queue_seconds: float
+    """What is on its way from that engine already."""
+    move_seconds: float
+    known: bool
+    """Whether that engine itself has moved about as many tokens lately; otherwise it is a guess by all engines."""
+
+    @property
+    def seconds(self) -> float:
+        """In all."""
+        return self.open_seconds + self.answer_seconds + self.queue_seconds + self.move_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFit:
+    """A transfer takes a time of its own, and some for each token."""
+
+    fixed_seconds: float
+    seconds_per_token: float
+
+    def seconds_of(self, tokens: int) -> float:
+        """How long that many tokens take; none take none."""
+        return self.fixed_seconds + self.seconds_per_token * tokens if tokens > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    at_seconds: float
+    value: float
+    tokens: int = 0
+
+
+def _few() -> deque[_Seen]:
+    return deque(maxlen=OBSERVED_MAX)
+
+
+@dataclass(slots=True)
+class _Observations:
+    """Of one engine or of all, oldest first."""
+
+    openings: deque[_Seen] = field(default_factory=_few)
+    """Of questions whose answer needed a session first."""
+    answers: deque[_Seen] = field(default_factory=_few)
+    moves: deque[_Seen] = field(default_factory=_few)
+
+
+@dataclass(slots=True)
+class _Source(_Observations):
+    moving_tokens: int = 0
+    has_session: bool = False
+    dead_until_seconds: float = float("-inf")
+
+
+class TransferPrices:
+    """The prices of one engine's transfers, by the engine they come from. Used by one thread."""
+
+    def __init__(self, now_seconds: Callable[[], float] = time.monotonic) -> None:
+        self._now_seconds = now_seconds
+        self._sources: OrderedDict[Messengers, _Source] = OrderedDict()
+        self._all = _Observations()
+        """What an engine of which nothing is known is expected to be like."""
+
+    # ---- what is seen
+
+    def answered(self, source: Messengers, seconds: float) -> None:
+        """The engine has answered a question after this time; the first one of a session opens it as well."""
+        seen = self._of(source)
+        for each in (seen, self._all):
+            (each.answers if seen.has_session else each.openings).append(_Seen(self._now_seconds(), seconds))
+        seen.has_session, seen.dead_until_seconds = True, float("-inf")
+
+    def late(self, source: Messengers, seconds: float) -> None:
+        """The engine has not answered within this time: it takes that long at least."""
+        self._of(source).answers.append(_Seen(self._now_seconds(), seconds))
+
+    def lost(self, source: Messengers) -> None:
+        """The engine could not be reached, or has ended within a transfer."""
+        seen = self._of(source)
+        seen.has_session, seen.dead_until_seconds = False, self._now_seconds() + DEAD_SECONDS
+
+    def moves(self, source: Messengers, tokens: int) -> None:
+        """A transfer of the tokens begins; ``over`` ends it."""
+        self._of(source).moving_tokens += tokens
+
+    def over(self, source: Messengers, tokens: int) -> None:
+        """A transfer of the tokens has ended, whatever came of it."""
+        seen = self._of(source)
+        seen.moving_tokens = max(0, seen.moving_tokens - tokens)
+
+    def moved(self, source: Messengers, tokens: int, seconds: float) -> None:
+        """The tokens have arrived after this time, without the wait for the answer."""
+        if tokens > 0:
+            for each in (self._of(source), self._all):
+                each.moves.append(_Seen(self._now_seconds(), seconds, tokens))
+
+    def _of(self, source: Messengers) -> _Source:
+        seen = self._sources.setdefault(source, _Source())
+        self._sources.move_to_end(source)
+        if len(self._sources) > SOURCES_MAX:
+            self._sources.popitem(last=False)
+        return seen
+
+    # ---- what it is worth
+
+    def price(self, source: Messengers, tokens: int) -> TransferPrice | None:
+        """What that many tokens from the engine take now; None where no engine has shown any of it."""
+        seen = self._sources.get(source, _Source())
+        fit = self.fit(source)
+        if fit is None:
+            return None
+        answer_seconds = self._median_of(seen.answers, self._all.answers)
+        opening_seconds = 0.0 if seen.has_session else self._median_of(seen.openings, self._all.openings)
+        return TransferPrice(
+            open_seconds=max(0.0, opening_seconds - answer_seconds),
+            answer_seconds=answer_seconds,
+            queue_seconds=fit.seconds_per_token * seen.moving_tokens,
+            move_seconds=fit.seconds_of(tokens),
+            known=self.knows(source, tokens),
+        )
+
+    def fit(self, source: Messengers) -> MoveFit | None:
+        """How its transfers grow with their size: by its own, else by those of all engines."""
+        own = self._recent(self._sources.get(source, _Source()).moves)
+        if _are_of_different_sizes(own):
+            return _line(own)
+        prior = self._recent(self._all.moves)
+        of_all = _line(prior) if _are_of_different_sizes(prior) else _through(prior, 0.0) if prior else None
+        return of_all if of_all is None or not own else _through(own, of_all.fixed_seconds)
+
+    def knows(self, source: Messengers, tokens: int) -> bool:
+        """Whether the engine has moved about as many tokens lately."""
+        moves = self._recent(self._sources.get(source, _Source()).moves)
+        sizes = [each.tokens for each in moves]
+        beyond = BEYOND_LARGEST if _are_of_different_sizes(moves) else SPREAD_MIN
+        return bool(sizes) and min(sizes) <= tokens <= beyond * max(sizes)
+
+    def is_dead(self, source: Messengers) -> bool:
+        """Whether the engine was lost a moment ago, and has not answered since."""
+        seen = self._sources.get(source)
+        return seen is not None and self._now_seconds() < seen.dead_until_seconds
+
+    def cheapest(self, sources: Sequence[Messengers], tokens: int) -> Messengers | None:
+        """The engine from which the tokens come soonest, of those that are not dead; None if all of them are.
+
+        One that has moved nothing lately is tried first, by one prompt at a time, so that it becomes known. Where
+        nothing else decides, it is the one that is named first.
+        """
+        living = [source for source in sources if not self.is_dead(source)]
+        return min(living, key=lambda source: self._rank(source, tokens), default=None)
+
+    def _rank(self, source: Messengers, tokens: int) -> tuple[bool, float]:
+        seen = self._sources.get(source, _Source())
+        answer_count = len(self._recent(seen.answers)) + len(self._recent(seen.openings))
+        was_tried = seen.moving_tokens > 0 or answer_count >= TRIES_MAX or bool(self._recent(seen.moves))
+        price = self.price(source, tokens)
+        return was_tried, 0.0 if price is None else price.seconds
+
+    def sources(self) -> Iterator[Messengers]:
+        """Those that were seen, in the order of their last use."""
+        return iter(tuple(self._sources))
+
+    def _recent(self, seen: Iterable[_Seen]) -> list[_Seen]:
+        oldest_seconds = self._now_seconds() - KNOWN_SECONDS
+        return [each for each in seen if each.at_seconds >= oldest_seconds]
+
+    def _median_of(self, own: Iterable[_Seen], of_all: Iterable[_Seen]) -> float:
+        """The median of the engine's own observations, else of all engines'; 0 where there are none."""
+        seen = self._recent(own) or self._recent(of_all)
+        return _median([(each.value, weight) for each, weight in _weighed(seen)]) if seen else 0.0
+
+
+def _weighed(seen: Sequence[_Seen]) -> list[tuple[_Seen, float]]:
+    newest = len(seen) - 1
+    return [(each, WEIGHT_OF_EARLIER ** (newest - index)) for index, each in enumerate(seen)]
+
+
+def _median(values: Sequence[tuple[float, float]]) -> float:
+    """The value at which half of the weight is reached."""
+    ordered = sorted(values)
+    left = sum(weight for _, weight in ordered) / 2
+    for value, weight in ordered:
+        left -= weight
+        if left <= 0:
+            return value
+    return ordered[-1][0]
+
+
+def _are_of_different_sizes(seen: Sequence[_Seen]) -> bool:
+    sizes = [each.tokens for each in seen]
+    return bool(sizes) and max(sizes) >= SPREAD_MIN * min(sizes)
+
+
+def _line(seen: Sequence[_Seen]) -> MoveFit:
+    """The line through transfers of different sizes."""
+    weighed = _weighed(seen)
+    slopes = [
+        ((b.value - a.value) / (b.tokens - a.tokens), a_weight * b_weight)
+        for index, (a, a_weight) in enumerate(weighed)
+        for b, b_weight in weighed[index + 1 :]
+        if max(a.tokens, b.tokens) >= SPREAD_MIN * min(a.tokens, b.tokens)
+    ]
+    slope = max(0.0, _median(slopes))
+    fixed = _median([(each.value - slope * each.tokens, weight) for each, weight in weighed])
+    return MoveFit(fixed, slope) if fixed >= 0 else _through(seen, 0.0)
+
+
+def _through(seen: Sequence[_Seen], fixed_seconds: float) -> MoveFit:
+    """A line through transfers whose sizes are alike; of the time of each, half at most is fixed."""
+    weighed = _weighed(seen)
+    fixed = min(fixed_seconds, 0.5 * _median([(each.value, weight) for each, weight in weighed]))
+    slope = _median([((each.value - fixed) / each.tokens, weight) for each, weight in weighed])
+    return MoveFit(fixed, max(0.0, slope))
