@@ -62,6 +62,12 @@ def to_each_peer(title: str, name: str, unit: str) -> Panel:
     return Panel(f"{title} (metrics_peers)", unit, {"{{peer}} from {{instance}}": query})
 
 
+def from_each_source(title: str, name: str, unit: str) -> Panel:
+    """A gauge of each engine that tokens are pulled from, of each messenger that pulls."""
+    query = f'max by (instance, source) (kv_messenger_{name}{{instance=~"$instance"}})'
+    return Panel(f"{title} (metrics_peers)", unit, {"{{source}} to {{instance}}": query})
+
+
 def mean(name: str) -> str:
     of = f'{{instance=~"$instance"}}[{WINDOW}]'
     return f"sum(rate(kv_messenger_{name}_sum{of})) / sum(rate(kv_messenger_{name}_count{of}))"
@@ -142,6 +148,7 @@ CAPACITY = Dashboard(
             to_each_peer("Rate while there is something to send", "peer_send_rate_bytes", "Bps"),
             to_each_peer("How long what is queued takes", "peer_queue_seconds", "s"),
         ),
+        "From each engine": (from_each_source("Time that 1,000 tokens take", "price_seconds", "s"),),
         "The JVM": (
             gauges("Heap", "bytes", used="jvm_heap_used_bytes", limit="jvm_heap_max_bytes"),
             rates("Share of the time that it collects garbage", "percentunit", collecting="jvm_gc_seconds"),

@@ -19,6 +19,7 @@ from typing import Literal
 
 from kv_connector import Arrived, Event, Failed, Messenger, Released, parse_options
 from kv_connector.cli.host_pages import HostPages
+from kv_connector.runtime.commands import Prices, SourcePrice, encode
 
 PAGE_BYTES = 16 << 10
 PAGE_TOKENS = 16
@@ -97,7 +98,9 @@ def move(prefiller: Messenger, decoder: Messenger, transfer: str) -> None:
     assert isinstance(ended, Arrived), ended
     micros = 1 + (time.monotonic_ns() - begun_ns) // 1000
     counted = {"do": "pullEnded", "outcome": "arrived", "tokens": tokens, "askMicros": micros, "pullMicros": micros}
-    decoder.submit([counted])  # as if it had been asked for before, so that the panels of pulls have data
+    price = SourcePrice("127.0.0.1:1", 0, 0, 1, 0, 1, 10**6 * micros // tokens, 1, 2 * tokens, 60_000)
+    # as if it had been asked for before, so that the panels of pulls have data
+    decoder.submit([counted, encode(Prices([price], 10**6))])
     until(prefiller, transfer, Released)
 
 

@@ -35,6 +35,8 @@ USED_ELSEWHERE: Final = {
     "Fetch.*": "a command: all its fields are passed to Java",
     "Ask.*": "a command: all its fields are passed to Java",
     "PullEnded.*": "a command: all its fields are passed to Java",
+    "Prices.*": "a command: all its fields are passed to Java",
+    "SourcePrice.*": "a part of a command: all its fields are passed to Java",
     "Compared.*": "a command: all its fields are passed to Java",
     "ContextRow.*": "Java reads them",
     "Granted.context_kinds": "an event of docs/boundary.md has it",

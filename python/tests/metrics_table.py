@@ -11,8 +11,10 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 LINE_LENGTH_MAX = 120
-ROW = re.compile(r"\| `kv_messenger_(?!jvm_|peer_)(\w+)` \| (counter|gauge|histogram) \| [^|]* \| [^|]* \| (.+) \|")
-"""Those of the JVM and of single peers are on the messenger's own page alone, and not among its stats."""
+ROW = re.compile(
+    r"\| `kv_messenger_(?!jvm_|peer_|price_)(\w+)` \| (counter|gauge|histogram) \| [^|]* \| [^|]* \| (.+) \|"
+)
+"""Those of the JVM, of single peers and of sources are on the messenger's own page alone, and not among its stats."""
 REASON = re.compile(r"\| `kv_messenger_(\w+)` \| `(\w+)` \| [^|]* \|")
 BUCKETS = re.compile(r"Histograms have (\d+) buckets from ([\d.]+) s on, each twice as wide as the one before\.")
 

@@ -21,6 +21,7 @@ from kv_connector.runtime.commands import (
     FetchPages,
     PrefillerAddress,
     Refuted,
+    SourcePrice,
     Step,
     compared,
     encode,
@@ -70,6 +71,7 @@ def test_java_reads_the_fields_of_a_command(name: str) -> None:
         ("chunkPages", "group", ChunkPages),
         ("fetch", "group", FetchPages),
         ("prefillers", "prefiller", PrefillerAddress),
+        ("sourcePrice", "fields", SourcePrice),
     ],
 )
 def test_java_reads_the_fields_of_a_part(method: str, variable: str, part: type) -> None:

@@ -63,6 +63,15 @@ class MoveFit:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """For transfers of these sizes a price is known, and for so long if nothing more is seen."""
+
+    tokens_min: int
+    tokens_max: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
     at_seconds: float
     value: float
@@ -98,6 +107,8 @@ class TransferPrices:
         self._sources: OrderedDict[Messengers, _Source] = OrderedDict()
         self._all = _Observations()
         """What an engine of which nothing is known is expected to be like."""
+        self.change_count = 0
+        """Grows with everything that is seen."""
 
     # ---- what is seen
 
@@ -133,6 +144,7 @@ class TransferPrices:
                 each.moves.append(_Seen(self._now_seconds(), seconds, tokens))
 
     def _of(self, source: Messengers) -> _Source:
+        self.change_count += 1
         seen = self._sources.setdefault(source, _Source())
         self._sources.move_to_end(source)
         if len(self._sources) > SOURCES_MAX:
@@ -168,15 +180,31 @@ class TransferPrices:
 
     def knows(self, source: Messengers, tokens: int) -> bool:
         """Whether the engine has moved about as many tokens lately."""
+        known = self.known(source)
+        return known is not None and known.tokens_min <= tokens <= known.tokens_max
+
+    def known(self, source: Messengers) -> Known | None:
+        """For which sizes the price is known, and how long; None where it is a guess."""
         moves = self._recent(self._sources.get(source, _Source()).moves)
+        if not moves:
+            return None
         sizes = [each.tokens for each in moves]
         beyond = BEYOND_LARGEST if _are_of_different_sizes(moves) else SPREAD_MIN
-        return bool(sizes) and min(sizes) <= tokens <= beyond * max(sizes)
+        seconds = moves[-1].at_seconds + KNOWN_SECONDS - self._now_seconds()
+        return Known(min(sizes), int(beyond * max(sizes)), seconds)
 
     def is_dead(self, source: Messengers) -> bool:
         """Whether the engine was lost a moment ago, and has not answered since."""
+        return self.dead_seconds(source) > 0
+
+    def dead_seconds(self, source: Messengers) -> float:
+        """How much longer the engine counts as dead; 0 if it does not."""
         seen = self._sources.get(source)
-        return seen is not None and self._now_seconds() < seen.dead_until_seconds
+        return 0.0 if seen is None else max(0.0, seen.dead_until_seconds - self._now_seconds())
+
+    def is_moving(self) -> bool:
+        """Whether tokens are on their way from any engine."""
+        return any(seen.moving_tokens for seen in self._sources.values())
 
     def cheapest(self, sources: Sequence[Messengers], tokens: int) -> Messengers | None:
         """The engine from which the tokens come soonest, of those that are not dead; None if all of them are.

@@ -246,6 +246,36 @@ class PullEnded(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class SourcePrice:
+    """What it takes to get tokens from an engine; see ``TransferPrice``."""
+
+    source: str
+    """The address of its first messenger, ``host:port``."""
+    dead_millis: int
+    """For how long it is not chosen, since it was lost a moment ago; 0 if it was not."""
+    open_micros: int
+    answer_micros: int
+    queue_micros: int
+    fixed_micros: int
+    """What moving any number of tokens takes."""
+    picos_per_token: int
+    tokens_min: int
+    """The price is known from here to ``tokens_max``; neither is given where it is a guess by other engines."""
+    tokens_max: int
+    known_millis: int
+    """For how long it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices(Command):
+    """What tokens take now, from other engines and computed here; all that was reported before is void."""
+
+    sources: Sequence[SourcePrice]
+    compute_picos_per_token: int | None = None
+    """None: nothing was computed yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Compared(Command):
     """Received KV was compared with own; see ``compared``."""
 

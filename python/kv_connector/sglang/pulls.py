@@ -24,6 +24,7 @@ from typing import Any, Literal
 from kv_connector.configuration.messenger_addresses import Messengers
 from kv_connector.naming.prompt_digest import prompt_digest
 from kv_connector.pulls.prefill_rate import PrefillRate
+from kv_connector.pulls.price_reports import PriceReports
 from kv_connector.pulls.pull_hint import Unreadable, read_hint
 from kv_connector.pulls.pull_prices import PullPrices
 from kv_connector.runtime.commands import Ask, Decline, PrefillerAddress, PullEnded, PullOutcome
@@ -97,6 +98,7 @@ class Pulls:
         self._open: dict[str, Pull] = {}
         self.rate = PrefillRate(own.now_seconds)
         self._prices = PullPrices(rules, self.rate, own.now_seconds)
+        self._reports = PriceReports(self._prices.transfers, self.rate, own.now_seconds)
         self.landings = Landings(
             own,
             lambda token_count: self._prices.fetch_limit_seconds(token_count) or FETCH_LIMIT_SECONDS,
@@ -230,6 +232,8 @@ class Pulls:
         for pull in list(self._open.values()):
             if pull.state is _State.ASKED and self._own.now_seconds() >= pull.late_at_seconds:
                 self._decline(pull, "late")
+        if self._rules.counts and (prices := self._reports.due()) is not None:
+            self._own.exchange.submit(prices)
 
     def offered(self, event: Offered) -> None:
         """The engine that was asked has answered."""

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kv_connector.configuration.messenger_addresses import Address, Messengers
-from kv_connector.runtime.commands import Announce, Ask, Decline, Expect, OfferReason, PrefillEnded, PullEnded, Reject
+from kv_connector.runtime.commands import (
+    Announce,
+    Ask,
+    Decline,
+    Expect,
+    OfferReason,
+    PrefillEnded,
+    Prices,
+    PullEnded,
+    Reject,
+)
 from kv_connector.runtime.facade import Connected, Disconnected, Granted, Offered
 from kv_connector.vllm.proof_messages import Proof, ProofTally, Proved, ShadowProof
 from kv_connector.vllm.vllm_api import (
@@ -153,7 +163,7 @@ class StepMetadata(KVConnectorMetadata):
     """Given to the messenger at the end of this step: a pass may still fill their blocks before."""
     withdrawn: list[str] = field(default_factory=list)
     """Offers that are not to be fetched any more."""
-    pull_ends: list[PullEnded] = field(default_factory=list)
+    pull_reports: list[PullEnded | Prices] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
     shadow_proofs: list[ShadowProof] = field(default_factory=list)
     tallies: list[ProofTally] = field(default_factory=list)

@@ -24,9 +24,10 @@ from typing import Any, Literal
 
 from kv_connector.configuration.messenger_addresses import Messengers
 from kv_connector.pulls.prefill_rate import PrefillRate
+from kv_connector.pulls.price_reports import PriceReports
 from kv_connector.pulls.pull_hint import SOURCE, Pull, Unreadable
 from kv_connector.pulls.pull_prices import PullPrices
-from kv_connector.runtime.commands import Ask, Decline, PullEnded, PullOutcome
+from kv_connector.runtime.commands import Ask, Decline, Prices, PullEnded, PullOutcome
 from kv_connector.runtime.facade import Offered
 from kv_connector.vllm.held_prefix import held_prefix
 from kv_connector.vllm.kv_groups import KvGroup
@@ -116,6 +117,7 @@ class Pulls:
         """Those that wait for an answer, by the question's number."""
         self.rate = PrefillRate(now_seconds)
         self._prices = PullPrices(rules, self.rate, now_seconds)
+        self._reports = PriceReports(self._prices.transfers, self.rate, now_seconds)
         self.own: Messengers = ()
         """This engine's messengers: what they have to offer is in its own cache."""
         self.ended: list[PullEnded] = []
@@ -394,6 +396,12 @@ class Pulls:
         self, outcome: PullOutcome, tokens: int = 0, answer_seconds: float = 0.0, fetch_seconds: float = 0.0
     ) -> None:
         self.ended.append(PullEnded(outcome, tokens, round(answer_seconds * 1e6), round(fetch_seconds * 1e6)))
+
+    def take_reports(self) -> list[PullEnded | Prices]:
+        """What the messenger is to count and to show."""
+        ended, self.ended = self.ended, []
+        prices = self._reports.due()
+        return [*ended] if prices is None else [*ended, prices]
 
     def is_empty(self) -> bool:
         """Whether no request is remembered; for leak checks at rest."""

@@ -295,7 +295,7 @@ class SchedulerHalf:
         meta.step = self._step
         meta.layers_are_right = self._open.counted_right == self._side.messenger_count
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
-        meta.pull_ends, self._pulls.ended = self._pulls.ended, []
+        meta.pull_reports = self._pulls.take_reports()
         self._offers.step_begins(meta)
         self._pulls.rate.step_begins(meta, scheduler_output.total_num_scheduled_tokens)
         for announce in meta.announces:

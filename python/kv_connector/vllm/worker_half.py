@@ -140,7 +140,7 @@ class WorkerHalf:
         self._end_prefills(meta)
         self._each(meta.expects.values(), self._expect)
         self._each(meta.declines, self._decline)
-        self._each((*meta.rejections, *(meta.pull_ends if self._is_first else ())), self._client.submit)
+        self._each((*meta.rejections, *(meta.pull_reports if self._is_first else ())), self._client.submit)
         self._each(meta.abandoned, self._abandon)
         self._each(meta.asks, lambda ask: self._pulls.ask(ask, self._news))
         self._each(meta.withdrawn, self._pulls.withdraw)

@@ -213,6 +213,12 @@ class SimulatedMessenger:
         assert command["askMicros"] >= 0
         assert command["pullMicros"] >= 0
 
+    def _on_prices(self, command: dict[str, Any]) -> None:
+        assert command.get("computePicosPerToken", 0) >= 0
+        for source in command["sources"]:
+            numbers = [number for name, number in source.items() if name != "source"]
+            assert all(type(number) is int and 0 <= number <= 2**53 for number in numbers), source
+
     def _on_refuted(self, command: dict[str, Any]) -> None:
         assert command["fetches"] > 0
 

@@ -11,10 +11,12 @@ import io.kvmessenger.messenger.port.EngineCommand.PullWaits;
 import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.PullOutcome;
+import io.kvmessenger.messenger.port.SourcePrice;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import java.util.Locale;
+import java.util.OptionalDouble;
 import java.util.concurrent.TimeUnit;
 
 /** Reads the commands of a KV cache (docs/boundary.md) as values. Pure. */
@@ -27,6 +29,11 @@ final class CommandReader {
 
     /** Longest transfer id or digest that an event may repeat; both sides bound them further. */
     static final int TRANSFER_LENGTH_MAX = 1024;
+
+    /** Longest address of an engine: a host's name and a port. */
+    private static final int SOURCE_LENGTH_MAX = 300;
+
+    private static final double PICOS_PER_NANO = 1000;
 
     private CommandReader() {}
 
@@ -75,6 +82,7 @@ final class CommandReader {
                         prefillers(fields).getFirst());
             case "refuted" -> new EngineCommand.Refuted(fields.integer("fetches"));
             case "pullEnded" -> pullEnded(fields);
+            case "prices" -> prices(fields);
             case "ask" -> ask(fields);
             case "offer" -> offer(fields);
             case "withdraw" -> new EngineCommand.Withdraw(fields.text("request", REQUEST_LENGTH_MAX));
@@ -83,7 +91,7 @@ final class CommandReader {
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, step, "
                         + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon, "
-                        + "reportEnd, compared, refuted, pullEnded, ask, offer, withdraw");
+                        + "reportEnd, compared, refuted, pullEnded, prices, ask, offer, withdraw");
         };
     }
 
@@ -93,6 +101,30 @@ final class CommandReader {
                 fields.integer("tokens"),
                 TimeUnit.MICROSECONDS.toNanos(fields.integer("askMicros")),
                 TimeUnit.MICROSECONDS.toNanos(fields.integer("pullMicros")));
+    }
+
+    private static EngineCommand.Prices prices(Fields fields) {
+        OptionalDouble compute = fields.has("computePicosPerToken")
+                ? OptionalDouble.of(fields.integer("computePicosPerToken") / PICOS_PER_NANO)
+                : OptionalDouble.empty();
+        List<SourcePrice> sources = fields.objects("sources").stream()
+                .map(CommandReader::sourcePrice)
+                .toList();
+        return new EngineCommand.Prices(sources, compute);
+    }
+
+    private static SourcePrice sourcePrice(Fields fields) {
+        return new SourcePrice(
+                fields.text("source", SOURCE_LENGTH_MAX),
+                TimeUnit.MILLISECONDS.toNanos(fields.integer("deadMillis")),
+                TimeUnit.MICROSECONDS.toNanos(fields.integer("openMicros")),
+                TimeUnit.MICROSECONDS.toNanos(fields.integer("answerMicros")),
+                TimeUnit.MICROSECONDS.toNanos(fields.integer("queueMicros")),
+                TimeUnit.MICROSECONDS.toNanos(fields.integer("fixedMicros")),
+                fields.integer("picosPerToken") / PICOS_PER_NANO,
+                fields.count("tokensMin"),
+                fields.count("tokensMax"),
+                TimeUnit.MILLISECONDS.toNanos(fields.integer("knownMillis")));
     }
 
     private static TransferKey transfer(Fields fields) {

@@ -7,11 +7,13 @@ import io.kvmessenger.messenger.port.ComparisonOutcome;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.PullOutcome;
+import io.kvmessenger.messenger.port.SourcePrice;
 import io.kvmessenger.messenger.port.TransferKey;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalDouble;
 import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -154,6 +156,21 @@ class CommandReaderTest {
         assertRefused(
                 "{\"commands\":[{\"do\":\"pullEnded\",\"outcome\":\"lost\",\"tokens\":1,\"askMicros\":0,\"pullMicros\":0}]}",
                 "LOST");
+    }
+
+    @Test
+    void shouldReadWhatTokensTake() {
+        assertThat(read("""
+            {"commands":[{"do":"prices","computePicosPerToken":1500,"sources":[
+             {"source":"h:9","deadMillis":1,"openMicros":2,"answerMicros":3,"queueMicros":4,"fixedMicros":5,
+              "picosPerToken":6500,"tokensMin":7,"tokensMax":8,"knownMillis":9}]},{"do":"prices","sources":[]}]}\
+            """))
+                .containsExactly(
+                        new EngineCommand.Prices(
+                                List.of(new SourcePrice(
+                                        "h:9", 1_000_000, 2_000, 3_000, 4_000, 5_000, 6.5, 7, 8, 9_000_000)),
+                                OptionalDouble.of(1.5)),
+                        new EngineCommand.Prices(List.of(), OptionalDouble.empty()));
     }
 
     @Test

@@ -123,6 +123,7 @@ public final class KvCache implements ServedSubject {
             case EngineCommand.Compared compared -> decoder.compared(compared);
             case EngineCommand.Refuted refuted -> decoder.refuted(refuted);
             case EngineCommand.PullEnded pull -> decoder.pullEnded(pull);
+            case EngineCommand.Prices prices -> tally.show(prices);
         }
     }
 

@@ -5,6 +5,7 @@ import static java.util.Map.entry;
 import io.kvmessenger.connector.boot.BuildId;
 import io.kvmessenger.connector.boot.Json;
 import io.kvmessenger.messenger.port.CountedReason;
+import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerMetric.Label;
 import io.kvmessenger.messenger.port.MessengerState;
@@ -62,6 +63,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
 
     private final PrometheusRegistry registry = new PrometheusRegistry();
     private final PeerSeries peers;
+    private final PriceBoard prices;
     private final Map<MessengerMetric, Counter> counters = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Gauge> gauges = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Histogram> histograms = new EnumMap<>(MessengerMetric.class);
@@ -73,6 +75,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
 
     private MessengerMetrics(String host, int port, int peersMax, String pageKey, IntConsumer onSocket) {
         peers = new PeerSeries(peersMax);
+        prices = new PriceBoard(System::nanoTime, peersMax);
         for (MessengerMetric metric : MessengerMetric.values()) {
             registerSource(metric);
         }
@@ -88,6 +91,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
                                 () -> notReady,
                                 pageKey,
                                 new AtomicBoolean(),
+                                prices,
                                 asked -> describe.accept(asked)),
                         onSocket));
     }
@@ -158,9 +162,14 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         return peers.open(engineId, writtenTo);
     }
 
+    @Override
+    public void show(EngineCommand.Prices reported) {
+        prices.put(reported);
+    }
+
     /**
      * The answer to {@code stats}: counters as their sums, together with their reasons, and histograms with the count
-     * of each bucket. It omits the JVM's metrics and those labelled by peer.
+     * of each bucket. It omits the JVM's metrics and those labelled by peer or source.
      */
     public byte[] snapshotJson() {
         TransferCounters ofTransports = transports.get();
@@ -169,7 +178,9 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         Map<String, Object> values = new LinkedHashMap<>();
         Map<String, Object> observed = new LinkedHashMap<>();
         for (MessengerMetric metric : MessengerMetric.values()) {
-            if (RuntimeFigures.ALL.containsKey(metric) || metric.label() == Label.PEER) {
+            if (RuntimeFigures.ALL.containsKey(metric)
+                    || metric.label() == Label.PEER
+                    || metric.label() == Label.SOURCE) {
                 continue;
             }
             String name = metric.metricName();
@@ -224,6 +235,8 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         TransferCounter read = OF_TRANSPORTS.get(metric);
         if (metric.label() == Label.PEER) {
             registerRead(metric, to -> peers.read(metric, (engineId, value) -> to.call(value, engineId)));
+        } else if (metric == MessengerMetric.PRICE_SECONDS) {
+            registerRead(metric, to -> prices.read((source, value) -> to.call(value, source)));
         } else if (metric.label() == Label.TRANSPORT) {
             registerRead(metric, to -> {
                 TransferCounters now = transports.get();

@@ -22,7 +22,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.IntConsumer;
 
 /**
- * Serves the pages {@code /metrics}, {@code /health}, {@code /ready}, and to requests with the key the messenger's
+ * Serves the pages {@code /metrics}, {@code /health}, {@code /ready}, {@code /price}, and to requests with the key the messenger's
  * state, {@code /drain} and {@code /undrain}.
  *
  * <p>It listens on loopback too if its host is another address: {@code kubectl port-forward} and a shell in the pod

@@ -58,7 +58,8 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
             answer(context, "400 Bad Request", TEXT, "this is no HTTP request\n", true);
             return;
         }
-        String path = request[1].split("\\?", 2)[0];
+        String[] target = request[1].split("\\?", 2);
+        String path = target[0];
         boolean withBody = !request[0].equals("HEAD");
         if (path.equals("/drain") || path.equals("/undrain")) {
             answerDrain(context, request[0], lines, path.equals("/drain"));
@@ -71,6 +72,7 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
         switch (path) {
             case "/health" -> answerProbe(context, "ok", pages.healthProblem().get(), withBody);
             case "/ready" -> answerProbe(context, "ready", pages.reasonNotReady(), withBody);
+            case "/price" -> answerPrice(context, target.length < 2 ? "" : target[1], withBody);
             case "/metrics" -> answerMetrics(context, header(lines, "accept"), withBody);
             case "/" -> answerState(context, lines, StatePage.HTML, withBody);
             case "/state" -> answerState(context, lines, StatePage.JSON_TYPE, withBody);
@@ -79,7 +81,7 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
                         context,
                         "404 Not Found",
                         TEXT,
-                        "the pages are /metrics, /health, /ready, /, /state, /drain and /undrain\n",
+                        "the pages are /metrics, /health, /ready, /price, /, /state, /drain and /undrain\n",
                         withBody);
         }
     }
@@ -87,6 +89,15 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
     private void answerProbe(ChannelHandlerContext context, String good, Optional<String> problem, boolean withBody) {
         String status = problem.isEmpty() ? "200 OK" : "503 Service Unavailable";
         answer(context, status, TEXT, problem.orElse(good) + "\n", withBody);
+    }
+
+    private void answerPrice(ChannelHandlerContext context, String query, boolean withBody) {
+        PricePage.Answer price = PricePage.answer(query, pages.prices());
+        if (price.problem().isEmpty()) {
+            answer(context, "200 OK", StatePage.JSON_TYPE, price.body(), withBody);
+        } else {
+            answer(context, "400 Bad Request", TEXT, price.problem() + "\n", withBody);
+        }
     }
 
     /** Refuses requests with an {@code Origin}, as from a page in a browser: none may end this engine's traffic. */

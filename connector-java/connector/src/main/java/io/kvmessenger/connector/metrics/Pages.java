@@ -15,6 +15,7 @@ import java.util.function.Supplier;
  * @param notReady why the engine should get no new requests for as long as this messenger is open; empty = it may
  * @param pageKey opens the pages that name requests and those that change something; empty = they stay closed
  * @param draining whether the engine should get no new requests
+ * @param prices what tokens take from other engines
  * @param describe completes its argument, on any thread, soon
  */
 record Pages(
@@ -23,6 +24,7 @@ record Pages(
         Supplier<String> notReady,
         String pageKey,
         AtomicBoolean draining,
+        PriceBoard prices,
         Consumer<CompletableFuture<MessengerState>> describe) {
 
     Optional<String> reasonNotReady() {

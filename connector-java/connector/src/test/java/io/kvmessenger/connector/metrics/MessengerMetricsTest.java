@@ -8,6 +8,7 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.ReservedPort;
 import io.kvmessenger.connector.boot.BuildId;
 import io.kvmessenger.connector.boot.RefusedException;
+import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState;
@@ -15,6 +16,7 @@ import io.kvmessenger.messenger.port.MessengerState.FetchRow;
 import io.kvmessenger.messenger.port.MessengerState.PeerRow;
 import io.kvmessenger.messenger.port.MessengerState.Span;
 import io.kvmessenger.messenger.port.MessengerState.TransferRow;
+import io.kvmessenger.messenger.port.SourcePrice;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
 import java.io.IOException;
@@ -34,6 +36,7 @@ import java.util.Base64;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalDouble;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -67,6 +70,7 @@ class MessengerMetricsTest {
         try (MessengerMetrics reported =
                 MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {
             reported.follow(() -> SOME_TRANSPORTS);
+            reported.show(new EngineCommand.Prices(List.of(), OptionalDouble.of(1)));
             String page = get(reported.port(), "/metrics").body();
             for (MessengerMetric metric : MessengerMetric.values()) {
                 assertThat(page).contains("# HELP " + metric.metricName()).contains(metric.sentence());
@@ -430,6 +434,25 @@ class MessengerMetricsTest {
                     .contains("kv_messenger_peer_sent_bytes_total{peer=\"d \\\"1\\\"\"} 5.0")
                     .contains("kv_messenger_peer_sent_bytes_total{peer=\"other\"} 6.0")
                     .contains("kv_messenger_peer_queue_seconds{peer=\"other\"} 0.0");
+        }
+    }
+
+    @Test
+    void shouldAnswerWhatTokensTake() throws Exception {
+        SourcePrice price = new SourcePrice("h:9", 0, 0, 0, 0, 0, 2_000_000, 1, 9_000, Long.MAX_VALUE);
+        metrics.show(new EngineCommand.Prices(List.of(price), OptionalDouble.empty()));
+        assertThat(get("/price?peer=h:9&tokens=500").body())
+                .contains("\"known\":true")
+                .contains("\"transfer_seconds\":1.0,");
+        assertThat(get("/price?peer=h:9").statusCode()).isEqualTo(400);
+        assertThat(get("/price").statusCode()).isEqualTo(400);
+        assertThat(raw("POST /price?peer=h:9&tokens=5 HTTP/1.1\r\n\r\n")).startsWith("HTTP/1.1 405 ");
+        assertThat(get("/metrics").body()).doesNotContain("source=");
+        try (MessengerMetrics shown = MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {
+            shown.show(new EngineCommand.Prices(List.of(price), OptionalDouble.of(1_000_000)));
+            assertThat(get(shown.port(), "/metrics").body())
+                    .contains("kv_messenger_price_seconds{source=\"h:9\"} 2.0")
+                    .contains("kv_messenger_price_seconds{source=\"own\"} 1.0");
         }
     }
 

@@ -49,6 +49,9 @@ class MetricsPageTest {
                 peers have series of their own; the rest are `other`. A peer that is gone keeps its
                 series until another peer needs it; then its counts are added to `other`.
 
+                The label `source` is the address of an engine that this one has asked for its prefix cache, `own` for the engine itself. As
+                many of those used last as `metrics_peers` says have series.
+
                 ## Reasons
 
                 These counters have the label `reason`; each reason is a series from the start.
@@ -75,6 +78,7 @@ class MetricsPageTest {
                 | `/metrics` | the metrics below, in the Prometheus format |
                 | `/health` | 200, or 503 and the reason |
                 | `/ready` | the same, and 503 also after [`drain`](operations.md#end-an-engine) |
+                | `/price` | what tokens take from another engine, and computed here ([how](monitoring.md#the-price-of-a-pull)) |
                 | `/`, `/state` | what it holds and waits for, to requests with the key ([how](troubleshooting.md#a-request-waits)) |
 
                 On the page a counter ends with `_total`, a histogram with `_bucket`, `_sum` and `_count`. Totals

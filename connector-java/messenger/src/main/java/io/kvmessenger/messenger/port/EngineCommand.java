@@ -2,6 +2,7 @@ package io.kvmessenger.messenger.port;
 
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
+import java.util.OptionalDouble;
 import java.util.concurrent.CompletableFuture;
 
 /** What the engine tells the messenger. Values; docs/boundary.md gives their meaning field by field. */
@@ -134,6 +135,13 @@ public sealed interface EngineCommand {
      * @param pullNs how long the fetch of the tokens took; 0 = none was begun
      */
     record PullEnded(PullOutcome outcome, long tokenCount, long askNs, long pullNs) implements EngineCommand {}
+
+    /**
+     * Decoder: what tokens take now, from other engines and computed here. All that was reported before is void.
+     *
+     * @param computeNsPerToken empty = nothing was computed yet
+     */
+    record Prices(List<SourcePrice> sources, OptionalDouble computeNsPerToken) implements EngineCommand {}
 
     /** Decoder: the engine does not begin this many fetches, because the prefiller computes another KV than it does. */
     record Refuted(long fetchCount) implements EngineCommand {}

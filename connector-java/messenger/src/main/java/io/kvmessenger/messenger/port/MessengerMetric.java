@@ -209,6 +209,12 @@ public enum MessengerMetric {
             Label.PEER,
             "peer_last_token_difference_millionths",
             "The same of a single prefiller's last request."),
+    PRICE_SECONDS(
+            Kind.GAUGE,
+            Label.SOURCE,
+            "price_seconds",
+            "Time in which 1,000 tokens would come from another engine's prefix cache now; of the source `own`, in which"
+                    + " this engine computes them."),
     CONNECT_SECONDS(
             Kind.HISTOGRAM,
             "connect_seconds",
@@ -258,7 +264,9 @@ public enum MessengerMetric {
         REASON,
         TRANSPORT,
         /** The peer's engine id. */
-        PEER;
+        PEER,
+        /** The address of an engine that is pulled from. */
+        SOURCE;
 
         /** The label's name on the metrics page. */
         public String labelName() {

@@ -14,6 +14,9 @@ public interface Tally {
 
     void observe(MessengerMetric metric, double value);
 
+    /** Shows what tokens take now. */
+    default void show(EngineCommand.Prices prices) {}
+
     /**
      * Counts the metrics that are labelled by peer.
      *
