@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python \( -name '*.py' -o -name '*.pth' \) -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic sglang-pull-ranks stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls race-first-token race-weights pull-stress plan-counts share-cost planner-cost write-cost sim loop fuzz lost-paths multi-path shared-link test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check gpu-check-rehearsed gpu-check-sglang uncomputed uncomputed-captures uncomputed-sglang sglang-release java wheel dashboards dashboard pictures kvperf beside-nixl sglang-pull-times sglang-pull-traffic sglang-pull-ranks stores weight-faults weight-pairs weight-shards structured-output weights-trl sglang-weights sglang-hosts role-switches sglang-traffic race race-engines race-pulls price-trio race-first-token race-weights pull-stress plan-counts share-cost planner-cost write-cost sim loop fuzz lost-paths multi-path shared-link test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -172,6 +172,9 @@ race: ## kvperf beside NIXL and Mooncake on the same paths, in turns; wants a qu
 
 race-pulls: wheel ## turns of conversations that are pulled, recomputed, stored, read by NIXL: make race-pulls [ARGS="--rounds 6"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/race/pull_race.py $(ARGS)
+
+price-trio: wheel ## prices beside measured pulls from two engines, one of them behind a slow link (root): make price-trio [ARGS="--rounds 40 --mbit 100"]
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/race/price_trio.py $(ARGS)
 
 race-first-token: wheel ## the first two tokens, where the prefiller's is handed on and where not: make race-first-token [ARGS="--rounds 10"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/race/first_token_race.py $(ARGS)

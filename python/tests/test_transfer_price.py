@@ -304,6 +304,22 @@ def test_should_go_to_another_engine_while_one_does_not_answer_in_time() -> None
     assert world.prices.cheapest([A, B], 1000) == B
 
 
+@pytest.mark.parametrize("tokens", [100, 1000, 5000])
+def test_should_take_a_transfer_that_never_came_for_a_slow_one_and_not_for_a_fast_one(tokens: int) -> None:
+    world = World()
+    world.prices.stalled(A, tokens, 5.0)
+    assert world.prices.price(A, tokens) is None, "how long it would have taken is not known"
+    for size in (100, 1000, 100, 1000, 100):
+        world.transfer(A, size, size * 1e-4)
+        world.transfer(B, size, size * 2e-4)
+    for _ in range(5):
+        world.prices.stalled(A, tokens, 1e-6)  # the engine has ended at once
+    assert world.prices.cheapest([B, A], 1000) == A
+    for _ in range(5):
+        world.prices.stalled(A, tokens, 5.0)
+    assert world.prices.cheapest([A, B], 1000) == B
+
+
 def test_should_try_an_engine_that_moves_nothing_a_few_times_only() -> None:
     """An engine that holds nothing, or whose first transfer proves the pair, has no price yet."""
     world = World()

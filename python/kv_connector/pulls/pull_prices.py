@@ -148,6 +148,13 @@ class PullPrices:
         elif outcome in ("unreachable", "failed"):
             self.transfers.lost(source)
 
+    def fetched(self, source: Messengers, tokens: int, seconds: float, outcome: PullOutcome) -> None:
+        """A fetch of the tokens has come to this after this time."""
+        if outcome == "arrived":
+            self.transfers.moved(source, tokens, seconds)
+        elif outcome == "failed":
+            self.transfers.stalled(source, tokens, seconds)
+
     def ask_limit_seconds(self, tokens: int) -> float:
         """How long a request waits for the answer of the engine that it asks."""
         if self._rules.always:

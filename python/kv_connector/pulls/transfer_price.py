@@ -143,6 +143,12 @@ class TransferPrices:
             for each in (self._of(source), self._all):
                 each.moves.append(_Seen(self._now_seconds(), seconds, tokens))
 
+    def stalled(self, source: Messengers, tokens: int, seconds: float) -> None:
+        """The tokens had not arrived after this time, when the transfer ended: they take that long at least."""
+        fit = self.fit(source)
+        if fit is not None and seconds > fit.seconds_of(tokens):
+            self.moved(source, tokens, seconds)
+
     def _of(self, source: Messengers) -> _Source:
         self.change_count += 1
         seen = self._sources.setdefault(source, _Source())

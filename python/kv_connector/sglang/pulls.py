@@ -298,8 +298,7 @@ class Pulls:
         self._prices.ended_as(pull.source, outcome, self._own.now_seconds() - pull.since_seconds)
         if pull.state is _State.LANDING:
             self._prices.transfers.over(pull.source, pull.moving_count)
-        if outcome == "arrived":
-            self._prices.transfers.moved(pull.source, fetched_count, fetch_seconds)
+            self._prices.fetched(pull.source, fetched_count, fetch_seconds, outcome)
         pull.state = _State.OVER
         self._open.pop(pull.ask, None)
         if outcome not in UNBOOKED:

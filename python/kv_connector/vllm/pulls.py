@@ -375,8 +375,7 @@ class Pulls:
         self._prices.ended_as(pulling.source, result, self._now_seconds() - pulling.since_seconds)
         if pulling.state is _State.FETCHING:
             self._prices.transfers.over(pulling.source, pulling.fetched_tokens)
-        if result == "arrived":
-            self._prices.transfers.moved(pulling.source, pulling.fetched_tokens, pulling.fetch_seconds)
+            self._prices.fetched(pulling.source, pulling.fetched_tokens, pulling.fetch_seconds, result)
         self._count(result, pulling.fetched_tokens, pulling.answer_seconds, pulling.fetch_seconds)
         self._by_ask.pop(pulling.ask, None)
         self._pulling.pop(pulling.request_id, None)
