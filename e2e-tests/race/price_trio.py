@@ -148,7 +148,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def trio(stack: ExitStack, host: Host, folder: Path, mbit: float, seed: int) -> Trio:
-    common = {"transports": ["tcp"], "last_token_check": "off", "shared_secret": "of the trio"}
+    common = {"transports": ["tcp"], "last_token_check": "off", "shared_secret": "between the engines of a trio"}
     near = {**common, "pulls": "always", "pull_tokens_min": 1, "listen_host": host.data.near}
     far = {**near, "listen_host": host.data.far, "metrics_host": host.management.far}
     model = cached_model(cache_home())
