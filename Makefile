@@ -173,7 +173,7 @@ race: ## kvperf beside NIXL and Mooncake on the same paths, in turns; wants a qu
 race-pulls: wheel ## turns of conversations that are pulled, recomputed, stored, read by NIXL: make race-pulls [ARGS="--rounds 6"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/race/pull_race.py $(ARGS)
 
-price-trio: wheel ## prices beside measured pulls from two engines, one of them behind a slow link (root): make price-trio [ARGS="--rounds 40 --mbit 100"]
+price-trio: wheel ## prices beside measured pulls from two engines, one of them behind a slow link (root): make price-trio [ARGS="--rounds 40 --mbit 100 --decide"]
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/race/price_trio.py $(ARGS)
 
 race-first-token: wheel ## the first two tokens, where the prefiller's is handed on and where not: make race-first-token [ARGS="--rounds 10"]

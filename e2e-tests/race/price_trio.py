@@ -6,6 +6,9 @@ The slow source is on a second host (a network namespace), whose end of the link
 prompt. In a round with an oracle the prompt is pulled from each source alone, and then with both named in a random
 order; in one without, both are named at once. A price is read before each pull, and compared with the time from the
 question to the arrival of the KV, which the messenger's own histograms add up. Each line is from one run.
+
+With --decide the asker may compute (`pulls` `auto`) and only the far source holds a prompt. The near engine, which
+always pulls, is the oracle: what it takes to the first token, beside what the asker takes that computes.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from kv_connector.runtime.plain_http import ask
 from make_model import cached_model
 from prompts import cache_home, random_prompt
 from pulls_bed import OPTIONS, source_at, whole_pages
-from server_process import complete, words_of
+from server_process import complete, greedy_completion, words_of
 from warm_starts import LAUNCHER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,6 +129,47 @@ def rounds(trio: Trio, count: int, *, oracle: bool) -> Iterator[dict[str, Any]]:
         }
 
 
+def decisions(trio: Trio, count: int) -> Iterator[dict[str, Any]]:
+    """Whether the asker pulls what is faster to pull, and computes what is not."""
+    far = source_at(*trio.addresses[1])
+    for index in range(count):
+        prompt = random_prompt(trio.seeds.choice(SIZES) + trio.seeds.randrange(64), trio.seeds.randrange(1 << 30))
+        complete(trio.sources[1].server, prompt, 1)
+        pulled = first_token_seconds(trio.sources[NEAR], prompt, far)
+        computed = first_token_seconds(trio.asker, prompt, {"salt": str(index)})
+        price = trio.price(1, whole_pages(len(prompt.split()) - 1))
+        before = trio.asker.tokens_by_transfer()
+        seconds = first_token_seconds(trio.asker, prompt, far)
+        words_of(complete(trio.asker.server, random_prompt(1, 1), ANSWER_TOKENS))  # what is counted leaves with steps
+        yield {
+            "round": index,
+            "tokens": len(prompt.split()),
+            "pulled": round(pulled, 4),
+            "computed": round(computed, 4),
+            "pulls": trio.asker.tokens_by_transfer() > before,
+            "seconds": round(seconds, 4),
+            "price": price.get("transfer_seconds"),
+            "known": price["known"],
+            "computePrice": price.get("compute_seconds"),
+            "load": round(os.getloadavg()[0], 1),
+        }
+
+
+def first_token_seconds(server: Messenger, prompt: str, leg: dict[str, Any]) -> float:
+    """Of the prompt; with a salt nothing is cached."""
+    body = {**greedy_completion(prompt, 1)}
+    body |= {"cache_salt": leg["salt"]} if "salt" in leg else {"kv_transfer_params": leg}
+    began = time.monotonic()
+    words_of(server.server.post("/v1/completions", body))
+    return time.monotonic() - began
+
+
+def decision_summary(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    right = sum(line["pulls"] == (line["pulled"] < line["computed"]) for line in lines)
+    pulls = sum(line["pulls"] for line in lines)
+    yield f"{right} of {len(lines)} decided as the oracle would, {pulls} pulled"
+
+
 def summary(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     for oracle in (True, False):
         of = [line for line in lines if line["oracle"] is oracle]
@@ -147,26 +191,27 @@ def summary(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"  {within} of {len(errors)} known prices within 20 %, median error {percentile(errors, 0.5):.0%}"
 
 
-def trio(stack: ExitStack, host: Host, folder: Path, mbit: float, seed: int) -> Trio:
+def trio(stack: ExitStack, host: Host, folder: Path, given: argparse.Namespace) -> Trio:
     common = {"transports": ["tcp"], "last_token_check": "off", "shared_secret": "between the engines of a trio"}
     near = {**common, "pulls": "always", "pull_tokens_min": 1, "listen_host": host.data.near}
     far = {**near, "listen_host": host.data.far, "metrics_host": host.management.far}
     model = cached_model(cache_home())
+    asker = {**near, "pulls": "auto", "pull_tokens_min": 64} if given.decide else near
     made = [
         messenger(Side(name, "kv_both", core, extra=extra, options=OPTIONS), model, folder)
-        for name, core, extra in (("asker", 0, near), ("near-source", 1, near), ("far-source", 1, far))
+        for name, core, extra in (("asker", 0, asker), ("near-source", 1, near), ("far-source", 1, far))
     ]
     server = made[2].server
     server.command[server.command.index("--host") + 1] = "0.0.0.0"  # its messenger asks it on its own loopback
     server.command[:0] = host.prefix
     server.url = f"http://{host.management.far}:{server.port}"
     made[2].metrics_host = host.management.far
-    rate = ("rate", f"{mbit:g}mbit", "burst", "64kb", "latency", "200ms")
+    rate = ("rate", f"{given.mbit:g}mbit", "burst", "64kb", "latency", "200ms")
     tc = ("tc", "qdisc", "replace", "dev", f"{host.data.interface}-far", "root", "tbf", *rate)
     subprocess.run([*host.prefix, *tc], check=True)
     start_messengers(stack, made)
     addresses = [(host.data.near, made[1].control_port), (host.data.far, made[2].control_port)]
-    return Trio(made[0], made[1:], addresses, random.Random(seed))
+    return Trio(made[0], made[1:], addresses, random.Random(given.seed))
 
 
 def main() -> None:
@@ -174,6 +219,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40, help="with an oracle, and as many without one")
     parser.add_argument("--mbit", type=float, default=100.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--decide", action="store_true", help="whether to pull or to compute, in place of which source")
     given = parser.parse_args()
     unwind_on_sigterm()
     if (lack := lack_of_privilege()) is not None:
@@ -182,12 +228,13 @@ def main() -> None:
     lines: list[dict[str, Any]] = []
     with ExitStack() as stack:
         stack.callback(LAUNCHER.stop)
-        made = trio(stack, stack.enter_context(second_host()), folder, given.mbit, given.seed)
-        for oracle in (True, False):
-            for line in rounds(made, given.rounds, oracle=oracle):
+        made = trio(stack, stack.enter_context(second_host()), folder, given)
+        choices = (rounds(made, given.rounds, oracle=oracle) for oracle in (True, False))
+        for part in (decisions(made, given.rounds),) if given.decide else choices:
+            for line in part:
                 lines.append(line)
                 print(json.dumps(line), flush=True)
-    for text in summary(lines):
+    for text in decision_summary(lines) if given.decide else summary(lines):
         say(text)
 
 
