@@ -25,7 +25,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "naming": BOTTOM,
     "runtime": BOTTOM | {"configuration", "memory"},
     "metrics": BOTTOM | {"runtime"},
-    "pulls": BOTTOM | {"configuration"},
+    "pulls": BOTTOM | {"configuration", "runtime"},
     "weights": BOTTOM | {"configuration", "memory", "naming", "runtime"},
     "kv_connector_door": frozenset(),
     "vllm": ENGINE_FREE | {"pulls", "weights"},
