@@ -96,7 +96,9 @@ OPERATOR = Dashboard(
         ),
         "Peers": (
             gauges("Sessions", sessions="sessions_open"),
-            rates("Control links", opened="links_opened", lost="links_lost", refused="links_refused"),
+            rates(
+                "Control links", opened="links_opened", lost="links_lost", idle="links_idled", refused="links_refused"
+            ),
             rates(
                 "Refused peers",
                 secret="secrets_different",

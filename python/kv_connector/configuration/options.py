@@ -66,10 +66,7 @@ class Options:
         default_shown=f"vLLM's kv_port ({PREFILLER_PORT}) on a prefiller, 0 on a decoder",
     )
     data_port: int = fields.integer(
-        "Port on which data over tcp is received; 0: any free port.",
-        0,
-        minimum=0,
-        maximum=_PORT_MAX,
+        "Port on which data over tcp is received; 0: any free port.", 0, minimum=0, maximum=_PORT_MAX
     )
     advertise_host: str = fields.text(
         "Address or name that peers are told to use instead of listen_host. Only peers look a name up, when they dial,"
@@ -99,10 +96,7 @@ class Options:
     )
     metrics_host: str = fields.text("Address of the metrics and health pages.", "127.0.0.1")
     metrics_port: int = fields.integer(
-        "Port of the metrics and health pages; 0: any free port, -1: no pages.",
-        0,
-        minimum=-1,
-        maximum=_PORT_MAX,
+        "Port of the metrics and health pages; 0: any free port, -1: no pages.", 0, minimum=-1, maximum=_PORT_MAX
     )
     metrics_peers: int = fields.integer(
         "How many peers have series of their own on the metrics page, under the label peer; the rest are counted as"
@@ -141,8 +135,7 @@ class Options:
         default_shown="none: no TLS",
     )
     tcp_in_clear: bool = fields.flag(
-        "Leave KV over tcp unencrypted although control connections have TLS; must be the same on both sides.",
-        False,
+        "Leave KV over tcp unencrypted although control connections have TLS; must be the same on both sides.", False
     )
     transports: tuple[str, ...] = fields.texts(
         "Transports to offer, fastest first; a pair of engines uses the first that both have and that reaches their KV."
@@ -230,8 +223,7 @@ class Options:
         "Pulls and weights yield to hand-overs of your other processes too, by a file in /dev/shm.", True
     )
     grant_wait_seconds: float = fields.seconds(
-        "How long a finished prefill keeps its pages while no decoder has asked for them.",
-        120.0,
+        "How long a finished prefill keeps its pages while no decoder has asked for them.", 120.0
     )
     unheard_limit_seconds: float = fields.seconds(
         "How long a decoder's request waits while its prefiller has heard nothing at all of the prompt: it is neither"
@@ -245,6 +237,12 @@ class Options:
         "A decoder's request fails if its KV has not arrived within this time. vLLM only; with SGLang set its own"
         " SGLANG_DISAGGREGATION_WAITING_TIMEOUT.",
         300.0,
+    )
+    decoders_kept: int = fields.integer(
+        "Decoders beyond which a prefiller lets idle ones go; each connects again with its next request.",
+        448,
+        minimum=1,
+        maximum=512,
     )
     connect_limit_seconds: float = fields.seconds("Limit from dialling a prefiller to the end of the handshake.", 30.0)
     heartbeat_seconds: float = fields.seconds("Time between two heartbeats to a peer.", 1.0)
@@ -297,8 +295,7 @@ class Options:
         java=False,
     )
     offer_limit_seconds: float = fields.seconds(
-        "How long an engine holds the pages that it has offered while the engine that asked does not fetch them.",
-        5.0,
+        "How long an engine holds the pages that it has offered while the engine that asked does not fetch them.", 5.0
     )
     answers_name_source: bool = fields.flag(
         "Name this engine in its answers, as kv_transfer_params.remote_kv_source, so that a router passes that on in a"

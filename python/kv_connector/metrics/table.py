@@ -39,7 +39,8 @@ COUNTERS = {
     "windows_overshot": "Fetches failed because more immediates arrived than expected.",
     "back_pressured": "Writes delayed because the queue to their peer was full.",
     "links_opened": "Control links that completed their handshake.",
-    "links_lost": "Control links that ended after their handshake.",
+    "links_lost": "Control links that ended after their handshake, but for those of idle peers.",
+    "links_idled": "Control links of idle peers that were closed because the prefiller has too many; each comes back with a request.",  # noqa: E501
     "links_refused": "Control links refused in the handshake, by either side.",
     "secrets_different": "Control links refused here because the peer did not prove the secret.",
     "versions_different": "Control links refused here because the peer speaks another version.",

@@ -1,5 +1,6 @@
 package io.kvmessenger.connector;
 
+import io.kvmessenger.messenger.port.Capacities;
 import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.transfer.TransferOptions;
@@ -56,6 +57,10 @@ record RuntimeOptions(
                 nanos(options, "silenceLimitMillis"),
                 nanos(options, options.has("unheardLimitMillis") ? "unheardLimitMillis" : "grantWaitMillis"),
                 options.has("unheardAskedMillis") ? nanos(options, "unheardAskedMillis") : 0);
+        Capacities capacities = limits.capacities();
+        if (options.has("decodersKept")) {
+            limits = limits.with(capacities.withDecodersKept((int) options.integer("decodersKept")));
+        }
         return options.has("offerLimitMillis") ? limits.withOfferLimitNs(nanos(options, "offerLimitMillis")) : limits;
     }
 

@@ -41,7 +41,7 @@ public record CountingTally(
         return reasons.getOrDefault(reason, 0L);
     }
 
-    long sum(MessengerMetric metric) {
+    public long sum(MessengerMetric metric) {
         return sums.getOrDefault(metric, 0L);
     }
 

@@ -4,11 +4,14 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.kv.KvDescription;
+import io.kvmessenger.messenger.port.Capacities;
+import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.AttachWire;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.GeometryWire;
+import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Heartbeat;
 import io.kvmessenger.messenger.wire.Hello;
 import io.kvmessenger.messenger.wire.SubjectDescription;
@@ -28,6 +31,7 @@ class ManyPeersTest extends MessengerPair {
 
     private static final int BEATS = 600;
     private static final int IDLE_CYCLES = 200_000;
+    private static final int MANY_DECODERS = 2_000;
 
     private void attach(long link) {
         Messenger messenger = prefiller.messenger;
@@ -53,6 +57,7 @@ class ManyPeersTest extends MessengerPair {
     @ParameterizedTest
     @ValueSource(ints = {1, 64, ProtocolLimits.DECODERS_MAX})
     void shouldServeThemAtRest(int peers) {
+        keepAll();
         for (long link = FIRST_LINK + 1; link < FIRST_LINK + peers; link++) {
             attach(link);
         }
@@ -102,14 +107,54 @@ class ManyPeersTest extends MessengerPair {
         return (double) (System.nanoTime() - startedNs) / IDLE_CYCLES;
     }
 
+    /** Sides of which the prefiller asks no decoder to leave. */
+    private void keepAll() {
+        limits = LIMITS.with(Capacities.PRODUCTION.withDecodersKept(ProtocolLimits.DECODERS_MAX));
+        prefiller = new Side("prefiller", 1, 0);
+        decoder = new Side("decoder", 2, 0);
+        fetch("warm-up", 1, 0);
+        meet();
+    }
+
+    /** What is kept for a decoder is kept while it is attached: one that has left costs nothing. */
     @Test
-    void shouldNotServeOneMore() {
-        for (long link = FIRST_LINK + 1; link <= FIRST_LINK + ProtocolLimits.DECODERS_MAX; link++) {
-            attach(link);
+    void shouldKeepNothingOfDecodersThatHaveLeft() {
+        Messenger messenger = prefiller.messenger;
+        long none = usedHeapBytes();
+        long link = FIRST_LINK;
+        for (int i = 0; i < MANY_DECODERS; i++) {
+            attach(++link);
+            messenger.doWork();
+            leave();
         }
-        assertThat(prefiller.wire.take())
-                .last()
-                .satisfies(frame -> assertThat(frame.getRefusal().getSentence())
-                        .contains("serves " + ProtocolLimits.DECODERS_MAX + " decoders already"));
+        long many = usedHeapBytes();
+        int attached = prefiller.cache.describe(0).peers().size();
+        System.out.printf(
+                "%d decoders came, %d stayed: %d bytes of heap for each that stayed, %d for each that came%n",
+                MANY_DECODERS, attached, (many - none) / attached, (many - none) / MANY_DECODERS);
+        assertThat(attached).isEqualTo(ProtocolLimits.DECODERS_KEPT);
+        assertThat(prefiller.tally.sum(MessengerMetric.LINKS_LOST)).isZero();
+        assertThat(prefiller.tally.sum(MessengerMetric.LINKS_REFUSED)).isZero();
+        assertThat(prefiller.transfer.connected).hasSize(MANY_DECODERS + 1);
+        assertThat(prefiller.transfer.disconnected).hasSize(MANY_DECODERS + 1 - attached);
+    }
+
+    /** Those that are asked to leave do. */
+    private void leave() {
+        for (int i = 0; i < prefiller.wire.sent.size(); i++) {
+            if (prefiller.wire.sent.get(i).getHeartbeat().hasLeaveAfterFrames()) {
+                prefiller.messenger.onFrame(
+                        prefiller.wire.links.get(i),
+                        ControlFrame.newBuilder()
+                                .setGoodbye(Goodbye.newBuilder().setIdle(true))
+                                .build());
+            }
+        }
+        prefiller.wire.take();
+    }
+
+    private static long usedHeapBytes() {
+        System.gc();
+        return Runtime.getRuntime().totalMemory() - Runtime.getRuntime().freeMemory();
     }
 }

@@ -152,7 +152,7 @@ public final class RecordingTransferEngine implements TransferEngine {
 
     @Override
     public Peer connect(EngineAddress address, byte[] admissionKey, String peerName) {
-        Peer peer = new Neighbour(1, peerName);
+        Peer peer = new Neighbour(connected.size() + 1, peerName);
         connected.add(peer);
         completions.add(handler -> handler.onPeerReady(peer));
         return peer;

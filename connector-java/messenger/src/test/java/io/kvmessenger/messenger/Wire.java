@@ -10,6 +10,9 @@ public final class Wire implements ControlNetwork {
     public static final long DIALLED_LINK = 1;
 
     public final List<ControlFrame> sent = new ArrayList<>();
+    /** By which link each of them goes. */
+    public final List<Long> links = new ArrayList<>();
+
     public boolean closed;
     public boolean trusted;
     /** Set by a test: thrown at the next dial. */
@@ -29,6 +32,7 @@ public final class Wire implements ControlNetwork {
     @Override
     public void send(long link, ControlFrame frame) {
         sent.add(frame);
+        links.add(link);
     }
 
     @Override
@@ -44,6 +48,7 @@ public final class Wire implements ControlNetwork {
     public List<ControlFrame> take() {
         List<ControlFrame> taken = List.copyOf(sent);
         sent.clear();
+        links.clear();
         return taken;
     }
 }

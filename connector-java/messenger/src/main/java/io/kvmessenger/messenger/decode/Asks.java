@@ -142,6 +142,10 @@ final class Asks {
         }
     }
 
+    boolean anyAt(PrefillerSession session) {
+        return byRequest.values().stream().anyMatch(open -> open.session == session);
+    }
+
     void onEnded(PrefillerSession session) {
         each(open -> open.session == session, open -> end(open, 0, OfferOutcome.UNREACHABLE));
     }

@@ -255,6 +255,21 @@ public final class Decoder {
         }
     }
 
+    /** Whether the session's end would affect nothing: no request has a part at that prefiller, and none is about to. */
+    boolean atRest(PrefillerSession session) {
+        return session.waitingFrames.isEmpty()
+                && !session.admissionClosed
+                && !session.refusedWrite
+                && !links.expectsOf(session)
+                && !asks.anyAt(session)
+                && !fetches.anySourceAt(session);
+    }
+
+    /** The next request for that prefiller dials again. */
+    void onLeaving(PrefillerSession session) {
+        links.retire(session);
+    }
+
     void onEnded(PrefillerSession session, String reason) {
         comparisons.onEnded(session);
         asks.onEnded(session);

@@ -127,6 +127,11 @@ final class Fetches {
         return looked(byRequest.values());
     }
 
+    boolean anySourceAt(PrefillerSession session) {
+        visits += sources.size();
+        return sources.stream().anyMatch(source -> source.session == session);
+    }
+
     List<FetchSource> sourcesAt(PrefillerSession session) {
         visits += sources.size();
         return sources.stream().filter(source -> source.session == session).toList();

@@ -98,6 +98,10 @@ final class PrefillerLinks {
         return expected.values().stream().mapToInt(Set::size).sum();
     }
 
+    boolean expectsOf(PrefillerSession session) {
+        return expected.containsKey(session);
+    }
+
     boolean takeExpected(PrefillerSession session, TransferKey transfer) {
         Set<TransferKey> transfers = expected.get(session);
         if (transfers == null || !transfers.remove(transfer)) {

@@ -41,6 +41,16 @@ final class PrefillerSession extends KvSession {
     }
 
     @Override
+    protected boolean atRest() {
+        return decoder.atRest(this);
+    }
+
+    @Override
+    protected void onLeaving() {
+        decoder.onLeaving(this);
+    }
+
+    @Override
     protected void endTransfers(String reason) {
         decoder.onEnded(this, reason);
     }

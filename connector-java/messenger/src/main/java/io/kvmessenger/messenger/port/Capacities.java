@@ -6,7 +6,8 @@ package io.kvmessenger.messenger.port;
  *
  * @param handshakesMax incoming links whose handshake is incomplete; one more, and the host with the most loses its
  *     oldest
- * @param decodersMax decoders attached to one prefiller
+ * @param decodersMax decoders attached to one prefiller; one more waits until one of them leaves
+ * @param decodersKept beyond so many, decoders with nothing under way are asked to leave
  * @param expectedTransfersMax transfers that the session of one decoder may expect
  * @param grantsWaitingMax grants that wait for their prefill, over all decoders
  * @param grantBytesWaitingMax heap bytes that the page lists of one decoder's waiting grants may take
@@ -18,6 +19,7 @@ package io.kvmessenger.messenger.port;
 public record Capacities(
         int handshakesMax,
         int decodersMax,
+        int decodersKept,
         int expectedTransfersMax,
         int grantsWaitingMax,
         long grantBytesWaitingMax,
@@ -29,10 +31,24 @@ public record Capacities(
     public static final Capacities PRODUCTION = new Capacities(
             ProtocolLimits.HANDSHAKES_MAX,
             ProtocolLimits.DECODERS_MAX,
+            ProtocolLimits.DECODERS_KEPT,
             ProtocolLimits.EXPECTED_TRANSFERS_MAX,
             ProtocolLimits.GRANTS_WAITING_MAX,
             ProtocolLimits.GRANT_BYTES_WAITING_MAX,
             ProtocolLimits.GRANT_BYTES_WAITING_ALL_MAX,
             ProtocolLimits.ENDED_TRANSFERS_MAX,
             CHECKSUMS_PER_FRAME_MAX);
+
+    public Capacities withDecodersKept(int decoders) {
+        return new Capacities(
+                handshakesMax,
+                decodersMax,
+                decoders,
+                expectedTransfersMax,
+                grantsWaitingMax,
+                grantBytesWaitingMax,
+                grantBytesWaitingAllMax,
+                endedTransfersMax,
+                checksumsPerFrameMax);
+    }
 }

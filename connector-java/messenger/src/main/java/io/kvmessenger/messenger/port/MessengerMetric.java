@@ -87,7 +87,13 @@ public enum MessengerMetric {
     WINDOWS_OVERSHOT(Kind.COUNTER, "windows_overshot", "Fetches failed because more immediates arrived than expected."),
     BACK_PRESSURED(Kind.COUNTER, "back_pressured", "Writes delayed because the queue to their peer was full."),
     LINKS_OPENED(Kind.COUNTER, "links_opened", "Control links that completed their handshake."),
-    LINKS_LOST(Kind.COUNTER, "links_lost", "Control links that ended after their handshake."),
+    LINKS_LOST(
+            Kind.COUNTER, "links_lost", "Control links that ended after their handshake, but for those of idle peers."),
+    LINKS_IDLED(
+            Kind.COUNTER,
+            "links_idled",
+            "Control links of idle peers that were closed because the prefiller has too many; each comes back with a"
+                    + " request."),
     LINKS_REFUSED(Kind.COUNTER, "links_refused", "Control links refused in the handshake, by either side."),
     SECRETS_DIFFERENT(
             Kind.COUNTER, "secrets_different", "Control links refused here because the peer did not prove the secret."),

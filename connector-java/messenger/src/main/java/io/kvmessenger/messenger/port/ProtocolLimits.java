@@ -37,8 +37,10 @@ public record ProtocolLimits(
     public static final int HANDSHAKE_FRAME_LENGTH_MAX_BYTES = 512 << 10;
     /** Incoming links whose handshake is incomplete; one more, and the host with the most loses its oldest. */
     public static final int HANDSHAKES_MAX = 64;
-    /** Decoders attached to one prefiller. */
+    /** Decoders attached to one prefiller; one more waits for a place. */
     public static final int DECODERS_MAX = 512;
+    /** Decoders that stay attached with nothing under way, unless set otherwise: places are free before one must wait. */
+    public static final int DECODERS_KEPT = 448;
     /** Ended transfers remembered, so that the answer to a late message can say how its transfer ended. */
     public static final int ENDED_TRANSFERS_MAX = 4096;
     /** Transfers that the session of one decoder may expect. */
@@ -133,6 +135,11 @@ public record ProtocolLimits(
     /** How long a grant waits while the engine has announced another prompt under its id and nothing else has come. */
     public long contradictionWaitNs() {
         return Math.min(Math.min(grantWaitNs, unheardLimitNs), CONTRADICTION_WAIT_MAX_NS);
+    }
+
+    /** How long a peer waits for a place before it is refused: both sides' limit of the handshake is not over then. */
+    public long placeWaitNs() {
+        return connectLimitNs / 2;
     }
 
     /** How long a finished prefill waits for its grant after a decoder has rejected the request. */

@@ -145,6 +145,11 @@ final class AttachedDecoders {
         }
     }
 
+    /** Whether nothing of the session waits for an answer, is written to it or is kept for it. */
+    boolean atRest(DecoderSession session) {
+        return parts.frames.atRest(session) && !parts.prefills.anyFor(session);
+    }
+
     void onEnded(DecoderSession session, String reason) {
         stopAll(session, reason);
         parts.frames.onEnded(session, reason);

@@ -366,6 +366,13 @@ final class DecoderFrames {
         }
     }
 
+    /** Whether no grant, question or preempted prompt of the session awaits anything here. */
+    boolean atRest(DecoderSession session) {
+        return !asks.anyOf(session)
+                && !fences.anyOf(session)
+                && meetings.waiting().stream().noneMatch(grant -> grant.session() == session);
+    }
+
     /** A decoder's fetches have failed with its session: prompts that they asked for are not waited for. */
     void onEnded(DecoderSession session, String reason) {
         meetings.sessionEnded(session, reason, clock.nowNs());

@@ -68,6 +68,11 @@ final class DecoderSession extends KvSession {
     }
 
     @Override
+    protected boolean atRest() {
+        return peerReady && announced.isEmpty() && grantBytesWaiting == 0 && decoders.atRest(this);
+    }
+
+    @Override
     protected void endTransfers(String reason) {
         decoders.onEnded(this, reason);
     }

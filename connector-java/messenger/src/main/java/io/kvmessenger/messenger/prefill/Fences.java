@@ -120,6 +120,11 @@ final class Fences {
                 .toList();
     }
 
+    /** Whether a preempted prompt was granted by the session. */
+    boolean anyOf(DecoderSession session) {
+        return busy.stream().anyMatch(p -> p.deliveries.stream().anyMatch(delivery -> delivery.isOf(session)));
+    }
+
     int count() {
         return busy.size();
     }

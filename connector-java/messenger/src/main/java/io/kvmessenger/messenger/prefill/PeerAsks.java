@@ -115,6 +115,10 @@ final class PeerAsks {
         return open != null && open.session == session && remove(transfer) != null;
     }
 
+    boolean anyOf(DecoderSession session) {
+        return byTransfer.values().stream().anyMatch(open -> open.session == session);
+    }
+
     void onEnded(DecoderSession session) {
         byTransfer.entrySet().stream()
                 .filter(entry -> entry.getValue().session == session)

@@ -63,6 +63,13 @@ final class Prefills {
         return byRequest.values();
     }
 
+    /** Whether a prompt is being delivered to the session, or kept for it. */
+    boolean anyFor(DecoderSession session) {
+        return all().stream()
+                .anyMatch(prefill -> prefill.isOfferedTo(session)
+                        || prefill.deliveries.stream().anyMatch(delivery -> delivery.isOf(session)));
+    }
+
     List<Delivery> deliveriesTo(DecoderSession session) {
         return all().stream()
                 .flatMap(prefill -> prefill.deliveries.stream())

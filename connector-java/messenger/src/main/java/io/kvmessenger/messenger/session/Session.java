@@ -1,9 +1,11 @@
 package io.kvmessenger.messenger.session;
 
 import com.google.protobuf.ByteString;
+import io.kvmessenger.messenger.port.MessengerState.PeerRow;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.util.EnumSet;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
 
@@ -33,6 +35,14 @@ public abstract class Session {
                 case ENDED -> EnumSet.noneOf(State.class);
             };
         }
+    }
+
+    /** What a listener has for a peer. */
+    enum Place {
+        NONE,
+        /** The peer is proven, and no place is free. */
+        AWAITED,
+        TAKEN
     }
 
     public final long link;
@@ -71,6 +81,21 @@ public abstract class Session {
     long lastHeardNs;
     long lastHeartbeatNs;
     long heartbeatsSent;
+    /** Frames of the subject in this session, by which the listener shows that none is on its way. */
+    long framesSent;
+
+    long framesHandled;
+    /** Listener: how many it had handled when it asked the peer to leave; -1 = it has not. */
+    long askedAfterFrames = -1;
+    /** Listener: when the peer last sent one, or became ready. */
+    long lastUsedNs;
+
+    /** Listener: whether the peer has one of its places. */
+    Place place = Place.NONE;
+
+    long placeDeadlineNs;
+    /** Both sides have nothing under way, and its end is no loss. */
+    private boolean leaving;
 
     protected Session(long link, boolean inbound, String peerAddress) {
         this.link = link;
@@ -104,6 +129,17 @@ public abstract class Session {
     protected boolean survivesBroken(ControlFrame frame, String why) {
         return false;
     }
+
+    /**
+     * Whether nothing is under way that the end of the session would affect, as far as this side knows. A subject that
+     * does not say so keeps its sessions.
+     */
+    protected boolean atRest() {
+        return false;
+    }
+
+    /** Dialler: nothing more is sent on this session, whose peer closes it. What comes next needs another one. */
+    protected void onLeaving() {}
 
     /** This side is about to end the session, having waited for the peer's reason: frames to it still leave. */
     protected void onUnexplained(String reason) {}
@@ -155,6 +191,15 @@ public abstract class Session {
         endingReason = reason;
     }
 
+    /** Nothing is under way on either side. */
+    void leave() {
+        leaving = true;
+    }
+
+    boolean leaving() {
+        return leaving;
+    }
+
     String endingReason() {
         return endingReason;
     }
@@ -167,6 +212,15 @@ public abstract class Session {
     /** For how long the peer has sent no frame. */
     public long silentNs(long nowNs) {
         return nowNs - lastHeardNs;
+    }
+
+    /** For the status page. */
+    PeerRow row(Subject.Roles roles, long nowNs) {
+        return new PeerRow(
+                peerName(),
+                inbound ? roles.dialler() : roles.listener(),
+                state.name().toLowerCase(Locale.ROOT),
+                state == State.DIALLING ? 0 : nowNs - lastHeardNs);
     }
 
     public String peerName() {

@@ -7,12 +7,9 @@ import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.FrameVersions;
-import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Heartbeat;
-import io.kvmessenger.messenger.wire.Refusal;
 import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.random.RandomGenerator;
 
@@ -23,8 +20,6 @@ import java.util.random.RandomGenerator;
  * Either side may refuse. Owned by the messenger's thread. It does not know what is moved; the {@link Subject} does.
  */
 public final class Sessions {
-    /** Refused field: the listener has reached its limit of peers. */
-    private static final String DIALLERS = "decoders";
     /** Makes the state of a session that is being dialled. */
     public interface Opening<S extends Session> {
         S session(long link, String peerAddress);
@@ -51,6 +46,7 @@ public final class Sessions {
     private Subject subject;
 
     private Handshake handshake;
+    private final IdlePeers idle;
     /** Sent to every peer from {@link #sayGoodbye} on; null before. */
     private ControlFrame.Builder goodbye;
 
@@ -67,6 +63,7 @@ public final class Sessions {
         this.tally = tally;
         this.random = random;
         this.warnings = warnings;
+        this.idle = new IdlePeers(limits, session -> send(session, LinkFrames.askingToLeave(session)), this::welcome);
     }
 
     /** Carries this subject from now on. Called once, before any link is opened. */
@@ -153,7 +150,7 @@ public final class Sessions {
             return;
         }
         switch (frame.getBodyCase()) {
-            case HEARTBEAT -> {}
+            case HEARTBEAT -> onHeartbeat(session, frame.getHeartbeat(), nowNs);
             case CHALLENGE -> follow(session, frame, handshake.onChallenge(session, frame.getChallenge()), nowNs);
             case HELLO -> follow(session, frame, handshake.onHello(session, frame.getHello()), nowNs);
             case WELCOME -> follow(session, frame, handshake.onWelcome(session, frame.getWelcome()), nowNs);
@@ -165,14 +162,19 @@ public final class Sessions {
                         session.explained("refused by " + session.peerName() + ": "
                                 + PeerText.oneLine(frame.getRefusal().getSentence())));
             }
-            case GOODBYE ->
+            case GOODBYE -> {
+                if (frame.getGoodbye().getIdle() && idle.letsGo(session)) {
+                    session.leave();
+                }
                 hangUp(
                         session,
                         session.explained(session.peerName() + " said goodbye: "
                                 + PeerText.oneLine(frame.getGoodbye().getSentence())));
+            }
             case BODY_NOT_SET -> outOfPlace(session, frame.getBodyCase());
             default -> { // the subject's
                 if (session.ready()) {
+                    idle.onFrame(session, nowNs);
                     session.onFrame(frame);
                 } else {
                     outOfPlace(session, frame.getBodyCase());
@@ -183,6 +185,7 @@ public final class Sessions {
 
     private void onBroken(Session session, ControlFrame frame, String why, long nowNs) {
         if (session.ready() && session.survivesBroken(frame, why)) {
+            idle.onFrame(session, nowNs);
             session.lastHeardNs = nowNs;
         } else {
             tally.add(MessengerMetric.FRAMES_INVALID, 1);
@@ -201,7 +204,7 @@ public final class Sessions {
             work += tick(session, nowNs);
         }
         byLink.values().forEach(session -> due.add(nowNs + untilDueNs(session, nowNs)));
-        return work;
+        return work + askIdle(nowNs);
     }
 
     long visits() {
@@ -210,6 +213,10 @@ public final class Sessions {
 
     private int tick(Session session, long nowNs) {
         if (!session.ready()) {
+            if (session.place == Session.Place.AWAITED && nowNs - session.placeDeadlineNs >= 0) {
+                refuse(session, idle.full(identity.engineId(), subject.roles()));
+                return 1;
+            }
             if (nowNs - session.handshakeDeadlineNs >= 0) {
                 tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
                 end(
@@ -239,10 +246,7 @@ public final class Sessions {
                 tally.add(MessengerMetric.HEARTBEATS_MISSED, 1);
             }
             session.lastHeartbeatNs = nowNs;
-            send(
-                    session,
-                    ControlFrame.newBuilder()
-                            .setHeartbeat(Heartbeat.newBuilder().setSequence(++session.heartbeatsSent)));
+            send(session, LinkFrames.heartbeat(session));
             return 1;
         }
         return 0;
@@ -251,9 +255,7 @@ public final class Sessions {
     /** Tells the peer the reason, closes the link and ends its session. */
     public void end(Session session, String reason) {
         if (byLink.containsKey(session.link) && session.state() != Session.State.DIALLING && goodbye == null) {
-            send(
-                    session,
-                    ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(PeerText.oneLine(reason))));
+            send(session, LinkFrames.goodbye(reason));
         }
         hangUp(session, reason);
     }
@@ -283,7 +285,7 @@ public final class Sessions {
 
     /** Failures of unproven peers are counted, but not logged one by one. */
     private void warn(Session session, String reason) {
-        if (goodbye == null && (!session.inbound || session.peerNonce.length > 0)) {
+        if (goodbye == null && !session.leaving() && (!session.inbound || session.peerNonce.length > 0)) {
             warnings.add(session.peerAddress, reason);
         }
     }
@@ -293,7 +295,7 @@ public final class Sessions {
      * everything sent before: if the data paths closed first, the peer might take that for a fault.
      */
     public void sayGoodbye(String reason) {
-        goodbye = ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason));
+        goodbye = LinkFrames.goodbye(reason);
         for (Session session : List.copyOf(byLink.values())) {
             send(session, goodbye);
             if (!session.ready()) {
@@ -304,7 +306,7 @@ public final class Sessions {
 
     /** Says goodbye on every link, closes it without waiting for the peer, and accepts no new one. */
     public void endAll(String reason) {
-        goodbye = ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason));
+        goodbye = LinkFrames.goodbye(reason);
         for (Session session : List.copyOf(byLink.values())) {
             send(session, goodbye);
             end(session, reason);
@@ -329,14 +331,9 @@ public final class Sessions {
             throw new AssertionError(session.peerName() + " does not know " + frame.getBodyCase());
         }
         if (session.state() != Session.State.ENDED) {
+            session.framesSent += LinkFrames.isOfLink(frame.getBodyCase()) ? 0 : 1;
             network.send(session.link, session.sealOut == null ? frame.build() : session.sealOut.seal(frame));
         }
-    }
-
-    private int attachedCount() {
-        return (int) byLink.values().stream()
-                .filter(session -> session.inbound && session.ready())
-                .count();
     }
 
     public int readyCount() {
@@ -346,13 +343,7 @@ public final class Sessions {
     /** All peers with a link, including those being dialled. */
     public List<PeerRow> rows(long nowNs) {
         return byLink.values().stream()
-                .map(session -> new PeerRow(
-                        session.peerName(),
-                        session.inbound
-                                ? subject.roles().dialler()
-                                : subject.roles().listener(),
-                        session.state().name().toLowerCase(Locale.ROOT),
-                        session.state() == Session.State.DIALLING ? 0 : nowNs - session.lastHeardNs))
+                .map(session -> session.row(subject.roles(), nowNs))
                 .toList();
     }
 
@@ -363,7 +354,8 @@ public final class Sessions {
 
     private long untilDueNs(Session session, long nowNs) {
         if (!session.ready()) {
-            return session.handshakeDeadlineNs - nowNs;
+            return (session.place == Session.Place.AWAITED ? session.placeDeadlineNs : session.handshakeDeadlineNs)
+                    - nowNs;
         }
         long untilDueNs = Math.min(
                 session.lastHeartbeatNs + limits.heartbeatNs() - nowNs,
@@ -387,10 +379,11 @@ public final class Sessions {
         pending.remove(session);
         if (session.ready()) {
             readyCount--;
-            tally.add(MessengerMetric.LINKS_LOST, 1);
+            tally.add(session.leaving() ? MessengerMetric.LINKS_IDLED : MessengerMetric.LINKS_LOST, 1);
         }
         session.become(Session.State.ENDED);
         session.onEnded(reason);
+        idle.onEnded(session);
     }
 
     /** Does what follows a message of the handshake. */
@@ -398,12 +391,9 @@ public final class Sessions {
         switch (step) {
             case Handshake.Step.Answer answer -> {
                 if (session.inbound) {
-                    network.trust(session.link); // its next frames may be long, and come as soon as it is welcome
-                }
-                send(session, answer.frame());
-                session.sealOut = answer.seal();
-                if (session.inbound && session.state() != Session.State.ENDED) {
-                    session.become(Session.State.WELCOMED);
+                    admit(session, answer, nowNs);
+                } else {
+                    answer(session, answer);
                 }
             }
             case Handshake.Step.Proven proven -> {
@@ -418,21 +408,56 @@ public final class Sessions {
         }
     }
 
+    /** The peer is proven, and fits: it is welcomed as soon as there is a place for it. */
+    private void admit(Session session, Handshake.Step.Answer answer, long nowNs) {
+        if (!idle.admit(session, answer)) {
+            refuse(session, idle.full(identity.engineId(), subject.roles()));
+        } else if (session.place == Session.Place.AWAITED) {
+            pending.remove(session);
+            session.placeDeadlineNs = nowNs + limits.placeWaitNs();
+            due.add(session.placeDeadlineNs);
+            askIdle(nowNs);
+        }
+    }
+
+    private void welcome(Session session, Handshake.Step.Answer answer) {
+        network.trust(session.link); // its next frames may be long, and come as soon as it is welcome
+        answer(session, answer);
+        if (session.state() != Session.State.ENDED) {
+            session.become(Session.State.WELCOMED);
+        }
+    }
+
+    private void answer(Session session, Handshake.Step.Answer answer) {
+        send(session, answer.frame());
+        session.sealOut = answer.seal();
+    }
+
+    /** Asks idle peers to leave, now and, while there are too many, again soon. */
+    private int askIdle(long nowNs) {
+        int asked = goodbye == null ? idle.askIdle(nowNs) : 0;
+        if (idle.tooMany()) {
+            due.add(nowNs + idle.askAgainNs());
+        }
+        return asked;
+    }
+
+    /** Leaves if asked to; the peer closes the link, having read all that was sent. */
+    private void onHeartbeat(Session session, Heartbeat heartbeat, long nowNs) {
+        if (goodbye != null || !IdlePeers.leaves(session, heartbeat)) {
+            return;
+        }
+        String sentence = IdlePeers.sentence(subject.roles());
+        send(session, LinkFrames.goodbyeOfIdle(sentence));
+        session.leave();
+        session.endBy(nowNs + limits.lastWordWaitNs(), sentence);
+        due.add(session.endingDeadlineNs);
+        session.onLeaving();
+    }
+
     private void onAttach(Session session, Attach attach, long nowNs) {
         if (session.state() != Session.State.WELCOMED) {
             outOfPlace(session, ControlFrame.BodyCase.ATTACH);
-            return;
-        }
-        if (attachedCount() >= limits.capacities().decodersMax()) {
-            refuse(
-                    session,
-                    new Misfit(
-                            DIALLERS,
-                            identity.engineId() + " serves "
-                                    + limits.capacities().decodersMax() + " "
-                                    + subject.roles().dialler() + "s already: use another "
-                                    + subject.roles().listener(),
-                            MessengerMetric.HANDSHAKES_DROPPED));
             return;
         }
         session.attached(attach);
@@ -452,16 +477,15 @@ public final class Sessions {
             tally.observe(MessengerMetric.CONNECT_SECONDS, (nowNs - session.begunNs) / 1e9);
         }
         session.onReady();
+        idle.onReady(session, nowNs);
+        askIdle(nowNs);
     }
 
     private void refuse(Session session, Misfit why) {
         String sentence = PeerText.oneLine(why.sentence()); // it may quote the peer
         tally.add(MessengerMetric.LINKS_REFUSED, 1);
         tally.add(why.counted(), 1);
-        send(
-                session,
-                ControlFrame.newBuilder()
-                        .setRefusal(Refusal.newBuilder().setField(why.field()).setSentence(sentence)));
+        send(session, LinkFrames.refusal(why.field(), sentence));
         hangUp(session, sentence);
     }
 

@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;
+import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Grant;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -87,6 +88,7 @@ final class MutatedFrames {
             case COMPARISON_LEFT_OUT -> frame.hasChecksums() ? withoutLast(frame) : frame;
             case COMPARISON_LEFT_OUT_AGAIN ->
                 frame.hasChecksums() && grantedAgain.contains(grantOf(process, frame)) ? withoutLast(frame) : frame;
+            case LEAVES_WHEN_BUSY -> frame.getHeartbeat().hasLeaveAfterFrames() ? ending() : frame;
             case ANSWERED_BY_IMMEDIATE -> answers.delivered(process, frame);
             case LATE_OFFER_ACCEPTED -> {
                 if (frame.hasOffer()) {
@@ -96,6 +98,12 @@ final class MutatedFrames {
             }
             default -> frame;
         };
+    }
+
+    private static ControlFrame ending() {
+        return ControlFrame.newBuilder()
+                .setGoodbye(Goodbye.newBuilder().setIdle(true))
+                .build();
     }
 
     private static ControlFrame withoutDigest(ControlFrame frame) {

@@ -127,7 +127,11 @@ public enum Mutation {
     /** What is offered is free when the first of the engine's messengers has released its part. */
     OFFER_FREED_WITH_FIRST_MESSENGER(Hardships.Kind.PULLS),
     /** Messengers of an engine are not known as one: an offer is for that which has asked. */
-    OFFERED_TO_ONE_MESSENGER(Hardships.Kind.PULLS);
+    OFFERED_TO_ONE_MESSENGER(Hardships.Kind.PULLS),
+    /** A decoder that is asked to leave does so whatever is under way. */
+    LEAVES_WHEN_BUSY(Weather.QUIET, Hardships.Kind.IDLE),
+    /** A decoder that has left does not dial again. */
+    DIALS_ONCE(Weather.QUIET, Hardships.Kind.IDLE);
 
     /** The kind of run that can expose it. */
     final Weather weather;
@@ -157,6 +161,7 @@ public enum Mutation {
             case DIGEST_IGNORED, ID_SERVED_ONCE, REJECTION_ENDS_TRANSFER, REJECTION_LOST, EXPECTATION_LOST -> true;
             case REQUESTED_ROW_LEFT_OUT, UNREQUESTED_ROW_SENT -> true;
             case COMPARISON_LEFT_OUT, COMPARISON_LEFT_OUT_AGAIN, CHECKSUM_OF_ANOTHER -> true;
+            case LEAVES_WHEN_BUSY -> true;
             default -> false;
         };
     }

@@ -220,6 +220,7 @@ record Scenario(
         return new Capacities(
                 peers + random.nextInt(FEW),
                 peers + random.nextInt(FEW),
+                ProtocolLimits.DECODERS_KEPT,
                 REQUESTS_AT_ONCE_MAX + random.nextInt(FEW),
                 requests + random.nextInt(FEW),
                 (long) REQUESTS_AT_ONCE_MAX * (grantBytes + random.nextInt(grantBytes)),
@@ -245,6 +246,7 @@ record Scenario(
         return new Capacities(
                 most.handshakesMax(),
                 most.decodersMax(),
+                most.decodersKept(),
                 most.expectedTransfersMax(),
                 most.grantsWaitingMax(),
                 most.grantBytesWaitingMax(),
@@ -312,7 +314,7 @@ record Scenario(
                 prefillerGeometries,
                 decoderGeometries,
                 bothRoles,
-                besides.pulls().any() ? limitsOfPulls() : limits,
+                limitsWith(besides),
                 mode,
                 announces,
                 traffic,
@@ -323,6 +325,11 @@ record Scenario(
                 besides);
     }
 
+    private ProtocolLimits limitsWith(Hardships besides) {
+        ProtocolLimits others = besides.pulls().any() ? limitsOfPulls() : limits;
+        return others.with(others.capacities().withDecodersKept(besides.decodersKept()));
+    }
+
     /** Every engine may be asked by every other one, and keeps what it offers for long enough that an early end shows. */
     private ProtocolLimits limitsOfPulls() {
         Capacities kept = limits.capacities();
@@ -330,6 +337,7 @@ record Scenario(
                 .with(new Capacities(
                         ProtocolLimits.HANDSHAKES_MAX,
                         ProtocolLimits.DECODERS_MAX,
+                        ProtocolLimits.DECODERS_KEPT,
                         kept.expectedTransfersMax(),
                         kept.grantsWaitingMax(),
                         kept.grantBytesWaitingMax(),

@@ -4,9 +4,11 @@ import io.kvmessenger.messenger.session.ControlNetwork;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.SplittableRandom;
 
 /**
@@ -22,6 +24,7 @@ final class SimulatedNetwork {
     private final SplittableRandom random;
     private final WorldListener listener;
     private final Partitions partitions;
+    private final Mutation mutation;
     private final MutatedFrames frames;
     private final Map<String, SimulatedNode> byAddress = new LinkedHashMap<>();
     private final List<Link> links = new ArrayList<>();
@@ -74,6 +77,7 @@ final class SimulatedNetwork {
         this.random = random;
         this.listener = listener;
         this.partitions = partitions;
+        this.mutation = mutation;
         this.frames = new MutatedFrames(mutation, scenario.traffic());
     }
 
@@ -173,6 +177,7 @@ final class SimulatedNetwork {
         private final SimulatedNode node;
         private final FailingPorts failing;
         private final Map<Long, End> ends = new LinkedHashMap<>();
+        private final Set<String> dialled = new HashSet<>();
 
         Port(SimulatedNode node, FailingPorts failing) {
             this.node = node;
@@ -191,6 +196,9 @@ final class SimulatedNetwork {
             if (failing.happens("dial", failing.faults().dialRefused())) {
                 links.remove(link);
                 reportClosed(link.dialler, "connection refused");
+                return link.dialler.id;
+            }
+            if (!dialled.add(address) && mutation == Mutation.DIALS_ONCE) {
                 return link.dialler.id;
             }
             clock.after(
@@ -279,6 +287,9 @@ final class SimulatedNetwork {
         End to = from.link.other(from);
         ControlFrame frame = frames.sent(from.node.process(), meant);
         trace.add(from.node.process(), "send", to.node.process() + " " + describe(frame));
+        if (frame.getGoodbye().getIdle()) {
+            trace.add(from.node.process(), "leaves", to.node.process());
+        }
         listener.frameSent(from.node.process(), to.node.process(), frame);
         inOrder(to, () -> {
             if (!to.closed && !to.deaf && to.node.alive() && links.contains(from.link)) {

@@ -182,6 +182,9 @@ public final class Simulation extends World<SimulatedProcess> {
         alive().forEach(process -> process.engine.pullFromAll());
         awaitEnds();
         advance(CHECK_PERIOD_NS); // an engine tells its workers of a request's end one step later
+        if (scenario().limits().capacities().decodersKept() < scenario().decoderCount()) {
+            advance(2 * scenario().limits().silenceLimitNs()); // what is idle leaves, and its data paths close
+        }
         checkAtRest();
     }
 

@@ -14,7 +14,8 @@ import java.util.stream.LongStream;
  * faults, so that everything has to arrive, {@code --weather sound} with faults of engines, clients and routers only,
  * {@code --mutation M} with a bug injected, {@code --fabric F} over this fabric instead of the one that the seed draws
  * (with the Java engine), {@code --sources device|host} with prefillers' pages there,
- * {@code --beside ports|clocks|pulls|pulls_and_ports|pulls_and_clocks} with {@link Hardships}, {@code --subject echo} with messengers that move no KV
+ * {@code --beside ports|clocks|pulls|pulls_and_ports|pulls_and_clocks|idle|idle_and_pulls|idle_and_ports|idle_and_clocks}
+ * with {@link Hardships}, {@code --subject echo} with messengers that move no KV
  * ({@link EchoSimulation}), of which only seeds, weather and {@code --beside ports} can be asked for, {@code --subject
  * weights} with trainers and servers ({@link WeightsSimulation}), of which {@code --beside clocks} can be asked for too.
  * Exit status 1 if a seed fails.
@@ -77,7 +78,8 @@ public final class SimulationMain {
                     throw new IllegalArgumentException(option
                             + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
                             + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host,"
-                            + " --beside ports|clocks|pulls|pulls_and_ports|pulls_and_clocks,"
+                            + " --beside ports|clocks|pulls|pulls_and_ports|pulls_and_clocks|idle|idle_and_pulls"
+                            + "|idle_and_ports|idle_and_clocks,"
                             + " --subject kv_cache|echo|weights");
             };
         }

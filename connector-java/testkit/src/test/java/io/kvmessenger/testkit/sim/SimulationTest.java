@@ -92,6 +92,33 @@ class SimulationTest {
     @ParameterizedTest
     @EnumSource(
             value = Hardships.Kind.class,
+            names = {"IDLE", "IDLE_AND_PULLS", "IDLE_AND_PORTS", "IDLE_AND_CLOCKS"})
+    void shouldKeepEveryPromiseWhenIdleDecodersLeave(Hardships.Kind beside) {
+        keepEveryPromise(beside);
+    }
+
+    /** Each request arrives although decoders leave all the time, and they do leave. */
+    @ParameterizedTest
+    @EnumSource(
+            value = Weather.class,
+            names = {"SOUND", "QUIET"})
+    void shouldServeDecodersThatLeaveAndComeBack(Weather weather) {
+        int left = LongStream.rangeClosed(1, SEEDS_QUIET)
+                .parallel()
+                .mapToObj(seed -> {
+                    Scenario scenario = Scenario.draw(seed, weather).with(Hardships.Kind.IDLE.draw(seed));
+                    Simulation.Result result = Simulation.run(weather, scenario, Mutation.NONE);
+                    assertThat(result.passed()).as(result.report()).isTrue();
+                    return result.countByKind().getOrDefault("leaves", 0);
+                })
+                .mapToInt(Integer::intValue)
+                .sum();
+        assertThat(left).isGreaterThan(10 * (int) SEEDS_QUIET);
+    }
+
+    @ParameterizedTest
+    @EnumSource(
+            value = Hardships.Kind.class,
             names = {"PULLS", "PULLS_AND_PORTS", "PULLS_AND_CLOCKS"})
     void shouldKeepEveryPromiseWhenEnginesPullFromEachOther(Hardships.Kind beside) {
         keepEveryPromise(beside);

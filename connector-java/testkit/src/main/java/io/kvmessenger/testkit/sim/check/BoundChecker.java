@@ -79,6 +79,8 @@ public final class BoundChecker implements WorldListener {
     /** By prefiller and id; an id with a rejected request belongs to one prompt only. */
     private final Map<String, Long> rejections = new HashMap<>();
 
+    private final LeftLinks left = new LeftLinks();
+
     public BoundChecker(LongSupplier clock, ProtocolLimits limits) {
         this.clock = clock;
         this.limits = limits;
@@ -103,12 +105,16 @@ public final class BoundChecker implements WorldListener {
 
     @Override
     public void linkClosed(String process, String peer, boolean dialled, String reason) {
+        if (left.take(process, peer)) {
+            return;
+        }
         throw violation("nothing is wrong with the network, and " + process + " has no link to " + peer + " any more: "
                 + reason);
     }
 
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
+        left.frameSent(from, to, frame);
         if (frame.hasCannotDeliver() && frame.getCannotDeliver().getReason() == Reason.GRANT_UNFIT) {
             CannotDeliver answer = frame.getCannotDeliver();
             wanted(nodeOf(to), PromptName.of(answer.getTransferId(), answer.getPromptDigest())).unfit = true;

@@ -47,6 +47,8 @@ final class VerdictChecker implements WorldListener {
     /** When the first link ended over which a fetch had been granted. */
     private final Map<String, Long> endedNs = new HashMap<>();
 
+    private final LeftLinks left = new LeftLinks();
+
     VerdictChecker(
             CountChecker counts,
             ToLongFunction<String> clock,
@@ -62,8 +64,8 @@ final class VerdictChecker implements WorldListener {
 
     @Override
     public void linkClosed(String process, String peer, boolean dialled, String reason) {
-        if (!dialled) {
-            return; // over this one the peer fetches
+        if (left.take(process, peer) || !dialled) {
+            return; // nothing was under way; or over this one the peer fetches
         }
         String closed = nodeOf(peer);
         for (FetchFacts fetch : fetchesOf(process)) {
@@ -109,6 +111,7 @@ final class VerdictChecker implements WorldListener {
 
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
+        left.frameSent(from, to, frame);
         if (frame.hasGrant()) {
             String key = from + " " + counts.grantedBy(from, frame.getGrant()).request();
             grantedTo.put(key + " " + nodeOf(to), admissions.getOrDefault(from + " " + nodeOf(to), NO_ADMISSION));
