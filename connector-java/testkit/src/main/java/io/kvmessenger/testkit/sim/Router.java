@@ -15,6 +15,10 @@ final class Router {
     private static final long BURST_NS = Scenario.MILLI / 2;
 
     private static final int NO_LEG = 0;
+    /** Requests to more decoders than so many follow each other. */
+    private static final int AT_ONCE_MAX = 64;
+
+    private static final long SPACE_NS = 200 * Scenario.MICRO;
 
     /** @param tokens number that the decoder requests */
     private record Request(TransferKey transfer, int tokens, boolean decoderFirst) {}
@@ -47,12 +51,24 @@ final class Router {
         Scenario scenario = world.scenario();
         for (int p = 0; p < scenario.prefillerCount(); p++) {
             for (int d = 0; d < scenario.decoderCount(); d++) {
-                sendBetween("P" + p, "D" + d);
+                String prefiller = "P" + p;
+                String decoder = "D" + d;
+                if (d < AT_ONCE_MAX) {
+                    sendBetween(prefiller, decoder);
+                } else {
+                    world.clock().after(d * SPACE_NS, () -> sendBetween(prefiller, decoder));
+                }
             }
             if (scenario.bothRoles()) {
                 sendBetween("P" + p, p == 0 ? "P1" : "P0");
             }
         }
+    }
+
+    /** How long it takes to send all of these. */
+    long spreadNs() {
+        int decoders = world.scenario().decoderCount();
+        return decoders > AT_ONCE_MAX ? decoders * SPACE_NS : 0;
     }
 
     /**

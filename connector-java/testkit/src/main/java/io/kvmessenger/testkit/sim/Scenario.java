@@ -325,6 +325,50 @@ record Scenario(
                 besides);
     }
 
+    /** One prefiller with so many decoders, and few places for them; nothing goes wrong. */
+    static Scenario ofManyDecoders(long seed, int decoders, int places, int kept, int requests) {
+        Scenario drawn = drawAlone(seed, Weather.QUIET);
+        Capacities most = drawn.limits.capacities();
+        Capacities few = new Capacities(
+                most.handshakesMax(),
+                places,
+                kept,
+                most.expectedTransfersMax(),
+                most.grantsWaitingMax(),
+                most.grantBytesWaitingMax(),
+                most.grantBytesWaitingAllMax(),
+                most.endedTransfersMax(),
+                most.checksumsPerFrameMax());
+        EngineLimits engine = drawn.engineLimits;
+        return new Scenario(
+                seed,
+                drawn.weather,
+                1,
+                decoders,
+                requests,
+                drawn.fabric,
+                new EngineLimits(
+                        engine.requestsPerPeer(),
+                        engine.slots(),
+                        engine.generations(),
+                        engine.completions(),
+                        2 * places),
+                drawn.workerCount,
+                drawn.secret,
+                drawn.prefillerGeometries,
+                drawn.decoderGeometries,
+                false,
+                drawn.limits.with(few),
+                drawn.checksumMode,
+                drawn.announces,
+                drawn.traffic,
+                drawn.lanes,
+                drawn.fall,
+                drawn.devicesWrite,
+                drawn.swarm,
+                drawn.hardships);
+    }
+
     private ProtocolLimits limitsWith(Hardships besides) {
         ProtocolLimits others = besides.pulls().any() ? limitsOfPulls() : limits;
         return others.with(others.capacities().withDecodersKept(besides.decodersKept()));

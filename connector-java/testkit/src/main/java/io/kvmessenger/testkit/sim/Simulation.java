@@ -177,6 +177,7 @@ public final class Simulation extends World<SimulatedProcess> {
         advance(2 * (scenario().limits().grantWaitNs() + scenario().limits().silenceLimitNs()));
         if (mutation != Mutation.PAYLOAD_DAMAGED) { // this damage must fail a request in this phase too
             router.sendBetweenAll();
+            advance(router.spreadNs());
         }
         awaitEnds();
         alive().forEach(process -> process.engine.pullFromAll());
