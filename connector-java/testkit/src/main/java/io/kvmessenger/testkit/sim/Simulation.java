@@ -102,13 +102,10 @@ public final class Simulation extends World<SimulatedProcess> {
 
     /** A run with the bug, in conditions that can expose it. */
     static Result runMutant(long seed, Mutation mutation) {
+        Scenario scenario = Scenario.draw(seed, mutation.weather).with(mutation.beside.draw(seed));
         return mutation.weather == Weather.QUIET
-                ? runQuietly(Scenario.draw(seed, Weather.QUIET), mutation, SimulatedEngine::new)
-                : run(
-                        Scenario.draw(seed, mutation.weather).with(mutation.beside.draw(seed)),
-                        mutation.weather,
-                        mutation,
-                        SimulatedEngine::new);
+                ? runQuietly(scenario, mutation, SimulatedEngine::new)
+                : run(scenario, mutation.weather, mutation, SimulatedEngine::new);
     }
 
     /**
