@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from kv_connector.sglang.client_fields import SERVERS_REMEMBERED_MAX
 from kv_connector.sglang.late_declines import LATE_LIMIT_SECONDS, LateDeclines
 
 STORIES = 200
@@ -62,3 +63,10 @@ def test_should_give_none_up_before_its_own_limit() -> None:
     now[0] = LATE_LIMIT_SECONDS
     declines.poll()
     assert declines.count() == 1
+
+
+def test_should_keep_no_more_than_clients_may_have_made_up() -> None:
+    declines = LateDeclines(lambda: 0.0)
+    for number in range(SERVERS_REMEMBERED_MAX + 3):
+        declines.add(Request(number + 2, fails=False))
+    assert declines.count() == SERVERS_REMEMBERED_MAX

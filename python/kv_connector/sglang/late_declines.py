@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from kv_connector.sglang.client_fields import SERVERS_REMEMBERED_MAX
+
 LATE_LIMIT_SECONDS = 60.0
 """How long a prefiller is looked for; one that answers at all does so within seconds."""
 
@@ -35,6 +37,7 @@ class LateDeclines:
     def add(self, leaving: Leaving) -> None:
         """Has a request declined that has ended."""
         self._leaving.append((leaving, self._now_seconds() + LATE_LIMIT_SECONDS))
+        del self._leaving[:-SERVERS_REMEMBERED_MAX]  # their prefillers may be made up by a client
 
     def poll(self) -> None:
         """Looks after all of them; called once a round of the scheduler."""
