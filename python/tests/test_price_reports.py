@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 from kv_connector.configuration.messenger_addresses import Address, Messengers
 from kv_connector.pulls.prefill_rate import PrefillRate
-from kv_connector.pulls.price_reports import INTERVAL_SECONDS, REPORTED_MAX, PriceReports
+from kv_connector.pulls.price_reports import INTERVAL_SECONDS, NAME_LENGTH_MAX, REPORTED_MAX, PriceReports
 from kv_connector.pulls.transfer_price import DEAD_SECONDS, KNOWN_SECONDS, TransferPrices
 from kv_connector.runtime.commands import Prices, encode
 
@@ -87,10 +88,10 @@ def test_should_report_what_is_new_once_a_second_at_most(world: World) -> None:
 
 def test_should_report_what_is_on_its_way_for_as_long_as_it_is(world: World) -> None:
     world.transfers.moved(source(7), 100, 0.1)
-    world.transfers.moves(source(7), 100)
+    mark = world.transfers.moves(source(7), 100)
     for _ in range(3):
         assert world.due().sources[0].queue_micros > 0
-    world.transfers.over(source(7), 100)
+    world.transfers.over(source(7), 100, mark)
     assert world.due().sources[0].queue_micros == 0
     world.now_seconds += INTERVAL_SECONDS
     assert world.reports.due() is None
@@ -98,6 +99,7 @@ def test_should_report_what_is_on_its_way_for_as_long_as_it_is(world: World) -> 
 
 def test_should_report_a_guess_as_one_and_a_dead_engine_as_dead(world: World) -> None:
     world.transfers.moved(source(7), 100, 0.1)
+    world.transfers.answered(source(8), 0.1)
     world.transfers.lost(source(8))
     known, guessed = world.due().sources
     assert (known.dead_millis, known.tokens_min) == (0, 100)
@@ -110,6 +112,34 @@ def test_should_report_the_engines_used_last(world: World) -> None:
         world.transfers.moved(source(number), 100, 0.1)
     named = [price.source for price in world.due().sources]
     assert named == [f"[fd00::7]:{number}" for number in range(3, REPORTED_MAX + 3)]
+
+
+def test_should_show_no_engine_that_has_only_been_named(world: World) -> None:
+    world.transfers.moved(source(7), 100, 0.1)
+    world.transfers.asked(source(8))
+    world.transfers.late(source(8), 0.1)
+    world.transfers.asked(source(9))
+    world.transfers.lost(source(9))
+    assert [price.source for price in world.due().sources] == ["[fd00::7]:7"]
+
+
+@pytest.mark.parametrize("lists", list(itertools.permutations([1, 2, 3])))
+def test_should_show_an_engine_once_however_many_of_its_messengers_are_named(world: World, lists: list[int]) -> None:
+    messengers = [Address("10.0.0.7", port) for port in (1, 2, 3)]
+    for count in lists:
+        world.transfers.moved(tuple(messengers[:count]), 100 * count, 0.1)
+    (price,) = world.due().sources
+    assert (price.source, price.tokens_min) == ("10.0.0.7:1", 100 * lists[-1]), "as it was named last"
+
+
+@pytest.mark.parametrize(
+    "host", ["a" * 295, "a" * 400, "\N{GRINNING FACE}" * 150, "h\N{LATIN SMALL LETTER E WITH ACUTE}"]
+)
+def test_should_show_no_name_that_the_messenger_would_not_take(world: World, host: str) -> None:
+    world.transfers.moved(source(7), 100, 0.1)
+    world.transfers.moved((Address(host, 14579),), 100, 0.1)
+    assert [price.source for price in world.due().sources] == ["[fd00::7]:7"]
+    assert NAME_LENGTH_MAX == 300, "as in CommandReader"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,6 +14,7 @@ from kv_connector.pulls.transfer_price import (
     BEYOND_LARGEST,
     DEAD_SECONDS,
     KNOWN_SECONDS,
+    LATE_IN_A_ROW_MAX,
     OBSERVED_MAX,
     SOURCES_MAX,
     SPREAD_MIN,
@@ -38,9 +39,9 @@ class World:
 
     def transfer(self, of: Messengers, tokens: int, seconds: float, answer_seconds: float = 0.0) -> None:
         self.prices.answered(of, answer_seconds)
-        self.prices.moves(of, tokens)
+        mark = self.prices.moves(of, tokens)
         self.now_seconds += seconds
-        self.prices.over(of, tokens)
+        self.prices.over(of, tokens, mark)
         self.prices.moved(of, tokens, seconds)
 
     def price(self, of: Messengers, tokens: int) -> TransferPrice:
@@ -176,7 +177,7 @@ def test_should_stay_finite_and_grow_with_the_tokens_for_any_transfers(seed: int
         elif act == 1:
             world.prices.late(of, seconds)
         elif act == 2:
-            world.prices.over(of, tokens)
+            world.prices.over(of, tokens, world.random.uniform(-1, 1))
         elif act == 3:
             world.prices.moves(of, tokens)
         elif act == 4:
@@ -195,11 +196,35 @@ def test_should_wait_for_what_is_on_its_way_already() -> None:
     world = World()
     for tokens in (100, 1000, 100, 1000):
         world.transfer(A, tokens, tokens * 1e-4)
-    world.prices.moves(A, 5000)
+    mark = world.prices.moves(A, 5000)
     assert world.price(A, 1000).queue_seconds == pytest.approx(0.5)
     for _ in range(2):  # an end too many is none
-        world.prices.over(A, 5000)
+        world.prices.over(A, 5000, mark)
         assert world.price(A, 1000).queue_seconds == 0
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("at_once", [1, 2, 4, 8])
+def test_should_know_what_a_transfer_takes_alone_by_those_that_share_a_link(at_once: int, seed: int) -> None:
+    """Up to so many transfers share a link of 10,000 tokens a second evenly, and begin at any moment."""
+    world, left, seen = World(seed), {}, 0
+    tokens_per_second, step_seconds = 10_000.0, 0.001
+    while seen < 30:
+        if len(left) < at_once and world.random.random() < 0.1:
+            tokens = world.random.randint(500, 4000)
+            left[object()] = [float(tokens), tokens, world.prices.moves(A, tokens)]
+        world.now_seconds += step_seconds
+        moving = sum(tokens for _, tokens, _ in left.values())
+        for name, (still, tokens, mark) in list(left.items()):
+            still -= tokens_per_second * step_seconds * tokens / moving
+            left[name][0] = still
+            if still <= 0:
+                del left[name]
+                world.prices.moved(A, tokens, world.prices.over(A, tokens, mark))
+                seen += 1
+    fit = world.prices.fit(A)
+    assert fit is not None
+    assert fit.seconds_of(2000) == pytest.approx(0.2, rel=0.1)
 
 
 def test_should_add_the_opening_of_a_session_only_where_there_is_none() -> None:
@@ -338,3 +363,30 @@ def test_should_try_an_unknown_engine_with_one_prompt_at_a_time() -> None:
     assert world.prices.cheapest([A, B], 1000) == B
     world.prices.moves(B, 1000)
     assert world.prices.cheapest([A, B], 1000) == A
+
+
+@pytest.mark.parametrize("late_count", [1, 2, 3, 10, 5000])
+def test_should_rest_an_engine_longer_the_more_often_it_was_late(late_count: int) -> None:
+    world = World()
+    for _ in range(late_count):
+        world.prices.late(B, 0.1)
+    rested_seconds = KNOWN_SECONDS * 2 ** min(late_count - 1, LATE_IN_A_ROW_MAX)
+    world.now_seconds += rested_seconds - 1
+    world.transfer(A, 1000, 0.1)
+    assert world.prices.cheapest([B, A], 1000) == A
+    assert world.prices.cheapest([B], 1000) == B
+    world.now_seconds += 1
+    assert world.prices.cheapest([B, A], 1000) == B, "it is tried again"
+    world.prices.late(B, 0.1)
+    world.prices.answered(B, 0.1)
+    assert world.prices.cheapest([B, A], 1000) == B, "it has answered since"
+
+
+def test_should_try_no_engine_whose_question_is_open() -> None:
+    world = World()
+    world.transfer(A, 1000, 0.1)
+    for _ in range(2):
+        assert world.prices.cheapest([A, B], 1000) == B
+        world.prices.asked(B)
+        assert world.prices.cheapest([A, B], 1000) == A, "before it has answered"
+        world.prices.question_over(B)

@@ -17,6 +17,8 @@ REPORTED_MAX = 32
 VALUE_MAX = 2**53
 """No time is beyond this, whatever was measured: numbers stay exact in every reader."""
 TOKENS_MAX = 2**31 - 1
+NAME_LENGTH_MAX = 300
+"""The messenger takes no longer name of an engine."""
 
 
 class PriceReports:
@@ -40,12 +42,22 @@ class PriceReports:
         if new == self._reported and not self._transfers.is_moving():
             return None
         self._reported, self._due_at_seconds = new, now_seconds + INTERVAL_SECONDS
-        last_used = list(self._transfers.sources())[-REPORTED_MAX:]
-        priced = [price for source in last_used if (price := self._price(source)) is not None]
+        priced = [price for source in self._last_used() if (price := self._price(source)) is not None]
         return Prices(priced, None if new[1] is None else _number(new[1], 1e12))
 
+    def _last_used(self) -> list[Messengers]:
+        """Each once by the name that it is shown by: a request may list more or fewer of an engine's messengers."""
+        by_name: dict[str, Messengers] = {}
+        for source in filter(self._transfers.has_answered, self._transfers.sources()):
+            by_name.pop(str(source[0]), None)
+            by_name[str(source[0])] = source
+        return [source for name, source in by_name.items() if name.isascii() and len(name) <= NAME_LENGTH_MAX][
+            -REPORTED_MAX:
+        ]
+
     def _price(self, source: Messengers) -> SourcePrice | None:
-        price, fit = self._transfers.price(source, 0), self._transfers.fit(source)
+        fit = self._transfers.fit(source)
+        price = self._transfers.price(source, 0, fit)
         if price is None or fit is None:
             return None
         known = self._transfers.known(source)

@@ -24,6 +24,8 @@ KNOWN_SECONDS = 60.0
 ACQUAINTANCE_SECONDS = 5.0
 """After the first question to an engine: its session opens, and on a GPU memory is mapped."""
 SLOW_PULLS_MAX = 8
+OWN_REASONS = ("busy", "misfit")
+"""Why a question ends without an answer that may be this engine's own messenger's reasons."""
 SOURCES_MAX = 256
 """Requests name the engines: those named longest ago are forgotten."""
 
@@ -69,17 +71,32 @@ class PullPrices:
         self._new_until_seconds: OrderedDict[Messengers, float] = OrderedDict()
 
     def choose(self, sources: Sequence[Messengers], tokens: int) -> Messengers | None:
-        """Which of the engines to ask for that many tokens; None if all of them are dead. One alone is asked always."""
-        return sources[0] if len(sources) == 1 else self.transfers.cheapest(sources, tokens)
+        """Which of the engines to ask for that many tokens; None if all of them are dead.
 
-    def is_worth(self, source: Messengers, tokens: int) -> bool:
-        """Whether pulling the tokens is expected to be faster than computing them."""
+        One alone is chosen also when it is dead. One whose answer the prompt would not wait for is passed over where
+        there is another one, which makes up for its late answers as computing the prompt would.
+        """
+        if len(sources) == 1:
+            return sources[0]
+        waited_for = [source for source in sources if self.may_wait(source, tokens)]
+        chosen = self.transfers.cheapest(waited_for, tokens)
+        if chosen is None:
+            return self.transfers.cheapest(sources, tokens)
+        for source in sources:
+            if source not in waited_for and not self.transfers.is_dead(source):
+                self.ended(source, tokens, waited_seconds=0.0, pulled_tokens=0)
+        return chosen
+
+    def is_worth(self, source: Messengers, tokens: int, *, is_answered: bool = False) -> bool:
+        """Whether pulling the tokens is expected to be faster than computing them; ``is_answered``: from now on."""
         computing_seconds = None if self._rules.always else self._rate.seconds_of(tokens)
         if computing_seconds is None:
             return True
         price = self.transfers.price(source, tokens)
-        if price is not None and price.known and price.seconds >= computing_seconds:
-            return False
+        if price is not None and price.known:
+            before_seconds = 0.0 if is_answered else price.open_seconds + price.answer_seconds
+            if before_seconds + price.queue_seconds + price.move_seconds >= computing_seconds:
+                return False
         oldest_seconds = self._now_seconds() - KNOWN_SECONDS
         return not any(
             past.tokens <= tokens and past.seconds >= computing_seconds and past.over_at_seconds >= oldest_seconds
@@ -96,16 +113,21 @@ class PullPrices:
             self._past.popitem(last=False)
 
     def asked(self, source: Messengers) -> None:
-        """A question leaves for the engine."""
+        """A question leaves for the engine; ``ended_as`` ends what begins with it."""
+        self.transfers.asked(source)
         self._new_until_seconds.setdefault(source, self._now_seconds() + ACQUAINTANCE_SECONDS)
         self._new_until_seconds.move_to_end(source)
         if len(self._new_until_seconds) > SOURCES_MAX:
             self._new_until_seconds.popitem(last=False)
 
-    def answered(self, source: Messengers, seconds: float) -> None:
-        """The engine has answered a question after this time."""
+    def answered(self, source: Messengers, seconds: float, reason: str = "") -> None:
+        """A question has been answered after this time; ``reason`` is why with nothing, if so.
+
+        Questions that this engine's own messenger declines are answered too, and say nothing of the other engine.
+        """
         self._new_until_seconds[source] = self._now_seconds()
-        self.transfers.answered(source, seconds)
+        if reason not in OWN_REASONS:
+            self.transfers.answered(source, seconds)
 
     def may_wait(self, source: Messengers, tokens: int) -> bool:
         """Whether a prompt that lacks this many tokens may wait for the engine's answer."""
@@ -142,14 +164,18 @@ class PullPrices:
         )
 
     def ended_as(self, source: Messengers, outcome: PullOutcome, asked_seconds: float) -> None:
-        """A question to the engine, which left so long ago, or what it led to has come to this."""
+        """A question to the engine, which left so long ago, or what it led to has come to this; once for each."""
+        self.transfers.question_over(source)
         if outcome == "late":
             self.transfers.late(source, asked_seconds)
         elif outcome in ("unreachable", "failed"):
             self.transfers.lost(source)
 
-    def fetched(self, source: Messengers, tokens: int, seconds: float, outcome: PullOutcome) -> None:
-        """A fetch of the tokens has come to this after this time."""
+    def fetched(
+        self, source: Messengers, tokens: int, seconds: float, own_seconds: float, outcome: PullOutcome
+    ) -> None:
+        """A fetch of the tokens has come to this after this time, of which ``own_seconds`` were its part, if known."""
+        seconds = min(seconds, own_seconds or seconds)
         if outcome == "arrived":
             self.transfers.moved(source, tokens, seconds)
         elif outcome == "failed":

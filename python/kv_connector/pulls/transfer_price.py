@@ -27,6 +27,10 @@ SPREAD_MIN = 1.25
 """Sizes closer than this say nothing of what part of a transfer grows with its size."""
 BEYOND_LARGEST = 2.0
 """Up to how many times the largest transfer that was seen a price is known, if others were smaller."""
+LATE_FACTOR = 2.0
+"""With each answer in a row that does not come in time an engine rests so many times as long, at first for a minute."""
+LATE_IN_A_ROW_MAX = 6
+"""More of them make no difference: after about an hour an engine is tried again."""
 TRIES_MAX = 3
 """After how many answers an engine that has moved nothing is not tried for the sake of its price any more."""
 
@@ -95,8 +99,16 @@ class _Observations:
 @dataclass(slots=True)
 class _Source(_Observations):
     moving_tokens: int = 0
+    shared_at_seconds: float = 0.0
+    shared_seconds: float = 0.0
+    """For how long each token has had the engine to itself, of those that move all the time."""
+    open_questions: int = 0
     has_session: bool = False
+    has_answered: bool = False
+    """Ever, so that there is such an engine: clients name what they like."""
     dead_until_seconds: float = float("-inf")
+    late_in_a_row: int = 0
+    late_until_seconds: float = float("-inf")
 
 
 class TransferPrices:
@@ -112,34 +124,63 @@ class TransferPrices:
 
     # ---- what is seen
 
+    def asked(self, source: Messengers) -> None:
+        """A question leaves for the engine; ``question_over`` ends it, whatever it leads to."""
+        self._of(source).open_questions += 1
+
+    def question_over(self, source: Messengers) -> None:
+        """What began with a question has ended."""
+        seen = self._of(source)
+        seen.open_questions = max(0, seen.open_questions - 1)
+
     def answered(self, source: Messengers, seconds: float) -> None:
         """The engine has answered a question after this time; the first one of a session opens it as well."""
         seen = self._of(source)
         for each in (seen, self._all):
             (each.answers if seen.has_session else each.openings).append(_Seen(self._now_seconds(), seconds))
-        seen.has_session, seen.dead_until_seconds = True, float("-inf")
+        seen.has_session, seen.has_answered = True, True
+        seen.late_in_a_row, seen.late_until_seconds, seen.dead_until_seconds = 0, float("-inf"), float("-inf")
 
     def late(self, source: Messengers, seconds: float) -> None:
         """The engine has not answered within this time: it takes that long at least."""
-        self._of(source).answers.append(_Seen(self._now_seconds(), seconds))
+        seen = self._of(source)
+        seen.answers.append(_Seen(self._now_seconds(), seconds))
+        seen.late_until_seconds = self._now_seconds() + KNOWN_SECONDS * LATE_FACTOR**seen.late_in_a_row
+        seen.late_in_a_row = min(seen.late_in_a_row + 1, LATE_IN_A_ROW_MAX)
 
     def lost(self, source: Messengers) -> None:
         """The engine could not be reached, or has ended within a transfer."""
         seen = self._of(source)
         seen.has_session, seen.dead_until_seconds = False, self._now_seconds() + DEAD_SECONDS
 
-    def moves(self, source: Messengers, tokens: int) -> None:
-        """A transfer of the tokens begins; ``over`` ends it."""
-        self._of(source).moving_tokens += tokens
+    def moves(self, source: Messengers, tokens: int) -> float:
+        """A transfer of the tokens begins; returns a mark for ``over``, which ends it."""
+        seen = self._shared(source)
+        seen.moving_tokens += tokens
+        return seen.shared_seconds
 
-    def over(self, source: Messengers, tokens: int) -> None:
-        """A transfer of the tokens has ended, whatever came of it."""
-        seen = self._of(source)
+    def over(self, source: Messengers, tokens: int, mark: float) -> float:
+        """A transfer of the tokens has ended, whatever came of it; returns its part of the time.
+
+        Transfers beside each other share a link, so each takes longer than it would alone. Its part is that of its
+        tokens among all that move, at each moment; 0 if that is not known.
+        """
+        seen = self._shared(source)
         seen.moving_tokens = max(0, seen.moving_tokens - tokens)
+        return max(0.0, tokens * (seen.shared_seconds - mark))
+
+    def _shared(self, source: Messengers) -> _Source:
+        """What is known of the engine, with the time until now shared among the tokens that move."""
+        seen, now_seconds = self._of(source), self._now_seconds()
+        if seen.moving_tokens:
+            seen.shared_seconds += (now_seconds - seen.shared_at_seconds) / seen.moving_tokens
+        seen.shared_at_seconds = now_seconds
+        return seen
 
     def moved(self, source: Messengers, tokens: int, seconds: float) -> None:
-        """The tokens have arrived after this time, without the wait for the answer."""
+        """The tokens have arrived after this time, without the wait for the answer and what others took meanwhile."""
         if tokens > 0:
+            self._of(source).has_answered = True
             for each in (self._of(source), self._all):
                 each.moves.append(_Seen(self._now_seconds(), seconds, tokens))
 
@@ -159,10 +200,13 @@ class TransferPrices:
 
     # ---- what it is worth
 
-    def price(self, source: Messengers, tokens: int) -> TransferPrice | None:
-        """What that many tokens from the engine take now; None where no engine has shown any of it."""
+    def price(self, source: Messengers, tokens: int, fit: MoveFit | None = None) -> TransferPrice | None:
+        """What that many tokens from the engine take now; None where no engine has shown any of it.
+
+        ``fit`` is that of the engine, if the caller has it.
+        """
         seen = self._sources.get(source, _Source())
-        fit = self.fit(source)
+        fit = fit or self.fit(source)
         if fit is None:
             return None
         answer_seconds = self._median_of(seen.answers, self._all.answers)
@@ -215,22 +259,29 @@ class TransferPrices:
     def cheapest(self, sources: Sequence[Messengers], tokens: int) -> Messengers | None:
         """The engine from which the tokens come soonest, of those that are not dead; None if all of them are.
 
-        One that has moved nothing lately is tried first, by one prompt at a time, so that it becomes known. Where
-        nothing else decides, it is the one that is named first.
+        One that has moved nothing lately is tried first, by one prompt at a time, so that it becomes known; one that
+        did not answer in time comes last, for longer each time. Where nothing else decides, it is the one that is named
+        first.
         """
         living = [source for source in sources if not self.is_dead(source)]
         return min(living, key=lambda source: self._rank(source, tokens), default=None)
 
-    def _rank(self, source: Messengers, tokens: int) -> tuple[bool, float]:
+    def _rank(self, source: Messengers, tokens: int) -> tuple[bool, bool, float]:
         seen = self._sources.get(source, _Source())
         answer_count = len(self._recent(seen.answers)) + len(self._recent(seen.openings))
-        was_tried = seen.moving_tokens > 0 or answer_count >= TRIES_MAX or bool(self._recent(seen.moves))
+        is_tried = seen.open_questions > 0 or seen.moving_tokens > 0
+        was_tried = is_tried or answer_count >= TRIES_MAX or bool(self._recent(seen.moves))
         price = self.price(source, tokens)
-        return was_tried, 0.0 if price is None else price.seconds
+        is_late = self._now_seconds() < seen.late_until_seconds
+        return is_late, was_tried, 0.0 if price is None else price.seconds
 
     def sources(self) -> Iterator[Messengers]:
         """Those that were seen, in the order of their last use."""
         return iter(tuple(self._sources))
+
+    def has_answered(self, source: Messengers) -> bool:
+        """Whether there is such an engine, as far as is known: one that was only named has never answered."""
+        return self._sources.get(source, _Source()).has_answered
 
     def _recent(self, seen: Iterable[_Seen]) -> list[_Seen]:
         oldest_seconds = self._now_seconds() - KNOWN_SECONDS

@@ -72,6 +72,8 @@ class Pull:
     """Whether the request is computed, or has ended."""
     answer_seconds: float = 0.0
     moving_count: int = 0
+    mark: float = 0.0
+    """Of the transfer's beginning, among others from that engine."""
     """The tokens that were to move when ranks began to fetch them."""
 
     def keeps_waiting(self) -> bool:
@@ -200,6 +202,7 @@ class Pulls:
             )
         )
         if not asked:
+            self._prices.transfers.question_over(source)
             self._count_end("unreachable")
             return None
         self._open[pull.ask] = pull
@@ -242,7 +245,7 @@ class Pulls:
             return
         pull.answer_seconds = self._own.now_seconds() - pull.since_seconds
         if event.reason not in ("late", "unreachable"):
-            self._prices.answered(pull.source, pull.answer_seconds)
+            self._prices.answered(pull.source, pull.answer_seconds, event.reason)
         held_count = min(self._own.tree.whole_pages(event.held_tokens), len(pull.tokens))
         if held_count <= 0:
             self._end(pull, event.reason or "not_held")
@@ -257,7 +260,7 @@ class Pulls:
             return "misfit"
         gained_count = len(tokens) - self._own.tree.held_count(tokens, pull.salt)
         gained_min = 1 if self._rules.always else self._rules.tokens_min
-        worth = self._rules.always or self._prices.is_worth(pull.source, gained_count)
+        worth = self._rules.always or self._prices.is_worth(pull.source, gained_count, is_answered=True)
         if gained_count < gained_min or not worth:
             return "not_worth"
         decision = Land(
@@ -272,7 +275,7 @@ class Pulls:
             pull.answer_seconds,
         )
         pull.state, pull.moving_count = _State.LANDING, gained_count
-        self._prices.transfers.moves(pull.source, gained_count)
+        pull.mark = self._prices.transfers.moves(pull.source, gained_count)
         self._own.ranks.decide(decision)
         return ""
 
@@ -297,8 +300,8 @@ class Pulls:
     def _end(self, pull: Pull, outcome: PullOutcome, fetched_count: int = 0, fetch_seconds: float = 0.0) -> None:
         self._prices.ended_as(pull.source, outcome, self._own.now_seconds() - pull.since_seconds)
         if pull.state is _State.LANDING:
-            self._prices.transfers.over(pull.source, pull.moving_count)
-            self._prices.fetched(pull.source, fetched_count, fetch_seconds, outcome)
+            own_seconds = self._prices.transfers.over(pull.source, pull.moving_count, pull.mark)
+            self._prices.fetched(pull.source, fetched_count, fetch_seconds, own_seconds, outcome)
         pull.state = _State.OVER
         self._open.pop(pull.ask, None)
         if outcome not in UNBOOKED:

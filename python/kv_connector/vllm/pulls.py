@@ -74,6 +74,8 @@ class _Pulling:
     held_tokens: int = 0
     fetched_tokens: int = 0
     fetch_seconds: float = 0.0
+    mark: float = 0.0
+    """Of the transfer's beginning, among others from that engine."""
     arrivals: int = 0
     """The number of this engine's messengers that have all of their part."""
     lacked_tokens: int = 0
@@ -82,6 +84,8 @@ class _Pulling:
     """Since when it would run, but for the answer."""
     why_not: PullOutcome | Literal[""] = ""
     """Why nothing would be fetched, when the engine last asked."""
+    fails_as: PullOutcome = "failed"
+    """What a fetch that does not arrive has come to: this engine may have given it up."""
 
     @property
     def source(self) -> Messengers:
@@ -248,7 +252,8 @@ class Pulls:
         if pulling.state is _State.ASKED:
             return "not_worth" if pulling.waits_since_seconds is None else "late"
         gained_tokens = pulling.held_tokens - computed_tokens
-        if gained_tokens < self._rules.tokens_min or not self._prices.is_worth(pulling.source, gained_tokens):
+        worth = self._prices.is_worth(pulling.source, gained_tokens, is_answered=True)
+        if gained_tokens < self._rules.tokens_min or not worth:
             return "not_worth"
         loses = any(group.loses_first_needed(pulling.held_tokens) for group in self._groups)
         if loses or computed_tokens % self._groups[0].block_tokens:
@@ -275,7 +280,7 @@ class Pulls:
         self._by_ask.pop(pulling.ask, None)
         pulling.state = _State.FETCHING
         pulling.fetched_tokens = external_tokens
-        self._prices.transfers.moves(pulling.source, external_tokens)
+        pulling.mark = self._prices.transfers.moves(pulling.source, external_tokens)
         first_token = pulling.held_tokens - external_tokens
         groups = [
             table[group.needed(first_token, pulling.held_tokens)]
@@ -317,6 +322,7 @@ class Pulls:
             else:
                 number = self._numbers.of(pulling.request_id)
                 meta.renamed[number] = Renamed(number, None)
+                pulling.fails_as = "misfit"
 
     # ---- what the workers report
 
@@ -327,7 +333,8 @@ class Pulls:
             if pulling is None:
                 continue
             if offer.reason not in ("late", "unreachable"):
-                self._prices.answered(pulling.source, self._now_seconds() - pulling.since_seconds)
+                answer_seconds = self._now_seconds() - pulling.since_seconds
+                self._prices.answered(pulling.source, answer_seconds, offer.reason)
             if offer.held_tokens <= 0:
                 self._forget(pulling, offer.reason or "not_held")
                 if offer.reason in MAY_OFFER_PARTS and self._messenger_count * len(pulling.source) > 1:
@@ -351,14 +358,18 @@ class Pulls:
             pulling.fetch_seconds = self._now_seconds() - pulling.since_seconds
             seconds = pulling.answer_seconds + pulling.fetch_seconds
             self._prices.pulled(pulling.source, pulling.fetched_tokens, seconds)
-            self._forget(pulling, "arrived" if pulling.arrivals == self._messenger_count else "failed")
+            self._forget(pulling, "arrived" if pulling.arrivals == self._messenger_count else pulling.fails_as)
 
     # ---- a request ends
 
     def gone(self, request_id: str, meta: StepMetadata) -> None:
         """The request has ended; one that fetches is over once its fetch is."""
         pulling = self._pulling.get(request_id)
-        if pulling is not None and pulling.state is not _State.FETCHING:
+        if pulling is None:
+            return
+        if pulling.state is _State.FETCHING:
+            pulling.fails_as = "aborted"
+        else:
             self._end(pulling, "aborted", meta)
 
     def _end(self, pulling: _Pulling, result: PullOutcome, meta: StepMetadata) -> None:
@@ -374,8 +385,9 @@ class Pulls:
             self._book(pulling, pulled=result == "arrived")
         self._prices.ended_as(pulling.source, result, self._now_seconds() - pulling.since_seconds)
         if pulling.state is _State.FETCHING:
-            self._prices.transfers.over(pulling.source, pulling.fetched_tokens)
-            self._prices.fetched(pulling.source, pulling.fetched_tokens, pulling.fetch_seconds, result)
+            own_seconds = self._prices.transfers.over(pulling.source, pulling.fetched_tokens, pulling.mark)
+            fetched = pulling.fetched_tokens, pulling.fetch_seconds, own_seconds
+            self._prices.fetched(pulling.source, *fetched, result)
         self._count(result, pulling.fetched_tokens, pulling.answer_seconds, pulling.fetch_seconds)
         self._by_ask.pop(pulling.ask, None)
         self._pulling.pop(pulling.request_id, None)

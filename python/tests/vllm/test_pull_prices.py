@@ -101,9 +101,9 @@ def test_should_not_pull_where_its_price_is_known_and_higher(world: World, token
     for size in (1000, 2000, 1000, 2000):
         world.prices.transfers.moved(SOURCE, size, size * 0.6 * SECONDS_PER_TOKEN)
     assert world.prices.is_worth(SOURCE, tokens)
-    world.prices.transfers.moves(SOURCE, 1250)
+    mark = world.prices.transfers.moves(SOURCE, 1250)
     assert world.prices.is_worth(SOURCE, tokens) is worth
-    world.prices.transfers.over(SOURCE, 1250)
+    world.prices.transfers.over(SOURCE, 1250, mark)
     assert world.prices.is_worth(SOURCE, tokens)
 
 

@@ -99,6 +99,53 @@ def test_should_ask_another_one_after_one_did_not_answer(world: World, reason: s
     assert world.engine.at_rest()
 
 
+@pytest.mark.parametrize("seconds_per_token", [SECONDS_PER_TOKEN, SECONDS_PER_TOKEN / 20])
+@pytest.mark.parametrize("pause_seconds", [0.1, 3.0, 30.0])
+@pytest.mark.parametrize("order", [PORTS[:2], PORTS[1::-1]])
+def test_should_ask_the_other_one_while_one_is_always_late(
+    world: World, order: Sequence[int], pause_seconds: float, seconds_per_token: float
+) -> None:
+    fast, late = PORTS[:2]
+    world.pulls.rate._seconds_per_token = seconds_per_token
+    asked = []
+    for _ in range(40):
+        asked.append(world.ask(order))
+        if asked[-1] == late:
+            world.now_seconds += 0.25
+            world.answers("late")
+        elif asked[-1] == fast:
+            world.arrives(0.1)
+        else:
+            world.engine.steps(6)
+        world.now_seconds += pause_seconds
+    assert asked.count(0) == 0, "a prompt that does not wait for one engine waits for the other"
+    assert asked.count(fast) >= 30
+    assert world.engine.at_rest()
+
+
+def test_should_ask_each_of_several_unknown_engines_where_prompts_come_together(world: World) -> None:
+    assert [world.ask(PORTS) for _ in PORTS] == list(PORTS)
+
+
+def test_should_not_take_an_engine_for_dead_whose_pull_was_given_up_here(world: World) -> None:
+    assert world.ask(PORTS[:1]) == PORTS[0]
+    world.engine.messenger.offer(HELD_TOKENS)
+    world.engine.steps(2)
+    world.engine.abort(world.request)
+    world.engine.steps(2)
+    world.engine.messenger.fail(world.request)
+    world.engine.steps(6)
+    assert world.outcomes() == ["aborted"]
+    assert not world.pulls._prices.transfers.is_dead(world_source(PORTS[0]))
+
+
+@pytest.mark.parametrize("reason", ["busy", "misfit"])
+def test_should_learn_nothing_of_an_engine_from_a_question_that_this_one_declined(world: World, reason: str) -> None:
+    assert world.ask(PORTS[:1]) == PORTS[0]
+    world.answers(reason)
+    assert not world.pulls._prices.transfers.has_answered(world_source(PORTS[0]))
+
+
 def test_should_ask_none_while_all_are_dead_and_compute(world: World) -> None:
     for port in PORTS[:2]:
         assert world.ask(PORTS[:2]) == port
