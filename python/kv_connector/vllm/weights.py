@@ -16,6 +16,7 @@ from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.naming.weights_digest import folder_of
 from kv_connector.vllm import CONNECTOR_NAME
 from kv_connector.vllm.packed_layers import not_loadable_again
+from kv_connector.vllm.reloaded_names import names_lost, unfit_architecture
 from kv_connector.vllm.tied_layers import prepare_tied_layers
 from kv_connector.vllm.weights_api import (
     UnquantizedEmbeddingMethod,
@@ -23,6 +24,7 @@ from kv_connector.vllm.weights_api import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
     finalize_layerwise_reload,
+    get_layerwise_info,
     get_world_group,
     initialize_layerwise_reload,
 )
@@ -164,6 +166,8 @@ class KvMessengerWeightEngine(WeightTransferEngine):
             )
         if self.device.type == "cpu" and (packed := not_loadable_again(self.model)):
             return packed
+        if unfit := unfit_architecture(getattr(self.model_config.hf_config, "architectures", None)):
+            return unfit
         config, downloads = self.model_config, self.vllm_config.load_config.download_dir
         return self._served.unfit(
             share,
@@ -190,7 +194,9 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         try:
             with torch.no_grad():
                 initialize_layerwise_reload(self.model)
-                self.model.load_weights(self._landings.tensors(decision))
+                names = self.model.load_weights(self._landings.tensors(decision))
+                if lost := names_lost(self.model, names, get_layerwise_info):
+                    return f"{len(lost)} tensors of this model are written past vLLM's reload, as {lost[0]}"
                 finalize_layerwise_reload(self.model, self.model_config)
                 prepare_tied_layers(self.model, UnquantizedEmbeddingMethod)
                 self._landings.part_from(self.model)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     initialize_layerwise_reload: Callable[[Any], None]
     finalize_layerwise_reload: Callable[[Any, Any], None]
+    get_layerwise_info: Callable[[Any], Any]
     get_world_group: Callable[[], Any]
 else:
     try:
@@ -47,6 +48,7 @@ else:
         )
         from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
     except ImportError as missing:
         raise ImportError(unfit_release(missing)) from missing
 
@@ -56,6 +58,7 @@ __all__ = [
     "WeightTransferInitInfo",
     "WeightTransferUpdateInfo",
     "finalize_layerwise_reload",
+    "get_layerwise_info",
     "get_world_group",
     "initialize_layerwise_reload",
 ]

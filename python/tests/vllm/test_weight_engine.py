@@ -157,7 +157,8 @@ def module(monkeypatch: pytest.MonkeyPatch, ranks: Ranks) -> Iterator[Any]:
     transfer = ("WeightTransferEngine", "WeightTransferInitInfo", "WeightTransferUpdateInfo")
     for name in (*transfer, "UnquantizedEmbeddingMethod"):
         setattr(api, name, type(name, (), {}))
-    api.initialize_layerwise_reload = api.finalize_layerwise_reload = None  # type: ignore[attr-defined]
+    for name in ("initialize_layerwise_reload", "finalize_layerwise_reload", "get_layerwise_info"):
+        setattr(api, name, None)
     api.get_world_group = ranks.group  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, api.__name__, api)
     monkeypatch.delitem(sys.modules, "kv_connector.vllm.weights", raising=False)
@@ -284,7 +285,10 @@ def refusal(module: Any, model: str, *names: str) -> str:
         parallel_config=SimpleNamespace(data_parallel_size=1), load_config=SimpleNamespace(download_dir=None)
     )
     engine.model_config = SimpleNamespace(
-        model=model, revision=None, hf_text_config=SimpleNamespace(tie_word_embeddings=False)
+        model=model,
+        revision=None,
+        hf_config=SimpleNamespace(architectures=["LlamaForCausalLM"]),
+        hf_text_config=SimpleNamespace(tie_word_embeddings=False),
     )
     whole = Manifest.of([(name, "int8", [8]) for name in names])
     return str(engine._unfit(Share.of(whole, (False,) * len(names), 0, 1)))
