@@ -19,8 +19,19 @@ from kv_connector.sglang.variable_list import of_variables
 
 _ROPES = "sglang.srt.layers.rotary_embedding.factory"
 _DRAFT = "draft"
-_OTHER_WEIGHTS = ("dummy", "expert_pack")
-"""Formats whose weights are not those of the model's files: they are invented, or quantised in a pack elsewhere."""
+FOLDER_FORMATS = frozenset(
+    (
+        *("auto", "bitsandbytes", "fastsafetensors", "gguf", "instanttensor", "layered", "local_cached", "mistral"),
+        *("npcache", "presharded", "pt", "remote", "runai_streamer", "safetensors", "sharded_state"),
+    )
+)
+"""Load formats whose weights are those of the model's files. Others invent them, or have them from elsewhere."""
+_SOURCES = (
+    "model_loader_extra_config",
+    "remote_instance_weight_loader_seed_instance_ip",
+    "remote_instance_weight_loader_seed_instance_service_port",
+)
+"""Arguments that say where a format that is none of these has weights from."""
 _OWN_MODELS = ("auto", "sglang")
 _FILES = ("dllm_algorithm_config", "quantization_param_path", "rl_quant_profile")
 """Arguments that name a file, which lies elsewhere on another host: what is in it is compared."""
@@ -58,6 +69,9 @@ def _of_arguments(server_args: Any) -> Settings:
             place = str(getattr(server_args, name.partition(".")[2]))
             settings[name] = _file_text(place) if name.partition(".")[2] in _FILES else PurePath(place).name
     settings.update(_of_quantised_modules(server_args.model_loader_extra_config))
+    load_format = getattr(server_args.load_format, "value", server_args.load_format)
+    if load_format is not None and load_format not in FOLDER_FORMATS:
+        settings.update({f"server_args.{each}": text_of(getattr(server_args, each, None)) for each in _SOURCES})
     return {name: value for name, value in settings.items() if not _is_default(name, value)}
 
 
@@ -73,7 +87,7 @@ def _of_quantised_modules(extra: Any) -> Settings:
 
 
 def _is_default(name: str, value: str) -> bool:
-    return (name == "server_args.load_format" and value not in _OTHER_WEIGHTS) or (
+    return (name == "server_args.load_format" and value in FOLDER_FORMATS) or (
         name == "server_args.model_impl" and value in _OWN_MODELS
     )
 

@@ -236,7 +236,15 @@ LOAD = OptionLists(
         ),
     },
 )
-_INVENTED_WEIGHTS = "dummy"
+FOLDER_FORMATS = frozenset(
+    (
+        *("auto", "bitsandbytes", "fastsafetensors", "gguf", "hf", "instanttensor", "mistral", "npcache", "pt"),
+        *("runai_streamer", "runai_streamer_sharded", "safetensors", "sharded_state"),
+    )
+)
+"""Load formats whose weights are those of the model's folder. Others invent them or have them from elsewhere."""
+_SOURCE = "load_config.model_loader_extra_config"
+"""Says where a format that is none of these has weights from."""
 
 PARALLEL = OptionLists(
     compared=("worker_cls",),
@@ -364,13 +372,17 @@ def of_engine(vllm_config: Any) -> Settings:
     images = getattr(vllm_config.model_config, "multimodal_config", None)
     if images is not None:
         settings.update(of_options("multimodal_config", images, MULTIMODAL.harmless))
+    load = getattr(vllm_config, "load_config", None)
+    load_format = getattr(load, "load_format", None)
+    if load_format is not None and str(load_format) not in FOLDER_FORMATS:
+        settings[_SOURCE] = text_of(getattr(load, "model_loader_extra_config", None))
     return {name: value for name, value in settings.items() if not _is_default(name, value)}
 
 
 def _is_default(name: str, value: str) -> bool:
     """Whether a value counts as not set: a side without adapters, or with other files, computes the same."""
     return (name.startswith("lora_config.") and value == "false") or (
-        name == "load_config.load_format" and value != _INVENTED_WEIGHTS
+        name == "load_config.load_format" and value in FOLDER_FORMATS
     )
 
 

@@ -74,6 +74,19 @@ def test_should_take_sglangs_own_models_for_the_default() -> None:
     assert compared("load_format", "expert_pack") != compared("load_format", "auto"), "its weights are in a pack"
 
 
+def test_should_know_where_each_load_format_has_weights_from() -> None:
+    from sglang.srt.configs.load_config import LoadFormat
+
+    elsewhere = {
+        *("dummy", "expert_pack", "flash_rl", "ipc_cache", "jax", "private", "rdma", "remote_instance"),
+    }
+    assert {each.value for each in LoadFormat} <= kv_settings.FOLDER_FORMATS | elsewhere
+    for each in elsewhere:
+        assert compared("load_format", each) != compared(), each
+    for each in kv_settings.FOLDER_FORMATS:
+        assert compared("load_format", each) == compared(), each
+
+
 def test_should_compare_what_is_in_a_file_and_not_where_it_lies(tmp_path: Path) -> None:
     places = [tmp_path / name / "scales.json" for name in ("one", "again", "other")]
     for place, scale in zip(places, (0.5, 0.5, 2.0), strict=True):

@@ -8,7 +8,7 @@ import importlib
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -135,6 +135,31 @@ def test_should_distinguish_invented_weights_from_files_and_no_other_loaders() -
         for value in ("dummy", "auto", "safetensors")
     )
     assert dummy != auto == tensors
+
+
+def of_format(load_format: str, extra: object) -> Any:
+    options = OptionsOf("load_config", "load_format", load_format)
+    options.load_config.model_loader_extra_config = extra
+    return engine_settings.of_engine(options.vllm_config)
+
+
+@pytest.mark.parametrize("load_format", ["tensorizer", "modelexpress", "ipc_cache", "dummy", "a format of one's own"])
+def test_should_distinguish_weights_that_are_from_elsewhere(load_format: str) -> None:
+    uris = [{"tensorizer_uri": f"s3://weights/v{version}"} for version in (1, 1, 2)]
+    one, again, other = (of_format(load_format, uri) for uri in uris)
+    assert one == again != other
+    assert one != of_format("auto", uris[0])
+
+
+@pytest.mark.parametrize("load_format", sorted(engine_settings.FOLDER_FORMATS))
+def test_should_not_distinguish_how_a_folder_is_read(load_format: str) -> None:
+    assert of_format(load_format, {"concurrency": 4}) == of_format("auto", {})
+
+
+def test_should_know_where_each_installed_load_format_has_weights_from() -> None:
+    loader = pytest.importorskip("vllm.model_executor.model_loader", reason="the formats come with the engine")
+    elsewhere = {"dummy", "ipc_cache", "modelexpress", "tensorizer"}
+    assert set(get_args(loader.LoadFormats)) <= engine_settings.FOLDER_FORMATS | elsewhere
 
 
 def test_should_know_the_configuration_of_each_model_of_the_page() -> None:
