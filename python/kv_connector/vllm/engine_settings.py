@@ -387,13 +387,17 @@ def _is_default(name: str, value: str) -> bool:
 
 
 def of_model(model_config: Any, prefix: str = "") -> Settings:
-    """The settings of a model's configuration after all overrides: of its text part, and of the parts beside it."""
+    """The settings of a model's configuration after all overrides: of its text part, and of the parts beside it.
+
+    A name that both have is the text part's: the layers are built from that.
+    """
     text, whole = model_config.hf_text_config, getattr(model_config, "hf_config", None)
     settings = {f"{prefix}architecture": text_of(getattr(model_config, "architecture", None) or "unknown")}
     settings.update(of_configuration(text, prefix=prefix, without=_CLASSES))
     if whole is None or whole is text:
         return settings
-    return {**settings, **of_configuration(whole, prefix=prefix, without=(*_CLASSES, *_TEXT_PARTS, *settings))}
+    beside = of_configuration(whole, prefix=prefix, without=(*_CLASSES, *_TEXT_PARTS))
+    return {**settings, **{name: value for name, value in beside.items() if name not in settings}}
 
 
 _CLASSES = ("architectures",)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -135,6 +137,31 @@ def test_should_distinguish_invented_weights_from_files_and_no_other_loaders() -
         for value in ("dummy", "auto", "safetensors")
     )
     assert dummy != auto == tensors
+
+
+TEXT_FIELDS = {
+    "rope_theta": 1e6,
+    "rms_norm_eps": 1e-5,
+    "num_hidden_layers": 8,
+    "rope_scaling": {"type": "yarn", "factor": 4.0},
+    "layer_types": ["full_attention", "sliding_attention"],
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "draft."])
+@pytest.mark.parametrize("changed", TEXT_FIELDS)
+@pytest.mark.parametrize("of_both", [(), *itertools.combinations(TEXT_FIELDS, 1), tuple(TEXT_FIELDS)])
+def test_should_see_a_change_in_the_text_part_whatever_the_whole_has_of_that_name(
+    prefix: str, changed: str, of_both: Sequence[str]
+) -> None:
+    def settings(text: Mapping[str, Any]) -> Mapping[str, str]:
+        config = SimpleNamespace(**text)
+        whole = SimpleNamespace(text_config=config, **{name: TEXT_FIELDS[name] for name in of_both})
+        model = SimpleNamespace(hf_text_config=config, hf_config=whole, architecture="Tiny")
+        return engine_settings.of_model(model, prefix)
+
+    other = {**TEXT_FIELDS, changed: {"type": "yarn", "factor": 2.0} if changed == "rope_scaling" else [7]}
+    assert settings(TEXT_FIELDS) != settings(other)
 
 
 def of_format(load_format: str, extra: object) -> Any:
