@@ -48,6 +48,10 @@ def world() -> World:
 
 def test_should_report_nothing_before_anything_was_seen(world: World) -> None:
     assert world.reports.due() is None
+    world.computes(1000, 0.5)
+    assert world.reports.due() is None, "no request has named another engine"
+    world.transfers.asked(source(7))
+    assert world.due().compute_picos_per_token == 500_000_000
 
 
 def test_should_report_each_part_of_a_price(world: World) -> None:

@@ -34,9 +34,12 @@ class PriceReports:
         self._reported: tuple[int, float | None] = 0, None
 
     def due(self) -> Prices | None:
-        """The prices, if there is something new and the last report was long enough ago."""
+        """The prices, if there is something new and the last report was long enough ago.
+
+        None as long as no request has named another engine: most engines have nothing to report.
+        """
         now_seconds = self._now_seconds()
-        if now_seconds < self._due_at_seconds:
+        if now_seconds < self._due_at_seconds or not self._transfers.change_count:
             return None
         new = self._transfers.change_count, self._rate.seconds_of(1)
         if new == self._reported and not self._transfers.is_moving():
