@@ -451,7 +451,7 @@ final class OutboundPeer
             if (slowest != TrafficClass.URGENT) {
                 paths.get(i).load().look(nowNs);
             }
-            paths.get(i).pace(slowest, mixed, peerDomain.spread() == null ? paths.size() : 0);
+            paths.get(i).pace(slowest, mixed, peerDomain.spread() == null ? paths.size() : 0, nowNs);
         }
     }
 

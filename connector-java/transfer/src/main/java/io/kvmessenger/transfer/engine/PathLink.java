@@ -20,12 +20,21 @@ final class PathLink {
     static final long SLICE_MIN_BYTES = 32 << 10;
     static final long SLICE_MAX_BYTES = 1 << 20;
     private static final int SLICES_AHEAD = 4;
-    /** The path's limit is updated when it has changed by more than one part in this many. */
+    /** A path's limit is updated when it has changed by more than one part in this many. */
     private static final int LIMIT_STEPS = 8;
+    /** Interval between questions for the path's round trip, which are calls of the system. */
+    static final long ROUND_TRIP_LOOK_NS = 1_000_000_000L;
 
     private final Endpoint path;
     private final LinkLoad load;
-    private long limitBytes;
+    /** 0 = none. */
+    private long unsentLimitBytes;
+    /** 0 = none. */
+    private long heldLimitBytes;
+
+    private boolean roundTripAsked;
+    private long roundTripAskedNs;
+    private long roundTripNs;
     /** Whether the path hands over only what it may; its own bytes then count, and not those posted. */
     private boolean paced;
 
@@ -49,7 +58,7 @@ final class PathLink {
      * @param mixed whether the peer has writes of a more urgent class too, which must not wait behind them
      * @param pathCount paths of the peer that share the link; 0 if a spread over several limits what waits in them
      */
-    void pace(TrafficClass slowest, boolean mixed, int pathCount) {
+    void pace(TrafficClass slowest, boolean mixed, int pathCount, long nowNs) {
         if (slowest == TrafficClass.URGENT) {
             endPacing();
             return;
@@ -60,7 +69,8 @@ final class PathLink {
             load.onGiven(slowest, given);
         }
         if (paced && pathCount > 0) {
-            limit(slowest, pathCount);
+            limitUnsent(slowest, pathCount);
+            limitHeld(slowest, pathCount, nowNs);
         }
     }
 
@@ -69,25 +79,45 @@ final class PathLink {
             paced = false;
             path.pace(Long.MAX_VALUE);
         }
-        if (limitBytes > 0) {
-            limitBytes = 0;
+        if (unsentLimitBytes > 0) {
+            unsentLimitBytes = 0;
             path.limitUnsent(Long.MAX_VALUE);
+        }
+        if (heldLimitBytes > 0) {
+            heldLimitBytes = 0;
             path.limitHeld(Long.MAX_VALUE);
         }
     }
 
-    /**
-     * So that little waits in the path itself, and in the link's queue: beside what may wait, the path holds what the
-     * link moves in two round trips, since one would keep a link whose rate is not known yet as slow as it seems.
-     */
-    private void limit(TrafficClass slowest, int pathCount) {
+    /** So that little waits in the path itself. */
+    private void limitUnsent(TrafficClass slowest, int pathCount) {
         long bytes = Math.max(SLICE_MIN_BYTES, load.aheadBytes(slowest) / pathCount);
-        if (Math.abs(bytes - limitBytes) > limitBytes / LIMIT_STEPS) {
-            limitBytes = bytes;
+        if (isStep(bytes, unsentLimitBytes)) {
+            unsentLimitBytes = bytes;
             path.limitUnsent(bytes);
-            long heldBytes = load.aheadBytes(slowest, 2 * path.leastRoundTripNs()) / pathCount;
-            path.limitHeld(Math.max(HELD_MIN_BYTES, heldBytes));
         }
+    }
+
+    /**
+     * So that little waits in the link's queue: beside what may wait, the path holds what the link moves in two round
+     * trips, since one would keep a link whose rate is not known yet as slow as it seems. It has steps of its own: what
+     * may wait stays at its minimum long after two round trips' worth has grown.
+     */
+    private void limitHeld(TrafficClass slowest, int pathCount, long nowNs) {
+        if (!roundTripAsked || nowNs - roundTripAskedNs >= ROUND_TRIP_LOOK_NS) {
+            roundTripAsked = true;
+            roundTripAskedNs = nowNs;
+            roundTripNs = path.leastRoundTripNs();
+        }
+        long bytes = Math.max(HELD_MIN_BYTES, load.aheadBytes(slowest, 2 * roundTripNs) / pathCount);
+        if (isStep(bytes, heldLimitBytes)) {
+            heldLimitBytes = bytes;
+            path.limitHeld(bytes);
+        }
+    }
+
+    private static boolean isStep(long nowBytes, long beforeBytes) {
+        return Math.abs(nowBytes - beforeBytes) > beforeBytes / LIMIT_STEPS;
     }
 
     /** @param inFlightBytes of the class, at the peer */

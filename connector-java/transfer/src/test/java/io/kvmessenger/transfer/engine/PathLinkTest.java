@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.WriteBatch;
+import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -20,6 +21,7 @@ final class PathLinkTest {
         long unsentLimit = Long.MAX_VALUE;
         long heldLimit = Long.MAX_VALUE;
         long roundTripNs;
+        int roundTripLooks;
         long given;
 
         Path(boolean canPace) {
@@ -51,6 +53,7 @@ final class PathLinkTest {
 
         @Override
         public long leastRoundTripNs() {
+            roundTripLooks++;
             return roundTripNs;
         }
     }
@@ -74,22 +77,22 @@ final class PathLinkTest {
     @EnumSource(names = "URGENT", mode = EnumSource.Mode.EXCLUDE)
     void shouldHoldABegunFrameUntilItIsDueAndFreeThePathAfterwards(TrafficClass yielding) {
         queueUrgent(MANY);
-        link.pace(yielding, false, 2);
+        link.pace(yielding, false, 2, nowNs);
         assertThat(path.allowed).isZero();
         assertThat(path.unsentLimit).isBetween(PathLink.SLICE_MIN_BYTES, load.aheadBytes(yielding) / 2);
         assertThat(path.heldLimit).isEqualTo(PathLink.HELD_MIN_BYTES);
         look(1_000_000);
-        link.pace(yielding, false, 2);
+        link.pace(yielding, false, 2, nowNs);
         assertThat(path.allowed).isPositive().isLessThan(Long.MAX_VALUE);
         path.given = MANY; // much more than it may: that is owed
-        link.pace(yielding, false, 2);
+        link.pace(yielding, false, 2, nowNs);
         look(1_000_000);
-        link.pace(yielding, false, 2);
+        link.pace(yielding, false, 2, nowNs);
         assertThat(path.allowed).isZero();
         queueUrgent(-MANY);
-        link.pace(yielding, false, 2);
+        link.pace(yielding, false, 2, nowNs);
         assertThat(path.allowed).isEqualTo(Long.MAX_VALUE);
-        link.pace(TrafficClass.URGENT, false, 2);
+        link.pace(TrafficClass.URGENT, false, 2, nowNs);
         assertThat(path.unsentLimit).as("for urgent writes that come next").isEqualTo(Long.MAX_VALUE);
         assertThat(path.heldLimit).as("for urgent writes that come next").isEqualTo(Long.MAX_VALUE);
     }
@@ -99,7 +102,7 @@ final class PathLinkTest {
     @ValueSource(longs = {0, 10_000, 1_000_000, 40_000_000, 200_000_000})
     void shouldHoldTwoRoundTripsWorthOfTheLink(long roundTripNs) {
         path.roundTripNs = roundTripNs;
-        link.pace(TrafficClass.BULK, false, 1);
+        link.pace(TrafficClass.BULK, false, 1, nowNs);
         long inTwoBytes = (long) (LinkRate.MIN_BYTES_PER_NS * 2 * roundTripNs);
         assertThat(path.heldLimit)
                 .isBetween(
@@ -107,18 +110,80 @@ final class PathLinkTest {
                         PathLink.HELD_MIN_BYTES + load.aheadBytes(TrafficClass.BULK) + inTwoBytes);
     }
 
+    /** Up and down, in steps of which some move no other limit: what may wait is at its minimum up to 36 MB/s. */
+    @ParameterizedTest
+    @ValueSource(longs = {0, 1_000_000, 20_000_000, 200_000_000})
+    void shouldHoldAsMuchMoreAsTheLinkTurnsOutToMove(long roundTripNs) {
+        path.roundTripNs = roundTripNs;
+        double step = 1.1;
+        for (double rate = LinkRate.MIN_BYTES_PER_NS; rate < 1; rate *= step) {
+            paceAt(rate);
+        }
+        for (int fall = 0; fall < 40; fall++) {
+            paceAt(0);
+        }
+        assertThat(path.heldLimit)
+                .as("forgotten")
+                .isLessThan(2 * Math.max(PathLink.HELD_MIN_BYTES, (long) (LinkRate.MIN_BYTES_PER_NS * 3 * roundTripNs)));
+        assertThat(path.roundTripLooks).isBetween(1, (int) (nowNs / PathLink.ROUND_TRIP_LOOK_NS) + 1);
+    }
+
+    /** A sample of the link at this rate; the bound is right by one step afterwards. */
+    private void paceAt(double bytesPerNs) {
+        load.onGiven(TrafficClass.BULK, (long) (bytesPerNs * LinkRate.SAMPLE_NS));
+        look(LinkRate.SAMPLE_NS);
+        link.pace(TrafficClass.BULK, false, 1, nowNs);
+        long due = Math.max(
+                PathLink.HELD_MIN_BYTES, load.aheadBytes(TrafficClass.BULK, 2 * path.roundTripNs));
+        assertThat(path.heldLimit).as("at " + bytesPerNs).isBetween(due - due / 7, due + due / 7);
+    }
+
+    /** The least round trip is known late, or changes with the route. */
+    @Test
+    void shouldFollowTheRoundTripWithinASecond() {
+        for (long roundTripNs : List.of(0L, 100_000_000L, 10_000_000L, 200_000_000L)) {
+            path.roundTripNs = roundTripNs;
+            look(PathLink.ROUND_TRIP_LOOK_NS);
+            link.pace(TrafficClass.BULK, false, 1, nowNs);
+            long due = Math.max(PathLink.HELD_MIN_BYTES, load.aheadBytes(TrafficClass.BULK, 2 * roundTripNs));
+            assertThat(path.heldLimit).isBetween(due - due / 7, due + due / 7);
+        }
+    }
+
+    /** The path moves what it holds in each round trip: what it may hold must not be what the link is measured by. */
+    @ParameterizedTest
+    @ValueSource(longs = {1_000_000, 14_000_000, 20_000_000, 70_000_000, 200_000_000})
+    void shouldReachTheLinksRate(long roundTripNs) {
+        for (double linkRate : new double[] {LinkRate.MIN_BYTES_PER_NS, 0.03, 0.125, 1, 12.5}) {
+            Path far = new Path(true);
+            far.roundTripNs = roundTripNs;
+            LinkLoad seen = new LinkLoad(LinkBoard.ofEngine(), 1, 0.2, nowNs);
+            PathLink itsLink = new PathLink(far, seen);
+            long tickNs = 10_000_000;
+            double moved = 0;
+            for (int tick = 0; tick < 1_000; tick++) {
+                nowNs += tickNs;
+                seen.look(nowNs);
+                itsLink.pace(TrafficClass.BULK, false, 1, nowNs);
+                moved = Math.min(linkRate * tickNs, (double) far.heldLimit / roundTripNs * tickNs);
+                far.given = (long) moved;
+            }
+            assertThat(moved / tickNs).as("of " + linkRate).isEqualTo(linkRate);
+        }
+    }
+
     /** Its own urgent writes wait behind the frame. */
     @Test
     void shouldNotHoldAFrameOfAPeerThatHasUrgentWritesToo() {
         queueUrgent(MANY);
-        link.pace(TrafficClass.BULK, true, 2);
+        link.pace(TrafficClass.BULK, true, 2, nowNs);
         assertThat(path.allowed).isEqualTo(Long.MAX_VALUE);
     }
 
     @Test
     void shouldLeaveTheLimitOfASpreadAlone() {
-        link.pace(TrafficClass.BULK, false, 0);
-        link.pace(TrafficClass.URGENT, false, 0);
+        link.pace(TrafficClass.BULK, false, 0, nowNs);
+        link.pace(TrafficClass.URGENT, false, 0, nowNs);
         assertThat(path.unsentLimit).isEqualTo(Long.MAX_VALUE);
         assertThat(path.heldLimit).isEqualTo(Long.MAX_VALUE);
     }
@@ -127,7 +192,7 @@ final class PathLinkTest {
     void shouldCountWhatIsPostedToAPathThatCannotBePaced() {
         PathLink unpaced = new PathLink(new Path(false), load);
         queueUrgent(MANY);
-        unpaced.pace(TrafficClass.BULK, false, 1);
+        unpaced.pace(TrafficClass.BULK, false, 1, nowNs);
         assertThat(unpaced.mayPost(TrafficClass.BULK, 0)).isFalse();
         look(2_000_000);
         look(2_000_000);

@@ -83,7 +83,7 @@ final class SharedLinkSimulation {
             if (load.slowest() != TrafficClass.URGENT) {
                 linkLoad.look(nowNs);
             }
-            link.pace(load.slowest(), load.isMixed(), 1);
+            link.pace(load.slowest(), load.isMixed(), 1, nowNs);
             boolean starved = faults.contains(Fault.OTHERS_STARVED) && linkLoad.isContended(trafficClass);
             while (!starved && writes.next(batch, link) && path.post(batch, writes.nextPostId()) > 0) {
                 writes.posted(batch, path);
