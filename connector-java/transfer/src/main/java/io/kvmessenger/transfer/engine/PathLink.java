@@ -56,9 +56,14 @@ final class PathLink {
      *
      * @param slowest the least urgent class that the peer has writes of
      * @param mixed whether the peer has writes of a more urgent class too, which must not wait behind them
-     * @param pathCount paths of the peer that share the link; 0 if a spread over several limits what waits in them
+     * @param pathCount paths of the peer that share the link; 0 if a spread over several limits what waits in them: it
+     *     has done so since it began
      */
     void pace(TrafficClass slowest, boolean mixed, int pathCount, long nowNs) {
+        if (pathCount == 0) {
+            unsentLimitBytes = 0; // the spread's now
+            freeHeld();
+        }
         if (slowest == TrafficClass.URGENT) {
             endPacing();
             return;
@@ -83,6 +88,10 @@ final class PathLink {
             unsentLimitBytes = 0;
             path.limitUnsent(Long.MAX_VALUE);
         }
+        freeHeld();
+    }
+
+    private void freeHeld() {
         if (heldLimitBytes > 0) {
             heldLimitBytes = 0;
             path.limitHeld(Long.MAX_VALUE);

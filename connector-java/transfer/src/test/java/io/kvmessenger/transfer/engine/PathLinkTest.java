@@ -188,6 +188,19 @@ final class PathLinkTest {
         assertThat(path.heldLimit).isEqualTo(Long.MAX_VALUE);
     }
 
+    /** A spread sets its own limit as it begins, of what waits; it has none for what a path holds. */
+    @ParameterizedTest
+    @EnumSource
+    void shouldHandTheLimitsToASpreadThatBegins(TrafficClass next) {
+        link.pace(TrafficClass.BULK, false, 1, nowNs);
+        assertThat(path.heldLimit).isLessThan(Long.MAX_VALUE);
+        path.limitUnsent(MANY);
+        link.pace(next, false, 0, nowNs);
+        assertThat(path.heldLimit).isEqualTo(Long.MAX_VALUE);
+        link.pace(TrafficClass.URGENT, false, 0, nowNs);
+        assertThat(path.unsentLimit).as("the spread's").isEqualTo(MANY);
+    }
+
     @Test
     void shouldCountWhatIsPostedToAPathThatCannotBePaced() {
         PathLink unpaced = new PathLink(new Path(false), load);
