@@ -31,8 +31,8 @@ final class IdlePeers {
 
     private final Capacities capacities;
     /**
-     * A peer that was asked and has not left within this time is busy, or of an earlier build; frames that follow each
-     * other within it are one use.
+     * A peer that was asked and has not left within this time is busy, or of an earlier build; frames that follow a use
+     * within it belong to that use.
      */
     private final long periodNs;
 
@@ -82,8 +82,8 @@ final class IdlePeers {
         askedNs.remove(session);
         if (nowNs - session.lastUsedNs >= periodNs) {
             attached.use(session);
+            session.lastUsedNs = nowNs;
         }
-        session.lastUsedNs = nowNs;
     }
 
     /** Listener: whether the peer's end is what this side has asked for. */

@@ -87,7 +87,7 @@ public abstract class Session {
     long framesHandled;
     /** Listener: how many it had handled when it asked the peer to leave; -1 = it has not. */
     long askedAfterFrames = -1;
-    /** Listener: when the peer last sent one, or became ready. */
+    /** Listener: when the peer's last use began, or it became ready. */
     long lastUsedNs;
 
     /** Listener: whether the peer has one of its places. */

@@ -172,6 +172,26 @@ class IdlePeersTest {
         assertThat(listener.engine.lines).isEmpty();
     }
 
+    /** However close its frames are: one that is always used goes after one that was used once, and later. */
+    @Test
+    void shouldKeepAPeerThatSendsMoreOftenThanItIsLookedAt() {
+        long beats = 100;
+        for (long pauseNs = 1; pauseNs < 2 * limits.heartbeatNs(); pauseNs += limits.heartbeatNs() / 7) {
+            listen(8, 2);
+            attach(1);
+            attach(2);
+            hear(2, WORK);
+            for (long endNs = nowNs + beats * limits.heartbeatNs(); nowNs < endNs; nowNs += pauseNs) {
+                hear(1, WORK);
+                hear(2, heartbeat());
+                listener.sessions.tick(nowNs);
+            }
+            asked();
+            attach(3);
+            assertThat(asked()).as("frames each " + pauseNs + " ns").containsOnlyKeys(2L);
+        }
+    }
+
     /** A goodbye that calls itself idle is believed only where nothing is under way and it was asked for. */
     @Test
     void shouldCountAnyOtherEndAsALoss() {
