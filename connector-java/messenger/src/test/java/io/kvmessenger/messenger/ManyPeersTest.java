@@ -32,6 +32,7 @@ class ManyPeersTest extends MessengerPair {
     private static final int BEATS = 600;
     private static final int IDLE_CYCLES = 200_000;
     private static final int MANY_DECODERS = 2_000;
+    private static final int ATTACHED_TOGETHER = 8;
 
     private void attach(long link) {
         Messenger messenger = prefiller.messenger;
@@ -109,7 +110,11 @@ class ManyPeersTest extends MessengerPair {
 
     /** Sides of which the prefiller asks no decoder to leave. */
     private void keepAll() {
-        limits = LIMITS.with(Capacities.PRODUCTION.withDecodersKept(ProtocolLimits.DECODERS_MAX));
+        begin(LIMITS.with(Capacities.PRODUCTION.withDecodersKept(ProtocolLimits.DECODERS_MAX)));
+    }
+
+    private void begin(ProtocolLimits other) {
+        limits = other;
         prefiller = new Side("prefiller", 1, 0);
         decoder = new Side("decoder", 2, 0);
         fetch("warm-up", 1, 0);
@@ -119,14 +124,19 @@ class ManyPeersTest extends MessengerPair {
     /** What is kept for a decoder is kept while it is attached: one that has left costs nothing. */
     @Test
     void shouldKeepNothingOfDecodersThatHaveLeft() {
+        begin(new ProtocolLimits(1_000_000, 1_000_000, 500, 100, 1_000_000));
         Messenger messenger = prefiller.messenger;
         long none = usedHeapBytes();
         long link = FIRST_LINK;
         for (int i = 0; i < MANY_DECODERS; i++) {
             attach(++link);
+            nowNs += i % ATTACHED_TOGETHER == 0 ? limits.heartbeatNs() : 0; // which is how often it asks idle ones
             messenger.doWork();
             leave();
         }
+        nowNs += limits.heartbeatNs();
+        messenger.doWork();
+        leave();
         long many = usedHeapBytes();
         int attached = prefiller.cache.describe(0).peers().size();
         System.out.printf(

@@ -44,6 +44,9 @@ final class IdlePeers {
     /** Peers that were welcomed, attached or not. */
     private int placesTaken;
 
+    private boolean looked;
+    private long lookedNs;
+
     private record Waiting(Session session, Handshake.Step.Answer answer) {}
 
     IdlePeers(ProtocolLimits limits, Consumer<Session> ask, BiConsumer<Session, Handshake.Step.Answer> welcome) {
@@ -124,11 +127,16 @@ final class IdlePeers {
         }
     }
 
-    /** Asks as many idle peers to leave as there are too many, but for those whose answers are on their way. */
+    /**
+     * Asks as many idle peers to leave as there are too many, but for those whose answers are on their way. A look may
+     * visit every peer: one that comes soon after another does nothing.
+     */
     int askIdle(long nowNs) {
-        if (!tooMany()) {
+        if (!tooMany() || (looked && nowNs - lookedNs < lookIntervalNs())) {
             return 0;
         }
+        looked = true;
+        lookedNs = nowNs;
         askedNs.values().removeIf(sinceNs -> nowNs - sinceNs >= periodNs);
         int asked = 0;
         int tooMany = placesTaken + waiting.size() - kept();
@@ -146,7 +154,11 @@ final class IdlePeers {
     }
 
     /** When to ask again, if there are too many still. */
-    long askAgainNs() {
+    long askAgainAtNs() {
+        return lookedNs + lookIntervalNs();
+    }
+
+    private long lookIntervalNs() {
         return Math.max(1, waiting.isEmpty() ? periodNs : periodNs / LOOKS_PER_HEARTBEAT);
     }
 

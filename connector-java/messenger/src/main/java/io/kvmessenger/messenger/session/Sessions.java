@@ -436,8 +436,8 @@ public final class Sessions {
     /** Asks idle peers to leave, now and, while there are too many, again soon. */
     private int askIdle(long nowNs) {
         int asked = goodbye == null ? idle.askIdle(nowNs) : 0;
-        if (idle.tooMany()) {
-            due.add(nowNs + idle.askAgainNs());
+        if (goodbye == null && idle.tooMany()) {
+            due.add(idle.askAgainAtNs());
         }
         return asked;
     }

@@ -24,6 +24,8 @@ import java.util.SplittableRandom;
 import java.util.TreeSet;
 import java.util.stream.LongStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Peers with nothing under way are asked to leave beyond a limit, those with something never; one more waits for a place. */
 class IdlePeersTest {
@@ -38,6 +40,7 @@ class IdlePeersTest {
     private static final class Worked extends Session {
         private final List<Worked> leaving;
         boolean busy;
+        long looks;
 
         Worked(long link, boolean inbound, String peerAddress, List<Worked> leaving) {
             super(link, inbound, peerAddress);
@@ -54,6 +57,7 @@ class IdlePeersTest {
 
         @Override
         protected boolean atRest() {
+            looks++;
             return !busy;
         }
 
@@ -148,14 +152,49 @@ class IdlePeersTest {
         LongStream.rangeClosed(1, 3).forEach(this::attach);
         assertThat(asked()).isEmpty();
         attach(4);
+        assertThat(asked()).containsOnlyKeys(1L);
         attach(5);
-        assertThat(asked()).containsOnlyKeys(1L, 2L);
         listener.sessions.tick(nowNs);
-        assertThat(asked()).isEmpty();
+        assertThat(asked()).as("soon after another look").isEmpty();
 
         nowNs += limits.heartbeatNs();
         listener.sessions.tick(nowNs);
-        assertThat(asked()).as("others, as the first do not leave").containsOnlyKeys(3L, 4L);
+        assertThat(asked()).as("others, as the first does not leave").containsOnlyKeys(2L, 3L);
+    }
+
+    /** A look visits every busy peer, and something is due for one of so many at each moment. */
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void shouldLookAtBusyPeersAFewTimesInAHeartbeat(boolean oneWaits) {
+        int peers = ProtocolLimits.DECODERS_MAX;
+        int beats = 4;
+        limits = new ProtocolLimits(1_000_000, 1_000_000, 1_000_000, 100_000, 10_000_000);
+        listen(peers, 100);
+        for (long link = 1; link <= peers; link++) {
+            attach(link);
+            byLink.get(link).busy = true;
+            nowNs += limits.heartbeatNs() / peers;
+        }
+        tickFor(2 * limits.heartbeatNs());
+        byLink.values().forEach(session -> session.looks = 0);
+        if (oneWaits) {
+            hello(peers + 1);
+        }
+        assertThat(tickFor(beats * limits.heartbeatNs())).isGreaterThan(beats * peers / 2);
+        long turns = byLink.values().stream().mapToLong(session -> session.looks).sum() / peers;
+        long due = beats * (oneWaits ? 8 : 1);
+        assertThat(turns).isBetween(due / 2, due + 1);
+    }
+
+    /** Ticks whenever something is due; returns how often. */
+    private int tickFor(long lengthNs) {
+        int ticks = 0;
+        for (long endNs = nowNs + lengthNs; nowNs < endNs; ticks++) {
+            nowNs = Math.max(nowNs + 1, listener.sessions.nextDeadlineNs(nowNs));
+            listener.sessions.tick(nowNs);
+        }
+        asked();
+        return ticks;
     }
 
     @Test
