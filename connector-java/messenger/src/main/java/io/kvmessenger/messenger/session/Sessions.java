@@ -382,8 +382,11 @@ public final class Sessions {
             tally.add(session.leaving() ? MessengerMetric.LINKS_IDLED : MessengerMetric.LINKS_LOST, 1);
         }
         session.become(Session.State.ENDED);
-        session.onEnded(reason);
-        idle.onEnded(session);
+        try {
+            session.onEnded(reason);
+        } finally {
+            idle.onEnded(session);
+        }
     }
 
     /** Does what follows a message of the handshake. */

@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.session;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.Wire;
@@ -40,6 +41,7 @@ class IdlePeersTest {
     private static final class Worked extends Session {
         private final List<Worked> leaving;
         boolean busy;
+        boolean endsBadly;
         long looks;
 
         Worked(long link, boolean inbound, String peerAddress, List<Worked> leaving) {
@@ -67,7 +69,11 @@ class IdlePeersTest {
         }
 
         @Override
-        protected void onEnded(String reason) {}
+        protected void onEnded(String reason) {
+            if (endsBadly) {
+                throw new IllegalStateException("a bug at the end");
+            }
+        }
     }
 
     private final Map<Long, Worked> byLink = new HashMap<>();
@@ -326,6 +332,18 @@ class IdlePeersTest {
         assertThat(listener.wire.take()).anyMatch(ControlFrame::hasWelcome);
         hear(3, ControlFrame.newBuilder().setAttach(Attach.getDefaultInstance()).build());
         assertThat(listener.sessions.readyCount()).isEqualTo(2);
+    }
+
+    /** A bug of the subject ends one session, and keeps no place for ever. */
+    @Test
+    void shouldFreeThePlaceOfASessionWhoseEndMeetsABug() {
+        listen(1, 1);
+        attach(1);
+        byLink.get(1L).endsBadly = true;
+        hello(2);
+        asked();
+        assertThatThrownBy(() -> listener.sessions.onLinkClosed(1, "gone")).hasMessage("a bug at the end");
+        assertThat(byLink.get(2L).state()).isEqualTo(Session.State.WELCOMED);
     }
 
     /** Ends while waiting, refusals, and more that wait than there are places: each gets a place or a sentence. */
