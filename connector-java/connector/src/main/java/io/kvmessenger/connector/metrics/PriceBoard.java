@@ -2,9 +2,11 @@ package io.kvmessenger.connector.metrics;
 
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.SourcePrice;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
+import java.util.SequencedMap;
 import java.util.function.LongSupplier;
 
 /**
@@ -42,8 +44,13 @@ final class PriceBoard {
         this.last = new Report(new EngineCommand.Prices(List.of(), OptionalDouble.empty()), clock.getAsLong());
     }
 
+    /** Of several prices of one source the last counts: two gauges of one name would spoil the whole page. */
     void put(EngineCommand.Prices prices) {
-        last = new Report(prices, clock.getAsLong());
+        SequencedMap<String, SourcePrice> bySource = new LinkedHashMap<>();
+        prices.sources().forEach(price -> bySource.putLast(price.source(), price));
+        last = new Report(
+                new EngineCommand.Prices(List.copyOf(bySource.values()), prices.computeNsPerToken()),
+                clock.getAsLong());
     }
 
     /** Empty where the engine has never been asked, or nothing has ever come from any engine. */
@@ -64,7 +71,10 @@ final class PriceBoard {
                 : OptionalDouble.empty();
     }
 
-    /** Passes on the price of 1,000 tokens from the engines used last, and of computing them. */
+    /**
+     * Passes on the price of 1,000 tokens from the engines used last, and of computing them; but not of engines that are
+     * dead, or from which nothing has come for so long that the price is a guess.
+     */
     void read(PeerSeries.Reader reader) {
         if (gaugesMax == 0) {
             return;
@@ -72,7 +82,10 @@ final class PriceBoard {
         computeSeconds(GAUGE_TOKENS).ifPresent(seconds -> reader.accept(OWN, seconds));
         Report report = last;
         long ageNs = clock.getAsLong() - report.atNs;
-        List<SourcePrice> sources = report.prices.sources();
+        List<SourcePrice> sources = report.prices.sources().stream()
+                .filter(price -> price.isKnown(ageNs) && !price.isDead(ageNs))
+                .filter(price -> !price.source().equals(OWN))
+                .toList();
         for (SourcePrice price : sources.subList(Math.max(0, sources.size() - gaugesMax), sources.size())) {
             reader.accept(price.source(), answer(price, GAUGE_TOKENS, ageNs).total());
         }

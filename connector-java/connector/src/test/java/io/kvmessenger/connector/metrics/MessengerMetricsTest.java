@@ -449,7 +449,7 @@ class MessengerMetricsTest {
         assertThat(raw("POST /price?peer=h:9&tokens=5 HTTP/1.1\r\n\r\n")).startsWith("HTTP/1.1 405 ");
         assertThat(get("/metrics").body()).doesNotContain("source=");
         try (MessengerMetrics shown = MessengerMetrics.open("127.0.0.1", 0, 1, KEY, MessengerMetricsTest::onSocket)) {
-            shown.show(new EngineCommand.Prices(List.of(price), OptionalDouble.of(1_000_000)));
+            shown.show(new EngineCommand.Prices(List.of(price, price), OptionalDouble.of(1_000_000)));
             assertThat(get(shown.port(), "/metrics").body())
                     .contains("kv_messenger_price_seconds{source=\"h:9\"} 2.0")
                     .contains("kv_messenger_price_seconds{source=\"own\"} 1.0");

@@ -9,10 +9,12 @@ import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalDouble;
 import java.util.Random;
+import java.util.SequencedMap;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -111,6 +113,49 @@ class PricePageTest {
         new PriceBoard(() -> nowNs, 0).read((source, value) -> {
             throw new AssertionError(source);
         });
+    }
+
+    /** Any report, as often as its sources are repeated: one gauge a source, its last price, and none of those gone. */
+    @ParameterizedTest
+    @ValueSource(longs = {1, 2, 3, 4, 5, 6, 7, 8})
+    void shouldHaveOneGaugeOfASourceThatIsThere(long seed) throws Exception {
+        Random random = new Random(seed);
+        for (int turn = 0; turn < 200; turn++) {
+            PriceBoard many = new PriceBoard(() -> nowNs, 3);
+            SequencedMap<String, SourcePrice> lastOnes = new LinkedHashMap<>();
+            List<SourcePrice> reported = new ArrayList<>();
+            for (int count = random.nextInt(12); count > 0; count--) {
+                SourcePrice price = price(
+                        random.nextInt(8) == 0 ? PriceBoard.OWN : "h:" + (1 + random.nextInt(5)),
+                        random.nextInt(3) * SECOND_NS,
+                        random.nextInt(4) * SECOND_NS,
+                        random.nextInt(1_000_000));
+                reported.add(price);
+                lastOnes.putLast(price.source(), price);
+            }
+            many.put(new EngineCommand.Prices(reported, OptionalDouble.of(90_000)));
+            long ageNs = random.nextInt(3) * SECOND_NS;
+            nowNs += ageNs;
+            List<String> sources = new ArrayList<>();
+            many.read((source, seconds) -> {
+                sources.add(source);
+                if (!source.equals(PriceBoard.OWN)) {
+                    assertThat(seconds).isEqualTo(lastOnes.get(source).totalNs(1_000, ageNs) / 1e9);
+                }
+            });
+            List<String> there = lastOnes.values().stream()
+                    .filter(price -> price.knownNs() > ageNs && price.deadNs() <= ageNs)
+                    .map(SourcePrice::source)
+                    .filter(source -> !source.equals(PriceBoard.OWN))
+                    .toList();
+            List<String> expected = new ArrayList<>(there.subList(Math.max(0, there.size() - 3), there.size()));
+            expected.addFirst(PriceBoard.OWN);
+            assertThat(sources).isEqualTo(expected);
+        }
+    }
+
+    private static SourcePrice price(String source, long deadNs, long knownNs, double nsPerToken) {
+        return new SourcePrice(source, deadNs, 0, 0, 0, 0, nsPerToken, 2_000, 4_000, knownNs);
     }
 
     @ParameterizedTest

@@ -46,7 +46,12 @@ public record SourcePrice(
 
     /** Whether the engine itself has moved about as many tokens lately. */
     public boolean knows(long tokens, long ageNs) {
-        return ageNs < knownNs && tokensMin <= tokens && tokens <= tokensMax;
+        return isKnown(ageNs) && tokensMin <= tokens && tokens <= tokensMax;
+    }
+
+    /** Whether the engine itself has moved any lately. */
+    public boolean isKnown(long ageNs) {
+        return ageNs < knownNs;
     }
 
     public boolean isDead(long ageNs) {
