@@ -18,26 +18,36 @@ final class BesideRun {
     private boolean flowing;
 
     private boolean ended;
-    private volatile Exception fault;
+    private volatile Throwable fault;
 
-    private BesideRun(String[] args) {
-        thread = new Thread(() -> run(args), "beside");
+    /** What runs beside, with what it does once it is connected. */
+    interface Program {
+        void run(KvPerf.Rounds rounds) throws IOException, InterruptedException;
+    }
+
+    private BesideRun(Program program) {
+        thread = new Thread(() -> run(program), "beside");
     }
 
     /** Starts a run with the arguments that are the lines of a file; returns when it is warm, and does not flow. */
     static BesideRun start(Path arguments) throws IOException, InterruptedException {
-        BesideRun run = new BesideRun(Files.readAllLines(arguments).toArray(String[]::new));
+        String[] args = Files.readAllLines(arguments).toArray(String[]::new);
+        return start(rounds -> KvPerf.run(args, rounds));
+    }
+
+    static BesideRun start(Program program) throws InterruptedException {
+        BesideRun run = new BesideRun(program);
         run.thread.start();
         run.warm.await();
         run.requireNoFault();
         return run;
     }
 
-    private void run(String[] args) {
+    private void run(Program program) {
         try {
-            KvPerf.run(args, this::flow);
-        } catch (IOException | InterruptedException | RuntimeException e) {
-            fault = e;
+            program.run(this::flow);
+        } catch (Throwable any) { // an Error too: nothing beside must not look like a run beside
+            fault = any;
         } finally {
             warm.countDown();
         }
@@ -68,7 +78,7 @@ final class BesideRun {
 
     private void requireNoFault() {
         if (fault != null) {
-            throw new IllegalStateException("the run beside this one: " + fault.getMessage(), fault);
+            throw new IllegalStateException("the run beside this one: " + fault, fault);
         }
     }
 
