@@ -173,7 +173,7 @@ final class IdlePeers {
         return new Misfit(
                 DIALLERS,
                 engineId + " serves " + capacities.decodersMax() + " " + roles.dialler()
-                        + "s already, all with something under way or too old to leave: use another "
+                        + "s already, none of which has left for one more: use another "
                         + roles.listener(),
                 MessengerMetric.HANDSHAKES_DROPPED);
     }

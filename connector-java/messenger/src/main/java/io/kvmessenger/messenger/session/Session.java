@@ -2,6 +2,7 @@ package io.kvmessenger.messenger.session;
 
 import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.port.MessengerState.PeerRow;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.util.EnumSet;
@@ -189,6 +190,12 @@ public abstract class Session {
     void endBy(long deadlineNs, String reason) {
         endingDeadlineNs = deadlineNs;
         endingReason = reason;
+    }
+
+    /** The time that the peer waits for its place is not its handshake's, which goes on afterwards. */
+    void awaitPlace(long nowNs, ProtocolLimits limits) {
+        placeDeadlineNs = nowNs + limits.placeWaitNs();
+        handshakeDeadlineNs = nowNs + limits.connectLimitNs();
     }
 
     /** Nothing is under way on either side. */

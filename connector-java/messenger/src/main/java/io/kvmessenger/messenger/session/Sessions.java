@@ -417,7 +417,7 @@ public final class Sessions {
             refuse(session, idle.full(identity.engineId(), subject.roles()));
         } else if (session.place == Session.Place.AWAITED) {
             pending.remove(session);
-            session.placeDeadlineNs = nowNs + limits.placeWaitNs();
+            session.awaitPlace(nowNs, limits);
             due.add(session.placeDeadlineNs);
             askIdle(nowNs);
         }

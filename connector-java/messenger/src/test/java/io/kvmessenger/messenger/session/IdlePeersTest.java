@@ -113,13 +113,17 @@ class IdlePeersTest {
 
     private void hello(long link) {
         listener.sessions.onLinkOpened(link, true, "there:" + link, nowNs);
+        hear(link, helloOf(link));
+    }
+
+    private static ControlFrame helloOf(long link) {
         Hello hello = Hello.newBuilder()
                 .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
                 .setEngineId("dialler-" + link)
                 .setNonce(ByteString.copyFrom(new byte[HandshakeProof.NONCE_LENGTH_BYTES]))
                 .setSubject(SubjectDescription.newBuilder().setSubjectKind(KIND).setDescription(DESCRIPTION))
                 .build();
-        hear(link, ControlFrame.newBuilder().setHello(hello).build());
+        return ControlFrame.newBuilder().setHello(hello).build();
     }
 
     private void attach(long link) {
@@ -346,6 +350,38 @@ class IdlePeersTest {
         assertThat(byLink.get(2L).state()).isEqualTo(Session.State.WELCOMED);
     }
 
+    /** It comes late with its Hello, waits nearly as long as it may, and has its time to attach. */
+    @Test
+    void shouldNotCountTheWaitForAPlaceAsTheHandshakes() {
+        for (long lateNs = 0; lateNs < limits.connectLimitNs(); lateNs += limits.connectLimitNs() / 8) {
+            for (long waitNs = 0; waitNs < limits.placeWaitNs(); waitNs += limits.placeWaitNs() / 4) {
+                listen(1, 1);
+                listener.sessions.onLinkOpened(2, true, "there:2", nowNs);
+                nowNs += lateNs;
+                attach(1);
+                hear(2, helloOf(2));
+                assertThat(byLink.get(2L).place).isEqualTo(Session.Place.AWAITED);
+                waitThrough(waitNs);
+                listener.sessions.onLinkClosed(1, "gone");
+                waitThrough(limits.heartbeatNs());
+                hear(2, ControlFrame.newBuilder().setAttach(Attach.getDefaultInstance()).build());
+                assertThat(byLink.get(2L).ready()).as("late by " + lateNs + ", waits " + waitNs).isTrue();
+            }
+        }
+    }
+
+    /** Ticks come at any time, as something is due for other peers. */
+    private void waitThrough(long lengthNs) {
+        for (long endNs = nowNs + lengthNs; nowNs < endNs; ) {
+            nowNs = Math.min(endNs, nowNs + limits.heartbeatNs());
+            listener.sessions.onLinkOpened(100, true, "other:1", nowNs - limits.connectLimitNs()); // due at once
+            if (byLink.get(1L).ready()) {
+                hear(1, heartbeat());
+            }
+            listener.sessions.tick(nowNs);
+        }
+    }
+
     /** Ends while waiting, refusals, and more that wait than there are places: each gets a place or a sentence. */
     @Test
     void shouldAnswerEachThatWaits() {
@@ -372,7 +408,7 @@ class IdlePeersTest {
         listener.sessions.tick(nowNs);
         assertThat(listener.wire.take())
                 .anySatisfy(frame -> assertThat(frame.getRefusal().getSentence())
-                        .contains("serves 2 decoders already", "use another prefiller"));
+                        .contains("serves 2 decoders already, none of which has left", "use another prefiller"));
         assertThat(byLink.get(6L).state()).isEqualTo(Session.State.ENDED);
     }
 
