@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kv_connector.weights.decision import Decision
-from kv_connector.weights.landing import map_of_process
+from kv_connector.weights.landing import give_up_written, map_of_process
 from kv_connector.weights.manifest import Manifest, Place
 
 
@@ -22,7 +22,11 @@ class MappedLandings:
         """What each landing has, by name."""
 
     def map(self, decision: Decision, rank: int) -> str:
-        """Maps the landings that a load was decided for; returns why ``rank`` cannot."""
+        """Maps the landings that a load was decided for, and shows what has landed; returns why ``rank`` cannot.
+
+        To be called before each load: loaders write into what they are given, such as ``loaded_weight += 1``, and a
+        page that was written to would be of that version for ever, with all neighbours in it.
+        """
         try:
             assert decision.share is not None
             share = decision.share
@@ -33,6 +37,8 @@ class MappedLandings:
                 self._views = [map_of_process(decision.pid, memfd, length) for memfd, length in pairs]
                 self._own = _by_name([each.own for each in shares])
                 self._key = key
+            for view in self._views:
+                give_up_written(view)
         except Exception as denied:
             return f"rank {rank} cannot map the landing of process {decision.pid}: {denied}"
         return ""

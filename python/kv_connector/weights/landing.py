@@ -52,9 +52,9 @@ class SharedMemory:
 
 
 def map_of_process(pid: int, memfd: int, length_bytes: int) -> memoryview:
-    """Another process's memory as it is while nothing is written to the returned view, which changes only a copy.
+    """Another process's memory. What is written to the returned view changes only a copy of its page.
 
-    Raises OSError.
+    Such a page stays the copy until :func:`give_up_written`. Raises OSError.
     """
     path = f"/proc/{pid}/fd/{memfd}"
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -62,3 +62,13 @@ def map_of_process(pid: int, memfd: int, length_bytes: int) -> memoryview:
         return memoryview(mmap.mmap(descriptor, length_bytes, flags=mmap.MAP_PRIVATE))
     finally:
         os.close(descriptor)
+
+
+def give_up_written(mapped: memoryview) -> None:
+    """Has a view of :func:`map_of_process` be that memory again, where the view was written to. Raises OSError.
+
+    The kernel then has no page of the mapping but those of the file, which are mapped when they are next looked at.
+    """
+    mapping = mapped.obj
+    assert isinstance(mapping, mmap.mmap)
+    mapping.madvise(mmap.MADV_DONTNEED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import pytest
 from kv_connector.weights import landed_tensors
 from kv_connector.weights.decision import Decision
 from kv_connector.weights.landed_tensors import MappedLandings
+from kv_connector.weights.landing import SharedMemory, map_of_process
 from kv_connector.weights.manifest import Manifest
 from kv_connector.weights.served import ServedCheckpoint
 from kv_connector.weights.shares import Share
@@ -105,6 +107,9 @@ class World:
         """What a rank's load ends with."""
         self.unmapped: dict[int, Exception] = {}
         self.loads: list[int] = []
+        self.memory = SharedMemory(MANIFEST.length_bytes)
+        self.given: list[bytes] = []
+        """What each load was given."""
         self.engines = [self._engine(rank) for rank in range(RANKS)]
 
     def _engine(self, rank: int) -> Any:
@@ -121,6 +126,9 @@ class World:
     def _loaded(self, rank: int, decision: Decision) -> str:
         assert decision.manifest is MANIFEST
         self.loads.append(rank)
+        (view,) = self.engines[rank]._landings._views
+        self.given.append(bytes(view))
+        view[:] = bytes(len(view))
         return self.faults.get(rank, "")
 
     def map_of_process(self, *key: int) -> memoryview:
@@ -128,7 +136,7 @@ class World:
         rank = self._ranks.group().rank_in_group
         if rank in self.unmapped:
             raise self.unmapped[rank]
-        return memoryview(b"")
+        return map_of_process(os.getpid(), self.memory.memfd, self.memory.length_bytes)
 
     def update(self, given: Any = GIVEN) -> list[BaseException | None]:
         """How each rank's call ended: None where it returned."""
@@ -189,6 +197,14 @@ def test_should_load_on_all_ranks(world: World) -> None:
     assert sorted(world.loads) == [0, 1]
     assert world.host.reports == [(UPDATE, "")]
     assert [engine.loaded for engine in world.engines] == [(UPDATE, VERSION)] * RANKS
+
+
+def test_should_load_what_has_landed_where_the_load_before_wrote_into_it(world: World) -> None:
+    for version in range(1, 4):
+        world.memory.view[:] = bytes([version]) * MANIFEST.length_bytes
+        assert world.update() == [None, None]
+        assert world.given == [bytes(world.memory.view)] * RANKS
+        world.given.clear()
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
