@@ -91,7 +91,7 @@ def test_a_checkpoint_of_several_files_is_read_to_its_places(tmp_path: Path) -> 
     assert bytes(memory.view[64:72]) == b"\1\2\3\4\5\6\7\x08"
     (tmp_path / "two.safetensors").write_bytes((tmp_path / "two.safetensors").read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="ends before its last tensor"):
-        checkpoint.read_into(memory.view)
+        Checkpoint(tmp_path).read_into(memory.view)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\1\0\0\0\0\0\0\0{", struct.pack("<Q", 1 << 40)])

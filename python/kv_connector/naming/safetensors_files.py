@@ -10,7 +10,7 @@ from pathlib import Path
 HEADER_BYTES_MAX = 100_000_000
 """The limit of safetensors itself."""
 _LENGTH = struct.Struct("<Q")
-_INDEX = "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 _OTHER_NAMING = "consolidated"
 """The prefix of Mistral's own files, which have the same tensors under other names."""
 
@@ -29,7 +29,7 @@ class StoredTensor:
 
 def files_in(folder: Path) -> list[Path]:
     """The files of the model in this folder; raises OSError, ValueError or KeyError if its index is unreadable."""
-    index = folder / _INDEX
+    index = folder / INDEX
     if index.is_file():
         placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return [folder / name for name in sorted(set(placed.values()))]

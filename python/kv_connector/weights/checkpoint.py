@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kv_connector.exceptions import WeightsError
-from kv_connector.naming.safetensors_files import StoredTensor, files_in, tensors_in
+from kv_connector.naming.safetensors_files import INDEX, StoredTensor, files_in, tensors_in
 from kv_connector.weights.manifest import Manifest, ManifestError
 
 DTYPES: Mapping[str, str] = {
@@ -31,6 +32,8 @@ DTYPES: Mapping[str, str] = {
 }
 """Names of types in the files, and torch's."""
 COPIED_BYTES = 8 << 20
+_State = tuple[int, int, int, int, int]
+"""Which file it is, its length, and when it changed: its content, and anything of it, which no copy's date hides."""
 
 
 class CheckpointError(WeightsError):
@@ -38,11 +41,18 @@ class CheckpointError(WeightsError):
 
 
 class Checkpoint:
-    """The tensors of one folder. Reads headers when it is made; raises CheckpointError."""
+    """The tensors of one folder. Reads headers when it is made; raises CheckpointError.
+
+    A training that goes on may write the next checkpoint over this one, whose tensors are as long. So each file has to
+    be the one whose header was read, until the last byte is.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self._index = folder / INDEX
+        self._seen: dict[Path, _State | None] = {}
+        """Each file as it was before its header was read; None for an index that is missing."""
         try:
-            self._stored = _tensors(folder)
+            self._stored = self._tensors(folder)
             self.manifest = Manifest.of(
                 (name, DTYPES.get(stored.dtype, stored.dtype), stored.shape)
                 for name, stored in sorted(self._stored.items())
@@ -63,10 +73,32 @@ class Checkpoint:
             part = target[place.offset_bytes : place.offset_bytes + place.length_bytes]
             try:
                 with stored.file.open("rb", buffering=0) as content:
+                    self._check(stored.file, _state(os.fstat(content.fileno())))
                     content.seek(stored.begin_bytes)
                     _fill(part, content)
             except OSError as unread:
                 raise CheckpointError(f"{stored.file} cannot be read: {unread}") from unread
+        for file in self._seen:
+            self._check(file, _state_of(file))
+
+    def _tensors(self, folder: Path) -> dict[str, StoredTensor]:
+        self._seen[self._index] = _state_of(self._index)
+        files = files_in(folder)
+        if not files:
+            raise OSError("it has no .safetensors file")
+        found: dict[str, StoredTensor] = {}
+        for file in files:
+            self._seen[file] = _state_of(file)
+            for name, stored in tensors_in(file).items():
+                found.setdefault(name, stored)
+        return found
+
+    def _check(self, file: Path, now: _State | None) -> None:
+        if now != self._seen[file]:
+            raise CheckpointError(
+                f"{file} has changed since its tensors were listed, expected a checkpoint that stays as it is until it"
+                " is sent: send again when it is written, or from a copy"
+            )
 
 
 def served_manifest(find_folder: Callable[[], Path]) -> Manifest:
@@ -94,12 +126,12 @@ def _fill(part: memoryview, content: Any) -> None:
         done += count
 
 
-def _tensors(folder: Path) -> dict[str, StoredTensor]:
-    files = files_in(folder)
-    if not files:
-        raise OSError("it has no .safetensors file")
-    found: dict[str, StoredTensor] = {}
-    for file in files:
-        for name, stored in tensors_in(file).items():
-            found.setdefault(name, stored)
-    return found
+def _state_of(file: Path) -> _State | None:
+    try:
+        return _state(file.stat())
+    except FileNotFoundError:
+        return None
+
+
+def _state(found: os.stat_result) -> _State:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
