@@ -98,12 +98,14 @@ class LandedWeights:
     def _load_together(self, update_id: int, named: str) -> tuple[str, int]:
         """Why nothing was loaded, else "" and the version. Raises what a collective raises, and nothing else."""
         decision = self._of_first_rank(self._decided(update_id, named) if self._rank == 0 else None)
-        reason = (
-            decision.reason or self._first(self._landings.map(decision, self._rank)) or self._first(self._empty_cache())
-        )
+        reason = decision.reason or self._first(self._mapped(decision)) or self._first(self._empty_cache())
         if not reason and (torn := self._first(self._load(decision))):
             self._end_torn(update_id, torn)
         return reason, decision.version
+
+    def _mapped(self, decision: Decision) -> str:
+        """Why this rank cannot load what has landed; the first one compares a tied head for all."""
+        return self._landings.map(decision, self._rank, tied=self._rank == 0 and self._served.tied)
 
     def _busy(self) -> str:
         """Requests whose clients have left are not waited for by the route, and end within some steps."""

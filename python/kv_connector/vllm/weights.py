@@ -128,7 +128,7 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         decision = group.broadcast_object(decision, src=0)
         reasons = [decision.reason]
         if not decision.reason:
-            mapped = self._landings.map(decision, group.rank_in_group)
+            mapped = self._landings.map(decision, group.rank_in_group, tied=first and self._served.tied)
             reasons = [each for each in _gathered(group, mapped) if each]
         if not reasons:
             torn = [each for each in _gathered(group, self._load(decision)) if each]

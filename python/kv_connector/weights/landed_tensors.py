@@ -9,6 +9,9 @@ from typing import Any
 from kv_connector.weights.decision import Decision
 from kv_connector.weights.landing import give_up_written, map_of_process
 from kv_connector.weights.manifest import Manifest, Place
+from kv_connector.weights.served import TIED
+
+_COMPARED_BYTES = 8 << 20
 
 
 class MappedLandings:
@@ -21,11 +24,13 @@ class MappedLandings:
         self._own: list[dict[str, Place]] = []
         """What each landing has, by name."""
 
-    def map(self, decision: Decision, rank: int) -> str:
+    def map(self, decision: Decision, rank: int, *, tied: bool = False) -> str:
         """Maps the landings that a load was decided for, and shows what has landed; returns why ``rank`` cannot.
 
         To be called before each load: loaders write into what they are given, such as ``loaded_weight += 1``, and a
         page that was written to would be of that version for ever, with all neighbours in it.
+
+        ``tied``: the embedding is the head too, so that engines leave out a head that has landed.
         """
         try:
             assert decision.share is not None
@@ -39,9 +44,35 @@ class MappedLandings:
                 self._key = key
             for view in self._views:
                 give_up_written(view)
+            return self._other_head(share.whole) if tied else ""
         except Exception as denied:
             return f"rank {rank} cannot map the landing of process {decision.pid}: {denied}"
+
+    def _other_head(self, whole: Manifest) -> str:
+        """Why a head that has landed cannot be left out; "" if it is the embedding: the tensor of its shape."""
+        for head in whole.places:
+            alike = [each for each in whole.places if (each.shape, each.dtype) == (head.shape, head.dtype)]
+            others = [each.name for each in alike if each.name not in TIED]
+            if head.name in TIED and not any(self._are_equal(head, other) for other in others):
+                return (
+                    f"{head.name} differs from the embedding (none of {len(others)} tensors of its type and shape has"
+                    " its bytes), and this server's model has one tensor for both, so that it would not be loaded: send"
+                    " it equal or leave it out, or start the server from a model whose embeddings are not tied"
+                )
         return ""
+
+    def _are_equal(self, one: Place, other: str) -> bool:
+        """Whether two tensors of one length have the same bytes, however they are divided among the landings."""
+        left, right = self._parts(one.name), self._parts(other)
+        return all(
+            _bytes(left, at, at + _COMPARED_BYTES) == _bytes(right, at, at + _COMPARED_BYTES)
+            for at in range(0, one.length_bytes, _COMPARED_BYTES)
+        )
+
+    def _parts(self, name: str) -> list[memoryview]:
+        """A tensor's bytes in each landing that has some of them, by the trainer's ranks."""
+        found = [(own[name], view) for own, view in zip(self._own, self._views, strict=True) if name in own]
+        return [view[place.offset_bytes : place.offset_bytes + place.length_bytes] for place, view in found]
 
     def tensors(self, decision: Decision) -> Iterator[tuple[str, Any]]:
         """(name, tensor) of all of them: views of one landing, or copies, of which one is held at a time."""
@@ -61,6 +92,15 @@ class MappedLandings:
         """Copies what a loader took as it was: it would change with the next version that lands."""
         for view in self._views:
             part_from_landing(model, view)
+
+
+def _bytes(parts: Sequence[memoryview], begin: int, end: int) -> bytes:
+    """Those from ``begin`` to ``end`` of parts that lie one behind the other."""
+    found, at = [], 0
+    for part in parts:
+        found.append(part[max(begin - at, 0) : max(end - at, 0)])
+        at += len(part)
+    return b"".join(found)
 
 
 def _by_name(manifests: Sequence[Manifest]) -> list[dict[str, Place]]:

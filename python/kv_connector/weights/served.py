@@ -11,7 +11,10 @@ from kv_connector.weights.manifest import Manifest
 from kv_connector.weights.shares import Share
 
 TIED = frozenset({"lm_head.weight"})
-"""Not loaded where the embedding is the head too: some checkpoints have it all the same, and trainers do not."""
+"""Not loaded where the embedding is the head too: some checkpoints have it all the same, and trainers do not.
+
+So its bytes have to be the embedding's, which is seen when they have landed.
+"""
 
 
 class ServedCheckpoint:
@@ -20,6 +23,8 @@ class ServedCheckpoint:
     def __init__(self) -> None:
         self.manifest: Manifest | None = None
         """Its tensors, as they were when a sender was compared last; None before."""
+        self.tied = False
+        """Whether the embedding is the head too, as it was then."""
 
     def unfit(self, share: Share, find_folder: Callable[[], Path], *, tied: bool) -> str:
         """Why these tensors cannot be loaded; "" if nothing speaks against them.
@@ -30,7 +35,7 @@ class ServedCheckpoint:
             served = served_manifest(find_folder)
         except CheckpointError as unknown:
             return str(unknown)
-        self.manifest = served
+        self.manifest, self.tied = served, tied
         named = named_as_in(served, share.whole)
         if share.count > 1 and named.places != share.whole.places:
             return "experts that are fused into one tensor cannot be sent by several trainer ranks: gather them first"

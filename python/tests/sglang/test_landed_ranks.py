@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -146,3 +147,43 @@ def test_should_answer_alike_on_all_ranks(
 
 def test_should_load_nothing_on_any_rank_before_a_sender_is_announced(ranks: Ranks) -> None:
     assert loaded(ranks, UPDATES[0], [True] * RANKS, announced=False) == [(False, "no sender is connected")] * RANKS
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_should_load_what_has_landed_and_no_head_that_a_tied_model_leaves_out(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, tied: bool
+) -> None:
+    """Each load writes into what it is given, and only the first rank knows whether the model is tied."""
+    from kv_connector.sglang.weights import LandedWeights
+    from kv_connector.weights.decision import Decision
+    from kv_connector.weights.landed_tensors import MappedLandings
+    from kv_connector.weights.landing import SharedMemory
+    from kv_connector.weights.manifest import Manifest
+    from kv_connector.weights.served import ServedCheckpoint
+    from kv_connector.weights.shares import Share
+
+    whole = Manifest.of([("a", "int8", [64])])
+    memory = SharedMemory(whole.length_bytes)
+    decision = Decision("", 70, os.getpid(), (memory.memfd,), Share.of(whole, (False,), 0, 1), whole)
+    monkeypatch.setattr(MappedLandings, "_other_head", lambda *_: "the head differs")
+    given: list[bytes] = []
+
+    def load(engine: Any, _decision: Decision) -> str:
+        (view,) = engine._landings._views
+        given.append(bytes(view))
+        view[:] = bytes(len(view))
+        return ""
+
+    monkeypatch.setattr(LandedWeights, "_load", load)
+    monkeypatch.setattr(LandedWeights, "_decided", lambda *_: decision)
+    engines = [object.__new__(LandedWeights) for _rank in range(RANKS)]
+    for rank, engine in enumerate(engines):
+        engine._updater = SimpleNamespace(tp_cpu_group="the ranks", flush_cache=lambda empty_cache: not empty_cache)
+        engine._rank, engine._served, engine._landings = rank, ServedCheckpoint(), MappedLandings()
+    engines[0]._served.tied = tied
+    for version in range(1, 4):
+        memory.view[:] = bytes([version]) * whole.length_bytes
+        results = ranks.run(lambda rank: engines[rank]._load_together(1, "70"))
+        assert results == [("the head differs" if tied else "", 70)] * RANKS
+        assert given == ([] if tied else [bytes(memory.view)] * RANKS)
+        given.clear()

@@ -207,6 +207,18 @@ def test_should_load_what_has_landed_where_the_load_before_wrote_into_it(world: 
         world.given.clear()
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_should_load_on_none_a_head_that_a_tied_model_leaves_out(
+    world: World, monkeypatch: pytest.MonkeyPatch, tied: bool
+) -> None:
+    """Only the first rank has compared a sender, and knows."""
+    monkeypatch.setattr(MappedLandings, "_other_head", lambda *_: "the head differs")
+    world.engines[0]._served.tied = tied
+    assert world.update() == [None, None]
+    assert sorted(world.loads) == ([] if tied else [0, 1])
+    assert world.host.reports == [(UPDATE, "the head differs" if tied else "")]
+
+
 @pytest.mark.parametrize("rank", range(RANKS))
 @pytest.mark.parametrize("fault", [PermissionError("Permission denied"), ValueError("mmap length is greater")])
 def test_should_load_on_none_when_one_cannot_map_the_landing(world: World, rank: int, fault: Exception) -> None:
