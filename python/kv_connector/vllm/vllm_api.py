@@ -234,6 +234,12 @@ def _loads_at_rest(core: Any, method: object) -> bool:
     return session is not None and bool(session.answers(method))
 
 
+def _names_nothing(core: Any) -> bool:
+    """Whether the next version that the core is given names no weights."""
+    session = getattr(core, WEIGHTS_SESSION, None)
+    return session is not None and bool(session.names_nothing)
+
+
 def _announcing_reset(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``EngineCore.reset_prefix_cache``: ``before_cache_reset`` is called first on each of its connectors, and
     ``on_cache_reset`` once the cache is empty."""
@@ -280,12 +286,16 @@ def _notifying_of_sleep(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _notifying(original: Callable[..., Any], notified: str) -> Callable[..., Any]:
-    """Wraps a method of the engine core: after it succeeds, ``notified`` is called on each of the core's connectors."""
+    """Wraps a method of the engine core: after it succeeds, ``notified`` is called on each of the core's connectors.
+
+    But not after a version that ``weights_at_rest`` keeps from the core.
+    """
 
     @functools.wraps(original)
     def call(core: Any, argument: Any) -> Any:
+        is_kept = notified == "on_weights_versioned" and _names_nothing(core)
         answer = original(core, argument)
-        for connector in own_connectors(core):
+        for connector in () if is_kept else own_connectors(core):
             getattr(connector, notified)(argument)
         return answer
 

@@ -83,7 +83,7 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         self._served = ServedCheckpoint()
         self._landings = MappedLandings()
         self.loaded = (0, 0)
-        """The id and the version of the update that this rank has loaded last."""
+        """The id and the version of the last update; (0, 0) where this rank has not loaded it."""
 
     def parse_init_info(self, init_dict: dict[str, Any]) -> InitInfo:
         """The typed body; an empty one for a body of another form, which is logged."""
@@ -122,6 +122,7 @@ class KvMessengerWeightEngine(WeightTransferEngine):
 
     def _load_together(self, info: UpdateInfo) -> None:
         """Raises what a collective of the ranks raises, and nothing else."""
+        self.loaded = (0, 0)
         group = get_world_group()
         first = group.rank_in_group == 0
         decision = self._decided(info) if first else Decision("")

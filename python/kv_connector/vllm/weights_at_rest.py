@@ -8,12 +8,17 @@ exception shifts later answers of an engine with several ranks: no call gets to 
 Where requests under way are to end by the weights before, the connectors of the KV cache hear that the engine comes to
 rest, so that no other engine waits for what this one does not begin.
 
+A load names the weights. The version that a client gives with the end of its update names none: the update may have
+been refused, and the engine have lost the weights of that version. vLLM sets it by a call of its own, the next one that
+sets a version.
+
 Used by the engine core's thread only. What is loaded, and whether, the workers decide (``weights``).
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -24,6 +29,7 @@ from kv_connector.vllm.preempted_requests import admit_preempted
 from kv_connector.vllm.weight_changes import LOADED_AT_REST
 from kv_connector.weights.routes import CONTINUE, FINISH, STATUS_METHOD
 
+logger = logging.getLogger("vllm.kv_messenger")
 _PATCHED = "_kv_messenger_loads_weights_at_rest"
 _NEEDED = ("collective_rpc", "pause_scheduler", "set_weight_version")
 _MODES = {CONTINUE: "keep", FINISH: "wait"}
@@ -41,7 +47,7 @@ def load_at_rest(core_class: Any) -> None:
         return
     for name in _NEEDED:
         getattr(core_class, name)
-    call = core_class.collective_rpc
+    call, name = core_class.collective_rpc, core_class.set_weight_version
 
     @functools.wraps(call)
     def collective_rpc(core: Any, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None) -> Any:
@@ -50,8 +56,14 @@ def load_at_rest(core_class: Any) -> None:
             return call(core, method, timeout, args, kwargs)
         return _ANSWERED[method](session, args or (), kwargs or {})
 
+    @functools.wraps(name)
+    def set_weight_version(core: Any, weight_version: str) -> None:
+        session: WeightsSession | None = getattr(core, WEIGHTS_SESSION, None)
+        if session is None or session.lets_name(weight_version):
+            name(core, weight_version)
+
     setattr(core_class, _PATCHED, True)
-    core_class.collective_rpc = collective_rpc
+    core_class.collective_rpc, core_class.set_weight_version = collective_rpc, set_weight_version
 
 
 def _session_of(core: Any, call: Call) -> WeightsSession | None:
@@ -76,6 +88,8 @@ class WeightsSession:
         self._is_open = False
         self._rests = False
         """Whether an update waits for the engine to rest."""
+        self.names_nothing = False
+        """Whether the next version that is set is that of a client's end of an update."""
         self._admits_no_more: Callable[[], None] = lambda: None
         """Ends what has requests that are preempted run on."""
 
@@ -94,7 +108,28 @@ class WeightsSession:
 
     def finish(self, _args: Sequence[Any] = (), _kwargs: Mapping[str, Any] | None = None) -> Any:
         """Ends the update; nothing if none is open, or one is still to be loaded."""
+        self.names_nothing = True
         return [] if self._rests else self._finish()
+
+    def lets_name(self, version: str) -> bool:
+        """Whether the engine is given this version, which is logged if it is not."""
+        if self.names_nothing:
+            self.names_nothing = False
+            logger.warning(
+                "/finish_weight_update names no weights, since a load has named them: %r is not taken for a version."
+                " Where it was meant by /update_weight_version, send that once more",
+                version,
+            )
+            return False
+        return True
+
+    def _name(self, version: str) -> None:
+        """Names what was loaded; the version of a client that has ended an update may still come."""
+        comes, self.names_nothing = self.names_nothing, False
+        for connector in own_connectors(self._core):
+            connector.on_weights_called(LOADED_AT_REST, (version,), {}, None)
+        self._core.set_weight_version(version)
+        self.names_nothing = comes
 
     def _finish(self) -> Any:
         if not self._is_open:
@@ -174,9 +209,7 @@ class WeightsSession:
             raise
         update_id, version = self._core.model_executor.collective_rpc(loaded_update)[0]
         if version and update_id == info.get("update_id"):
-            for connector in own_connectors(self._core):
-                connector.on_weights_called(LOADED_AT_REST, (str(version),), {}, None)
-            self._core.set_weight_version(str(version))
+            self._name(str(version))
             self._finish()  # vLLM's workers forget here what adapters keep of the weights before
         return answers
 
@@ -204,6 +237,6 @@ def status_of_weights(worker: Any) -> dict[str, object]:
 
 
 def loaded_update(worker: Any) -> tuple[int, int]:
-    """Run by each worker: the id and the version of the update that it has loaded last; (0, 0) before the first."""
+    """Run by each worker: the id and the version of the last update; (0, 0) where it was refused."""
     loaded: tuple[int, int] = worker.weight_transfer_engine.loaded
     return loaded

@@ -24,8 +24,6 @@ BUSY = "requests are still computed"
 ANNOUNCED = "announced"
 STATUS = "status"
 _BUSY_POLL_SECONDS = 0.2
-_NO_VERSION = "default"
-"""The engines' version of weights to which none was given."""
 _VLLM_MISSING = 'start it with VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config \'{"backend":"kv_messenger"}\''
 
 Ask = Callable[[str, str, Mapping[str, object] | None], Mapping[str, Any]]
@@ -76,12 +74,13 @@ class VllmRoutes:
         self._ask("POST", "/init_weight_transfer_engine", {"init_info": init_info})
 
     def load(self, update_id: int, _version: int, under_way: str) -> None:
-        """vLLM counts every end of an update as a change of its weights, but one that has a version's name."""
+        """A server that loads ends the update and names its weights itself; one that refuses has nothing to end.
+
+        Both are answered alike, so a version named here might be that of weights which the server has lost.
+        """
         self._ask("POST", "/start_weight_update", None)
         info = {"update_id": update_id, "under_way": under_way or CONTINUE}
         self._ask("POST", "/update_weights", {"update_info": info})
-        served = self.version()
-        self._ask("POST", "/finish_weight_update", {} if served == _NO_VERSION else {"weight_version": served})
 
     def version(self) -> str:
         """As the last sender named it."""

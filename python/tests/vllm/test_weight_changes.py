@@ -98,7 +98,8 @@ def digests(core_class: type, engine: EngineMaker) -> Callable[..., tuple[str, s
 RELOAD, SENT = ("collective_rpc", "reload_weights"), ("collective_rpc", "finish_weight_update")
 STARTED, PART = ("collective_rpc", "start_weight_update"), ("collective_rpc", "update_weights")
 DRAFTS = [("collective_rpc", "start_draft_weight_update"), PART, SENT]
-OWN_CODE = [("collective_rpc", name) for name in ("reset_weights", "apply_model", "load_model", "update_weight")]
+OWN_METHODS = ("reset_weights", "apply_model", "load_model", "update_weight", "reload_weights")
+OWN_CODE = [("collective_rpc", name) for name in OWN_METHODS[:-1]]
 """The last is a method of a user's worker extension."""
 
 

@@ -219,6 +219,17 @@ def test_should_load_on_none_a_head_that_a_tied_model_leaves_out(
     assert world.host.reports == [(UPDATE, "the head differs" if tied else "")]
 
 
+@pytest.mark.parametrize("given", [GIVEN, GIVEN | {"update_id": UPDATE + 1}, GIVEN | {"refusal": "KV is held"}])
+def test_should_not_call_an_update_loaded_that_was_refused_when_it_was_asked_for_again(
+    world: World, given: dict[str, Any]
+) -> None:
+    """Other weights may have been loaded since, of which only the engine core knows."""
+    world.update()
+    world.host.reason = "" if given["refusal"] else "it is loaded"
+    assert world.update(given) == [None, None]
+    assert [engine.loaded for engine in world.engines] == [(0, 0)] * RANKS
+
+
 @pytest.mark.parametrize("rank", range(RANKS))
 @pytest.mark.parametrize("fault", [PermissionError("Permission denied"), ValueError("mmap length is greater")])
 def test_should_load_on_none_when_one_cannot_map_the_landing(world: World, rank: int, fault: Exception) -> None:
