@@ -48,9 +48,13 @@ CACHED = CachedWeights()
 
 def note_update(original: Callable[..., Any], updater: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
     """Wraps SGLang's methods that change a running scheduler's weights: prompt digests name the current ones."""
+    from kv_connector.weights.routes import SGLANG_LOADER
+
     result = original(updater, update, *args, **kwargs)
     if getattr(update, "selector", "") == _DRAFT:
         return result
+    if getattr(update, "load_format", None) == SGLANG_LOADER and not result.success:
+        return result  # nothing was touched: a scheduler that has loaded a part ends (``weights``)
     alone = updater.draft_worker is None
     if result.success or (alone and result.message.startswith(NOT_FLUSHED)):
         CACHED.changed()

@@ -13,6 +13,7 @@ import pytest
 from test_adapter_digest import SETTINGS, adapter
 from test_weights_digest import trained, write
 
+from kv_connector.naming.cached_weights import CachedWeights
 from kv_connector.naming.changed_weights import ChangedWeights
 from kv_connector.naming.weights_digest import weights_digest
 
@@ -107,6 +108,32 @@ def test_should_count_a_change_behind_which_a_draft_failed() -> None:
     updater.draft_worker = SimpleNamespace(weight_update_runners=lambda: [draft])
     updater.update_weights_from_disk(UpdateWeightFromDiskReqInput(model_path="/none"))
     assert name_of_now().startswith("lost by "), "the target has other weights"
+
+
+@pytest.mark.parametrize("message", ["requests are still computed: ask again", "KV is held", None])
+@pytest.mark.parametrize("version", ["5", "6"])
+def test_should_be_called_as_before_where_what_has_landed_was_refused(
+    message: str | None, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By both hooks of the route. None: no sender was ever announced."""
+    from sglang.srt.managers.io_struct import UpdateWeightsFromTensorReqInput
+
+    from kv_connector.sglang import weight_changes, weight_hooks
+    from kv_connector.weights.routes import SGLANG_LOADER
+
+    landed = SimpleNamespace(load=lambda _request: (False, message))
+    monkeypatch.setattr(weight_hooks.WEIGHTS, "_landed", landed if message else None)
+    monkeypatch.setattr(weight_hooks.WEIGHTS, "_is_lacking", lambda: False)
+    monkeypatch.setattr(weight_changes, "CACHED", CachedWeights())
+    weight_changes.CACHED.filled()
+    SERVING.weight_version = "5"
+    before = name_of_now()
+    request = UpdateWeightsFromTensorReqInput(
+        serialized_named_tensors=[b""], load_format=SGLANG_LOADER, weight_version=version, flush_cache=False
+    )
+    answer = updater_of().update_weights_from_tensor(request)
+    assert (answer.success, answer.message) == (False, message or "no sender is connected")
+    assert (name_of_now(), weight_changes.CACHED.are_current) == (before, True)
 
 
 class Layers:
