@@ -191,8 +191,9 @@ class IdlePeersTest {
             hello(peers + 1);
         }
         assertThat(tickFor(beats * limits.heartbeatNs())).isGreaterThan(beats * peers / 2);
-        long turns = byLink.values().stream().mapToLong(session -> session.looks).sum() / peers;
-        long due = beats * (oneWaits ? 8 : 1);
+        long turns =
+                byLink.values().stream().mapToLong(session -> session.looks).sum() / peers;
+        long due = beats * (oneWaits ? 8L : 1L);
         assertThat(turns).isBetween(due / 2, due + 1);
     }
 
@@ -364,8 +365,14 @@ class IdlePeersTest {
                 waitThrough(waitNs);
                 listener.sessions.onLinkClosed(1, "gone");
                 waitThrough(limits.heartbeatNs());
-                hear(2, ControlFrame.newBuilder().setAttach(Attach.getDefaultInstance()).build());
-                assertThat(byLink.get(2L).ready()).as("late by " + lateNs + ", waits " + waitNs).isTrue();
+                hear(
+                        2,
+                        ControlFrame.newBuilder()
+                                .setAttach(Attach.getDefaultInstance())
+                                .build());
+                assertThat(byLink.get(2L).ready())
+                        .as("late by " + lateNs + ", waits " + waitNs)
+                        .isTrue();
             }
         }
     }

@@ -124,7 +124,8 @@ final class PathLinkTest {
         }
         assertThat(path.heldLimit)
                 .as("forgotten")
-                .isLessThan(2 * Math.max(PathLink.HELD_MIN_BYTES, (long) (LinkRate.MIN_BYTES_PER_NS * 3 * roundTripNs)));
+                .isLessThan(
+                        2 * Math.max(PathLink.HELD_MIN_BYTES, (long) (LinkRate.MIN_BYTES_PER_NS * 3 * roundTripNs)));
         assertThat(path.roundTripLooks).isBetween(1, (int) (nowNs / PathLink.ROUND_TRIP_LOOK_NS) + 1);
     }
 
@@ -133,8 +134,7 @@ final class PathLinkTest {
         load.onGiven(TrafficClass.BULK, (long) (bytesPerNs * LinkRate.SAMPLE_NS));
         look(LinkRate.SAMPLE_NS);
         link.pace(TrafficClass.BULK, false, 1, nowNs);
-        long due = Math.max(
-                PathLink.HELD_MIN_BYTES, load.aheadBytes(TrafficClass.BULK, 2 * path.roundTripNs));
+        long due = Math.max(PathLink.HELD_MIN_BYTES, load.aheadBytes(TrafficClass.BULK, 2 * path.roundTripNs));
         assertThat(path.heldLimit).as("at " + bytesPerNs).isBetween(due - due / 7, due + due / 7);
     }
 
