@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kv_connector.naming.changed_weights import ChangedWeights
 
 START, TRAINED = "0011223344556677", "8899aabbccddeeff"
@@ -57,3 +59,20 @@ def test_should_not_keep_a_version_through_a_change_that_had_none() -> None:
     other.on_versioned("step 9")
     other.on_changed("step 9")
     assert changed.name("step 9") == other.name("step 9"), "what came before the version does not count"
+
+
+@pytest.mark.parametrize("at_start", ["", "5"])
+@pytest.mark.parametrize("before", ["", "5", "6"])
+def test_should_not_name_lost_weights_by_the_version_that_they_had(at_start: str, before: str) -> None:
+    """SGLang has a version from its start on, which no update has reported."""
+    weights = ChangedWeights()
+    weights.started_with("d0")
+    if before:
+        weights.on_versioned(before)
+    version = before or at_start
+    weights.on_lost("lost by 1", version)
+    assert weights.name(version) == ", ".join(filter(None, (version, "lost by 1")))
+    weights.on_changed(version)
+    assert "lost by 1" in weights.name(version), "only a part of them is known again"
+    weights.on_versioned("7")
+    assert weights.name("7") == "7"

@@ -44,8 +44,12 @@ class ChangedWeights:
         self._forget_unless(version)
         self._changes += 1
 
-    def on_lost(self, word: str) -> None:
-        """The weights are unknown, and match no other engine's, until all are loaded from files or a version is set."""
+    def on_lost(self, word: str, version: str) -> None:
+        """The weights are unknown, and match no other engine's, until all are loaded from files or a version is set.
+
+        The version that the engine has meanwhile, also one that it had from its start on, names them no more.
+        """
+        self._forget_unless(version)
         self._unknown = word
 
     def on_versioned(self, version: str) -> None:

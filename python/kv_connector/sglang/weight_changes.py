@@ -61,7 +61,7 @@ def note_update(original: Callable[..., Any], updater: Any, update: Any, *args: 
         _note_change(update)
     elif not (alone and result.message.startswith(_UNTOUCHED)):
         CACHED.changed()
-        WEIGHTS.on_lost(f"lost by {_OWN_WORD}")
+        WEIGHTS.on_lost(f"lost by {_OWN_WORD}", _version())
         logger.warning(
             "a change of weights failed on the way: which weights this engine has is not known, and no prompt is"
             " exchanged with other engines until update_weights_from_disk has loaded them or the engine is told their"
@@ -91,7 +91,7 @@ def note_release(_result: Any, updater: Any, request: Any, *_args: Any, **_kwarg
     given_back = not request.tags or GPU_MEMORY_TYPE_WEIGHTS in request.tags
     if given_back and updater.memory_saver_adapter.enabled and not get_exec().features.enable_weights_cpu_backup:
         CACHED.changed()
-        WEIGHTS.on_lost(f"lost by {_OWN_WORD}")
+        WEIGHTS.on_lost(f"lost by {_OWN_WORD}", _version())
         logger.info(
             "this engine has given its weights back: no prompt is exchanged with other engines until"
             " update_weights_from_disk has loaded them or the engine is told their version (/update_weight_version)"

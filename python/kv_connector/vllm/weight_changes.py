@@ -119,7 +119,7 @@ class WeightChanges:
                 " reload_weights has loaded them from files or the engine is told their version"
                 " (/update_weight_version)"
             )
-            self._weights.on_lost(f"lost by {self._own_word}")
+            self._weights.on_lost(f"lost by {self._own_word}", self._version)
             self._forget_adapters()
 
     @property
@@ -159,7 +159,7 @@ class WeightChanges:
             " (/update_weight_version)",
             method,
         )
-        self._weights.on_lost(f"lost by {self._own_word}")
+        self._weights.on_lost(f"lost by {self._own_word}", self._version)
 
     def _note(self, method: object) -> None:
         name = str(getattr(method, "__qualname__", method))
