@@ -78,7 +78,8 @@ final class BesideRun {
 
     private void requireNoFault() {
         if (fault != null) {
-            throw new IllegalStateException("the run beside this one: " + fault, fault);
+            String why = fault instanceof Error ? fault.toString() : fault.getMessage();
+            throw new IllegalStateException("the run beside this one: " + why, fault);
         }
     }
 

