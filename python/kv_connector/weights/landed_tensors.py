@@ -50,10 +50,10 @@ class MappedLandings:
 
     def _other_head(self, whole: Manifest) -> str:
         """Why a head that has landed cannot be left out; "" if it is the embedding: the tensor of its shape."""
-        for head in whole.places:
+        for head in (each for each in whole.places if each.name in TIED):
             alike = [each for each in whole.places if (each.shape, each.dtype) == (head.shape, head.dtype)]
             others = [each.name for each in alike if each.name not in TIED]
-            if head.name in TIED and not any(self._are_equal(head, other) for other in others):
+            if not any(self._are_equal(head, other) for other in others):
                 return (
                     f"{head.name} differs from the embedding (none of {len(others)} tensors of its type and shape has"
                     " its bytes), and this server's model has one tensor for both, so that it would not be loaded: send"
