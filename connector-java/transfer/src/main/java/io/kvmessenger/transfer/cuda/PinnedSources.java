@@ -44,21 +44,12 @@ final class PinnedSources {
     synchronized void release(int regionId) {
         Optional<PinnedMemory> memory = pinned.remove(regionId);
         if (memory != null) {
-            memory.ifPresent(PinnedSources::closeIgnoringFaults);
-        }
-    }
-
-    /** Of a context that has failed the driver gives nothing back, and nothing is copied by it any more. */
-    private static void closeIgnoringFaults(PinnedMemory memory) {
-        try {
-            memory.close();
-        } catch (DeviceFault e) {
-            // The streams have reported why.
+            memory.ifPresent(PinnedMemory::giveUp);
         }
     }
 
     synchronized void close() {
-        pinned.values().forEach(memory -> memory.ifPresent(PinnedSources::closeIgnoringFaults));
+        pinned.values().forEach(memory -> memory.ifPresent(PinnedMemory::giveUp));
         pinned.clear();
     }
 }

@@ -94,13 +94,7 @@ public final class DriverAccess implements DeviceAccess {
 
     @Override
     public synchronized void close() {
-        for (PinnedMemory memory : pinned) {
-            try {
-                memory.close();
-            } catch (DeviceFault e) {
-                // Of a context that has failed the driver gives nothing back.
-            }
-        }
+        pinned.forEach(PinnedMemory::giveUp);
         pinned.clear();
         if (driver != null) {
             driver.close();

@@ -76,4 +76,13 @@ public final class PinnedMemory implements AutoCloseable {
             driver.require(allocated ? "cuMemFreeHost" : "cuMemHostUnregister", result);
         });
     }
+
+    /** Closes it as far as it can be: of a context that has failed the driver gives nothing back, and copies nothing. */
+    public void giveUp() {
+        try {
+            close();
+        } catch (DeviceFault e) {
+            // The streams have reported why.
+        }
+    }
 }
