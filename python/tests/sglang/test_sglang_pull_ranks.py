@@ -78,22 +78,28 @@ def test_should_wait_for_no_rank_whose_source_hangs() -> None:
         w.assert_at_rest()
 
 
+def asked_until(w: Any, when: str) -> Any:
+    """A pull of what the source has computed, until this has come of it."""
+    w.source.each(lambda engine: engine.compute(PROMPT))
+    if when == "before its fetch":
+        w.asker.engines[1].passes.over = False
+    pull = w.ask(PROMPT)
+    if when == "answered":
+        w.deliver_asks()
+        w.source.round()
+        w.source.round()
+        w.deliver_offers()
+    elif when != "asked":
+        w.rounds()
+    if when == "landed on one":
+        w.land(*w.fetching()[0])
+    return pull
+
+
 @pytest.mark.parametrize("when", ["asked", "answered", "before its fetch", "fetching", "landed on one"])
 def test_should_give_all_back_when_the_request_leaves(when: str) -> None:
     with teams() as w:
-        w.source.each(lambda engine: engine.compute(PROMPT))
-        if when == "before its fetch":
-            w.asker.engines[1].passes.over = False
-        pull = w.ask(PROMPT)
-        if when == "answered":
-            w.deliver_asks()
-            w.source.round()
-            w.source.round()
-            w.deliver_offers()
-        elif when != "asked":
-            w.rounds()
-        if when == "landed on one":
-            w.land(*w.fetching()[0])
+        pull = asked_until(w, when)
         pull.leave()
         w.rounds()
         w.end()
@@ -113,23 +119,11 @@ def test_should_use_nothing_that_arrives_while_the_caches_are_emptied() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("when", ["asked", "decided", "before its fetch", "fetching", "landed on one"])
+@pytest.mark.parametrize("when", ["asked", "answered", "before its fetch", "fetching", "landed on one"])
 def test_should_use_nothing_that_earlier_weights_computed(when: str, count: int) -> None:
     """The source still has them: what it offers was asked for by their name."""
     with teams(count) as w:
-        w.source.each(lambda engine: engine.compute(PROMPT))
-        if when == "before its fetch":
-            w.asker.engines[1].passes.over = False
-        pull = w.ask(PROMPT)
-        if when == "decided":
-            w.deliver_asks()
-            w.source.round()
-            w.source.round()
-            w.deliver_offers()
-        elif when != "asked":
-            w.rounds()
-        if when == "landed on one":
-            w.land(*w.fetching()[0])
+        pull = asked_until(w, when)
         for engine in w.asker.engines:
             engine.weights[0] = "changed"
         w.end()

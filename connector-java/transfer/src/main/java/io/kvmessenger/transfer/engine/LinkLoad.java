@@ -139,17 +139,13 @@ final class LinkLoad {
                 dueBytes[at] = 0;
             } else {
                 double shareBytes = rate.bytesPerNs() * share / Math.max(1, waiterCount[at]) * tookNs;
-                dueBytes[at] = Math.min(dueBytes[at] + shareBytes, (double) aheadBytes());
+                dueBytes[at] = Math.min(dueBytes[at] + shareBytes, (double) aheadBytes(0));
             }
             moreUrgent += waiterCount[at];
         }
     }
 
     /** How much a class that may have to yield gives the link in advance. */
-    private long aheadBytes() {
-        return aheadBytes(0);
-    }
-
     private long aheadBytes(long moreNs) {
         return Math.max(AHEAD_MIN_BYTES, (long) (rate.bytesPerNs() * (AHEAD_NS + moreNs)));
     }

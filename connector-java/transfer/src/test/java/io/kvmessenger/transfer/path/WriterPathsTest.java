@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.FakeLinks.FakeChannel;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.PathEvents;
@@ -163,51 +164,11 @@ final class WriterPathsTest {
         public void onSent(long postId) {}
     }
 
-    private static final class SilentChannel implements OutboundChannel {
-        @Override
-        public boolean open(MemorySegment wish, Reader reader) {
-            return true;
-        }
-
-        @Override
-        public byte[] admissionKey() {
-            return new byte[0];
-        }
-
-        @Override
-        public int takeDescriptor() {
-            return NO_DESCRIPTOR;
-        }
-
-        @Override
-        public void drain(long nowNs) {}
-
-        @Override
-        public int number() {
-            return 0;
-        }
-
-        @Override
-        public boolean carriesDescriptors() {
-            return false;
-        }
-
-        @Override
-        public boolean report(int kind, MemorySegment payload) {
-            return true;
-        }
-
-        @Override
-        public boolean report(int kind, MemorySegment payload, int... descriptors) {
-            return true;
-        }
-    }
-
     @ParameterizedTest
     @MethodSource("cases")
     void shouldReportTheEndOnce(Case given) {
         Reports reports = new Reports();
-        Paths paths = new Paths(given, reports, new SilentChannel());
+        Paths paths = new Paths(given, reports, new FakeChannel("test"));
         given.end.of(paths);
         for (End later : End.values()) {
             later.of(paths);
