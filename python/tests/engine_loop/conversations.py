@@ -39,6 +39,8 @@ class Turn(Ask):
     """The client goes away when its pull is in this state."""
     updated_in: str = ""
     """Its engine is given other weights when its pull is in this state."""
+    source_ends_in: str = ""
+    """The engine that it names ends when its pull is in this state."""
     levelled: bool = False
     """Before it comes, both of the others are given weights of one name."""
 
@@ -211,9 +213,9 @@ def updated(t: Traffic) -> None:
     t.groups(group)
 
 
-def _pair(t: Traffic, route: str, **second: object) -> list[Turn]:
-    """A long prompt at S, and a message behind it that pulls it from there."""
-    first = replace(_turn(t, None), route=PLAIN, side="S", text=t.prompt(t.longest_prompt // 2), source=None)
+def _pair(t: Traffic, route: str, *, at: str = "S", **second: object) -> list[Turn]:
+    """A long prompt at one of the others, and a message behind it that pulls it from there."""
+    first = replace(_turn(t, None), route=PLAIN, side=at, text=t.prompt(t.longest_prompt // 2), source=None)
     return [first, replace(_turn(t, first), route=route, source=HOLDER, cut_at=None, changed_at=None, **second)]
 
 
@@ -225,6 +227,20 @@ def left(t: Traffic) -> None:
     plan.prefiller, plan.decoder, *plan.others = (replace(each, blocks=2_000) for each in plan.engines)
     gone = {"gone_in": FETCHING, "may_fail": True, "may_log": True}
     t.groups(lambda: list(_pair(t, t.random.choice([BOTH, HANDED_ON]), **gone)))
+
+
+def ended(t: Traffic) -> None:
+    """The engine that is pulled from ends meanwhile: what has not arrived is computed."""
+    plan = _begin(t, requests_max=64)
+    for each in plan.engines:
+        each.options.update(pulls="always", pull_pages_share=1.0, pull_tokens_min=16)
+    plan.prefiller, plan.decoder, *plan.others = (replace(each, blocks=2_000) for each in plan.engines)
+
+    def group() -> list[Ask]:
+        at, side, state = (t.random.choice(each) for each in (OTHERS, "PD", (ASKED, OFFERED, FETCHING, FETCHING)))
+        return list(_pair(t, PLAIN, at=at, side=side, source_ends_in=state, may_log=True))
+
+    t.groups(group)
 
 
 def evicted(t: Traffic) -> None:

@@ -426,6 +426,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "pulls": conversations.troubled,
     "pulls-counted": conversations.counted,
     "pulls-left": conversations.left,
+    "pulls-ended": conversations.ended,
     "pulls-evicted": conversations.evicted,
     "pulls-twins": conversations.twins,
     "pulls-ranks": conversations.ranks,

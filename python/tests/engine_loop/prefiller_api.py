@@ -60,7 +60,12 @@ class EngineApi:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                length_bytes = int(self.headers["Content-Length"])
+                content = self.rfile.read(length_bytes)
+                if len(content) < length_bytes:  # the messenger has been closed
+                    self.close_connection = True
+                    return
+                body = json.loads(content)
                 params = body["kv_transfer_params"]
                 salt = body.get("cache_salt", "")
                 asked = params.get("asked_by_transfer")

@@ -156,6 +156,12 @@ class PullWorld(World):
         self._apis.pop(name).close()
         engine.close()
 
+    def _end_source(self, turn: Turn) -> None:
+        name, turn.source_ends_in = self._named_engine(turn, turn.side), ""
+        for engine in self._others:
+            if engine.plan.name == name:
+                self._end(engine)
+
     def _step(self, engine: Engine) -> None:
         if engine.plan.name not in self._ended and engine.plan.name not in self._paused:
             super()._step(engine)
@@ -174,6 +180,8 @@ class PullWorld(World):
         super()._advance(state)
         if turn.gone_in and not state.gone and turn.gone_in in self._pulls_in(state):
             self._go(state)
+        if turn.source_ends_in and turn.source_ends_in in self._pulls_in(state):
+            self._end_source(turn)
         if turn.updated_in and turn.updated_in in self._pulls_in(state):
             turn.updated_in = ""
             engine = self._engines[turn.side]

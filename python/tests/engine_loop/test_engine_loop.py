@@ -41,6 +41,8 @@ SHADOWED_KINDS = ("windows", "states", "chunks", "preemption", "aborts", "mixed"
 SHADOWED_REQUESTS = 300
 SLEEP_REQUESTS = 600
 PULLING_REQUESTS = 160
+ENDED_REQUESTS = 240
+"""Each second of their worlds has a pull from an engine that ends before all has arrived, whatever the pace."""
 PULLING_KINDS = "pulls,pulls-counted,pulls-left,pulls-evicted,pulls-twins,pulls-ranks,pulls-windows,pulls-updated"
 
 
@@ -88,7 +90,16 @@ def test_should_pull_what_other_engines_hold(release: str) -> None:
     requests = str(PULLING_REQUESTS)
     ended = run("--release", release, "--kind", PULLING_KINDS, "--requests", requests, "--world", "20")
     assert ended.returncode == 0, ended.stdout
-    for outcome in ("arrived", "not_held", "failed"):
+    for outcome in ("arrived", "not_held", "aborted"):
+        assert f"'{outcome}': " in ended.stdout, ended.stdout
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_should_compute_what_an_engine_that_ends_has_not_sent(release: str) -> None:
+    requests = str(ENDED_REQUESTS)
+    ended = run("--release", release, "--kind", "pulls-ended", "--requests", requests, "--world", "20")
+    assert ended.returncode == 0, ended.stdout
+    for outcome in ("arrived", "unreachable", "failed"):
         assert f"'{outcome}': " in ended.stdout, ended.stdout
 
 
