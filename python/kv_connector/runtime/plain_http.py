@@ -2,7 +2,8 @@
 
 ``urllib`` and ``requests`` obey ``http_proxy`` and its like, and ``requests`` reads ``.netrc`` too. Pods behind a
 corporate proxy have those variables set, and a proxy knows no pod. Of a name every address is tried. The limit is that
-of the whole answer: a server that sends a byte a second has no longer than one that sends none.
+of the whole answer, the look-up of the name included: a server that sends a byte a second has no longer than one that
+sends none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kv_connector.configuration.host_addresses import port_of
+from kv_connector.runtime.name_service import addresses_of
 
 ANSWER_BYTES_MAX = 64 << 20
 """More than any page of a messenger or a bootstrap server has."""
@@ -77,7 +79,7 @@ def connect(host: str, port: int, limit_seconds: float) -> socket.socket:
     """Tries every address of the name within the limit; raises OSError that names each address with its reason."""
     deadline = time.monotonic() + limit_seconds
     refusals = []
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in addresses_of(host, port, limit_seconds):
         left = deadline - time.monotonic()
         if left <= 0:
             refusals.append(f"{address[0]}: not tried within {limit_seconds:g} s")
