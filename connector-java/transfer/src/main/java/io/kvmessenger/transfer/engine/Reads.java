@@ -199,8 +199,12 @@ final class Reads {
             read.partsAsked = read.partCount;
             read.owner.asking.remove(read);
         }
-        if (counters.arrive(read.window.imm, pages) == ImmCounters.FILLED) {
+        int outcome = counters.arrive(read.window.imm, pages);
+        if (outcome == ImmCounters.FILLED) {
             end(handler, read, true);
+        } else if (outcome == ImmCounters.OVERSHOT) {
+            // This look is the only one that sees it: no completion of a worker follows.
+            endOvershot(handler, read, counters.arrivedWeight(read.window.imm));
         }
     }
 
@@ -234,11 +238,15 @@ final class Reads {
         if (read == null || read.window != window) {
             return false;
         }
-        read.fault = TransferFault.PROTOCOL;
-        read.detail = read.from.admission().peerName() + " has written " + arrivedWeight + " pages for a read of "
-                + read.request.sourcePages().count();
-        end(handler, read, false);
+        endOvershot(handler, read, arrivedWeight);
         return true;
+    }
+
+    private void endOvershot(CompletionHandler handler, Read read, long arrivedWeight) {
+        read.fault = TransferFault.PROTOCOL;
+        read.detail = read.from.admission().peerName() + " has written or refused " + arrivedWeight
+                + " pages for a read of " + read.request.sourcePages().count();
+        end(handler, read, false);
     }
 
     /** Ends the peer's reads: nothing of it can land any more. */
