@@ -22,6 +22,10 @@ public final class Errno {
     public static final int EADDRINUSE = 98;
     public static final int EADDRNOTAVAIL = 99;
     public static final int ECONNRESET = 104;
+    public static final int ENOBUFS = 105;
+    /** Too many descriptors are on their way between processes. */
+    public static final int ETOOMANYREFS = 109;
+
     public static final int ECONNREFUSED = 111;
     public static final int EINPROGRESS = 115;
 
@@ -59,6 +63,8 @@ public final class Errno {
             case EADDRINUSE -> "EADDRINUSE";
             case EADDRNOTAVAIL -> "EADDRNOTAVAIL";
             case ECONNRESET -> "ECONNRESET";
+            case ENOBUFS -> "ENOBUFS";
+            case ETOOMANYREFS -> "ETOOMANYREFS";
             case ECONNREFUSED -> "ECONNREFUSED";
             case EINPROGRESS -> "EINPROGRESS";
             default -> "errno " + errno;

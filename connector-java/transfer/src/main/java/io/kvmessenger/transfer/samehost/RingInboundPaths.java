@@ -67,7 +67,12 @@ public final class RingInboundPaths extends ReaderPaths {
             throw e;
         }
         ring = new ImmRing(ringFile.memory());
-        handOver();
+        try {
+            handOver();
+        } catch (IllegalStateException e) {
+            release();
+            throw e;
+        }
     }
 
     private void handOver() {

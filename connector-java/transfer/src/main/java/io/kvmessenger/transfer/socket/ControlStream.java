@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.socket;
 import static io.kvmessenger.transfer.spi.LittleEndian.INT;
 
 import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.IoVector;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MessageHeader;
@@ -136,7 +137,9 @@ public final class ControlStream implements Pollable {
     /**
      * Sends a record with descriptors; only while nothing is queued, so that they stay with their record.
      *
-     * @return false when something is queued; try again later
+     * @return false when something is queued, the operating system lacks room, or the peer has gone, which the reader
+     *     is informed of; try again later
+     * @throws IllegalStateException when the operating system refuses for good
      */
     public boolean offerDescriptors(int type, MemorySegment payload, int... fds) {
         if (outTo != outFrom || ended) {
@@ -150,6 +153,9 @@ public final class ControlStream implements Pollable {
         long sent = send();
         if (sent <= 0) {
             outTo = 0;
+            if (!IoResult.mayPass(sent)) {
+                throw new IllegalStateException("the control socket takes no descriptors: " + Errno.name((int) -sent));
+            }
         } else {
             outFrom += (int) sent;
             flush();

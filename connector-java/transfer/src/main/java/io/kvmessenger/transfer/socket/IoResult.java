@@ -10,6 +10,23 @@ public final class IoResult {
         return result == -Errno.EAGAIN || result == -Errno.EINTR;
     }
 
+    /**
+     * Whether a refused {@code sendmsg} with descriptors is no fault of what is sent: there is no room, or the peer has
+     * gone, which its hang-up shows.
+     */
+    static boolean mayPass(long result) {
+        return switch ((int) -result) {
+            case Errno.EAGAIN,
+                    Errno.EINTR,
+                    Errno.ENOBUFS,
+                    Errno.ENOMEM,
+                    Errno.ETOOMANYREFS,
+                    Errno.EPIPE,
+                    Errno.ECONNRESET -> true;
+            default -> false;
+        };
+    }
+
     /** Describes the end of a stream: {@code result} is 0 or {@code -errno}. */
     public static String endOf(long result) {
         if (result == -Errno.EBADMSG) {
