@@ -67,7 +67,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     private long deadlineNs;
 
     /**
-     * Takes over the control socket.
+     * Takes over the control socket; {@link #begin} follows.
      *
      * @param local whether descriptors can travel on it
      * @param heartbeats that are exchanged on it
@@ -103,8 +103,16 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
             throw e;
         }
         attachments = new Attachments(domains, port, from, figures, control, local, this);
-        from.claim(this);
-        control.offer(ControlRecord.ACCEPTED, MemorySegment.NULL);
+    }
+
+    /** Takes the admission into use, and lets the peer know. An error of this engine ends the link. */
+    void begin() {
+        try {
+            from.claim(this);
+            control.offer(ControlRecord.ACCEPTED, MemorySegment.NULL);
+        } catch (RuntimeException | Error error) {
+            onError(error);
+        }
     }
 
     /** Processes messages that had no room, and deadlines; returns false when the link is over. */

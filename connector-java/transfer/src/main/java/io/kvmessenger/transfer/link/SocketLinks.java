@@ -14,6 +14,7 @@ import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.LinkError;
 import java.net.Inet4Address;
 import java.net.Inet6Address;
 import java.net.InetAddress;
@@ -291,64 +292,90 @@ public final class SocketLinks implements Links {
         }
     }
 
-    /** Handles a socket. An error of this engine leaves the socket open, and ends nothing else. */
+    /**
+     * Handles a socket. An error of this engine ends nothing else, and the peer is sent the reason. The admission is
+     * looked up by its own worker: only there can it not end meanwhile.
+     */
     private void receive(Arrival arrival) {
+        InboundAdmission admission;
         try {
-            admit(arrival);
+            admission = admissionOf(arrival);
         } catch (RuntimeException | Error error) {
-            figures.increment(TransferCounter.PATHS_REJECTED);
+            reject(arrival.fd, TransferFault.UNREACHABLE, LinkError.describe(error));
+            return;
+        }
+        if (admission == null) {
+            reject(arrival.fd, TransferFault.NOT_ADMITTED, "the peer has shown no key of a live admission");
+        } else {
+            admit(arrival, admission);
         }
     }
 
-    /** The admission is looked up by its own worker: only there can it not end meanwhile. */
-    private void admit(Arrival arrival) {
+    /** The live admission whose key the peer has; then its socket is set up. Else null. */
+    private InboundAdmission admissionOf(Arrival arrival) {
         int fd = arrival.fd;
-        Hello hello = arrival.hello;
-        boolean local = arrival.door.local;
-        InboundAdmission admission = hello.admissionAt(port, arrival.asked, arrival.door.location);
-        if (admission == null) {
-            reject(fd, TransferFault.NOT_ADMITTED, "the peer has shown no key of a live admission");
-            return;
-        }
-        if (!local) {
+        InboundAdmission admission = arrival.hello.admissionAt(port, arrival.asked, arrival.door.location);
+        if (admission != null && !arrival.door.local) {
             loop.sockets().keepAlive(fd, idleLimitNs);
             loop.seals()
-                    .onAccepted(fd, arrival.asked, hello, admission.admission().key());
+                    .onAccepted(
+                            fd,
+                            arrival.asked,
+                            arrival.hello,
+                            admission.admission().key());
         }
+        return admission;
+    }
+
+    private void admit(Arrival arrival, InboundAdmission admission) {
+        int fd = arrival.fd;
+        Hello hello = arrival.hello;
         if (hello.role() != Hello.CONTROL) {
             take(fd, hello, admission);
         } else if (admission.link() != null) {
             reject(fd, TransferFault.NOT_ADMITTED, "the admission is in use");
         } else {
-            open(fd, local, hello, admission);
+            open(fd, arrival.door.local, hello, admission);
         }
     }
 
     private void take(int fd, Hello hello, InboundAdmission admission) {
+        AdmittedLink link = admission.link() instanceof AdmittedLink open ? open : null;
+        boolean taken;
         try {
-            if (!(admission.link() instanceof AdmittedLink link) || !link.take(fd, hello)) {
-                reject(fd, TransferFault.PROTOCOL, "no place for data path " + Hello.lane(hello.role()));
-            }
+            taken = link != null && link.take(fd, hello);
         } catch (IllegalStateException e) {
             reject(fd, TransferFault.UNREACHABLE, e.getMessage());
+            return;
+        } catch (RuntimeException | Error error) {
+            // Whose the socket is then is unknown: it ends with its link, which sends the reason.
+            link.onError(error);
+            return;
+        }
+        if (!taken) {
+            reject(fd, TransferFault.PROTOCOL, "no place for data path " + Hello.lane(hello.role()));
         }
     }
 
     private void open(int fd, boolean local, Hello hello, InboundAdmission admission) {
-        if (!local) {
-            loop.sockets().setNoDelay(fd);
-        }
-        int deathFd = local ? deathOfPeer.applyAsInt(fd) : -1;
-        Heartbeats heartbeats = Heartbeats.of(hello, local, idleLimitNs, loop.nowNs());
         AdmittedLink link;
         try {
+            if (!local) {
+                loop.sockets().setNoDelay(fd);
+            }
+            Heartbeats heartbeats = Heartbeats.of(hello, local, idleLimitNs, loop.nowNs());
+            int deathFd = local ? deathOfPeer.applyAsInt(fd) : -1;
             link = new AdmittedLink(
                     loop, port, admission, figures, domains, local, heartbeats, fd, deathFd, connectLimitNs);
         } catch (IllegalStateException e) {
             reject(fd, TransferFault.UNREACHABLE, e.getMessage());
             return;
+        } catch (RuntimeException | Error error) {
+            reject(fd, TransferFault.UNREACHABLE, LinkError.describe(error));
+            return;
         }
         admitted.add(link);
+        link.begin();
     }
 
     private void reject(int fd, TransferFault fault, String detail) {
@@ -381,14 +408,29 @@ public final class SocketLinks implements Links {
                 reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello.version(), hello.version()));
                 return;
             }
+            SocketLinks worker;
+            try {
+                worker = workerOf(hello);
+            } catch (RuntimeException | Error error) {
+                reject(fd, TransferFault.UNREACHABLE, LinkError.describe(error));
+                return;
+            }
             Arrival arrival = new Arrival(this, fd, hello, asked);
+            if (worker == SocketLinks.this) {
+                receive(arrival);
+            } else {
+                worker.hand(arrival);
+            }
+        }
+
+        /** The one that has the admission which the peer names; this one if none has. */
+        private SocketLinks workerOf(Hello hello) {
             for (SocketLinks other : all) {
                 if (other != SocketLinks.this && other.port != null && hello.isNamedAt(other.port)) {
-                    other.hand(arrival);
-                    return;
+                    return other;
                 }
             }
-            admit(arrival);
+            return SocketLinks.this;
         }
     }
 }

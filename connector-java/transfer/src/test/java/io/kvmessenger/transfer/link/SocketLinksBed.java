@@ -12,6 +12,7 @@ import io.kvmessenger.transfer.socket.Descriptors;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.FakeDomain;
 import io.kvmessenger.transfer.spi.FakePort;
 import io.kvmessenger.transfer.spi.Figures;
@@ -46,14 +47,20 @@ abstract class SocketLinksBed {
     final int gift = Descriptors.gift();
     boolean sameUser = true;
     int peersDeath = -1;
+    /** Called when a peer's end is to be watched. */
+    Runnable deathLookUps = () -> {};
+
     boolean watched;
-    final SocketLinks links = new SocketLinks(loop, CONNECT_LIMIT_NS, IDLE_LIMIT_NS, fd -> sameUser, fd -> peersDeath);
+    final SocketLinks links =
+            new SocketLinks(loop, CONNECT_LIMIT_NS, IDLE_LIMIT_NS, fd -> sameUser, fd -> deathOfPeer());
     final String here = links.listenLocal(MAPPED, port, figures);
     final List<FakeInboundPaths> paths = new ArrayList<>();
     final List<String> events = new ArrayList<>();
 
+    final List<Domain> domains = List.of(new Admitting(MAPPED, false), new Admitting(SENT, true));
+
     SocketLinksBed() {
-        links.use(List.of(new Admitting(MAPPED, false), new Admitting(SENT, true)));
+        links.use(domains);
     }
 
     @AfterEach
@@ -62,6 +69,11 @@ abstract class SocketLinksBed {
         LIB_C.close(gift);
         loop.close();
         arena.close();
+    }
+
+    private int deathOfPeer() {
+        deathLookUps.run();
+        return peersDeath;
     }
 
     private final class Admitting extends FakeDomain {

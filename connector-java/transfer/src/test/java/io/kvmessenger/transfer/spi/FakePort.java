@@ -24,6 +24,8 @@ public final class FakePort implements InboundPort {
     public GrantedSlabs slabs;
     /** Whether the admission has not ended. */
     public boolean live = true;
+    /** Called when an admission is looked up. */
+    public Runnable lookUps = () -> {};
     /** Thrown when something arrives. */
     public Error thrown;
 
@@ -42,6 +44,7 @@ public final class FakePort implements InboundPort {
 
     @Override
     public InboundAdmission admissionOf(byte[] keyName) {
+        lookUps.run();
         return live && admission.isNamed(keyName) ? admission : null;
     }
 
