@@ -30,7 +30,8 @@ _DRAFTS = "what is guessed, which the model checks; a draft's layers are compare
 
 COMPARED = _names(
     """
-    disable_fast_image_processor dllm_algorithm dllm_algorithm_config enable_decoder_swa_bounded_replay
+    deepep_dispatcher_output_dtype disable_fast_image_processor dllm_algorithm dllm_algorithm_config
+    enable_decoder_swa_bounded_replay
     enable_deepseek_v4_fp4_indexer enable_encoder_swa_bounded_replay enable_int8_mamba_checkpoint
     enable_mamba_cache_stochastic_rounding enable_precise_embedding_interpolation enable_quant_communications
     enable_tf32_matmul enable_w4a4_mxfp4_megamoe experts_shared_outer_loras flashinfer_mxfp4_moe_precision
@@ -107,7 +108,7 @@ HARMLESS: HarmlessBy = {
         cuda_graph_backend_prefill cuda_graph_bs_decode cuda_graph_bs_prefill cuda_graph_config
         cuda_graph_max_bs_decode cuda_graph_max_bs_prefill cuda_graph_max_seq_len_prefill
         cuda_graph_prefill_max_context debug_cuda_graph decode_attention_backend deepep_config
-        deepep_dispatcher_output_dtype deepep_mode deepep_v2_mode disable_aiter_allreduce_fusion_in_decode
+        deepep_mode deepep_v2_mode disable_aiter_allreduce_fusion_in_decode
         disable_aiter_allreduce_fusion_in_prefill disable_cuda_graph disable_cuda_graph_padding
         disable_custom_all_reduce disable_decode_cuda_graph disable_flashinfer_autotune
         disable_flashinfer_cutlass_moe_fp4_allgather disable_prefill_cuda_graph disable_shared_experts_fusion
@@ -123,7 +124,7 @@ HARMLESS: HarmlessBy = {
         enforce_disable_flashinfer_allreduce_fusion enforce_shared_experts_fusion ep_dispatch_algorithm
         ep_join_mode ep_num_redundant_experts eplb_algorithm eplb_min_rebalancing_utilization_threshold
         eplb_rebalance_layers_per_chunk eplb_rebalance_num_iterations expert_balancedness_report_mode
-        expert_distribution_recorder_buffer_size expert_distribution_recorder_mode flashinfer_a2a_dispatch_type
+        expert_distribution_recorder_buffer_size expert_distribution_recorder_mode
         flashinfer_allreduce_fusion_backend flashinfer_autotune_skip_ops flashinfer_mla_disable_ragged
         fp4_gemm_runner_backend fp8_gemm_runner_backend fuseep_mode init_expert_location int8_mamba_ckpt_size
         linear_attn_backend linear_attn_decode_backend linear_attn_prefill_backend linear_attn_verify_backend
@@ -133,6 +134,9 @@ HARMLESS: HarmlessBy = {
         torch_compile_max_bs triton_attention_num_kv_splits triton_attention_reduce_in_fp32
         triton_attention_split_tile_size uses_mamba_radix_cache
         """
+    ),
+    "how what experts compute with comes to them, which is compared with the model's quantisation": (
+        "flashinfer_a2a_dispatch_type",
     ),
     _RANKS: _names(
         """

@@ -87,8 +87,10 @@ def _of_quantised_modules(extra: Any) -> Settings:
 
 
 def _is_default(name: str, value: str) -> bool:
-    return (name == "server_args.load_format" and value in FOLDER_FORMATS) or (
-        name == "server_args.model_impl" and value in _OWN_MODELS
+    return (
+        (name == "server_args.load_format" and value in FOLDER_FORMATS)
+        or (name == "server_args.model_impl" and value in _OWN_MODELS)
+        or (name == "server_args.deepep_dispatcher_output_dtype" and value == "auto")
     )
 
 

@@ -220,6 +220,29 @@ MAMBA = OptionLists(
     harmless={_ROUNDING: ("backend", "ssu_algorithm")},
 )
 
+KERNEL = OptionLists(
+    compared=("linear_backend", "linear_backend_per_quant", "moe_backend"),
+    harmless={
+        _ROUNDING: ("ir_op_priority",),
+        "how soon a kernel is ready": (
+            "enable_cutedsl_warmup",
+            "enable_flashinfer_autotune",
+            "enable_jit_warmup",
+            "enable_rocm_segmented_attn_autotune",
+        ),
+        "another kernel for steps that no prompt is computed by": ("sparse_indexer_topk_backend",),
+    },
+)
+KERNELS_OF_FP8 = frozenset(
+    (
+        *("aiter", "auto", "b12x", "batched_triton", "cutlass", "deep_gemm", "deep_gemm_mega_moe"),
+        *("flashinfer_b12x", "flashinfer_cudnn", "flashinfer_cutedsl", "flashinfer_cutlass", "flashinfer_trtllm"),
+        *("flydsl", "hpc", "torch", "triton"),
+    )
+)
+"""Kernels that compute a checkpoint of FP8 with activations of FP8. Others take activations as they are, or weights in
+another format than the checkpoint's."""
+
 LOAD = OptionLists(
     compared=("load_format",),
     harmless={
@@ -325,6 +348,7 @@ ENGINE = OptionLists(
         "attention_config",
         "cache_config",
         "diffusion_config",
+        "kernel_config",
         "load_config",
         "lora_config",
         "mamba_config",
@@ -336,7 +360,7 @@ ENGINE = OptionLists(
         _BUILT: ("quant_config",),
         _LENGTHS: ("scheduler_config", "shutdown_timeout"),
         _PLACES: ("device_config", "engram_config", "offload_config", "ec_transfer_config", "ec_manager_config"),
-        _ROUNDING: ("compilation_config", "kernel_config", "optimization_level", "performance_mode"),
+        _ROUNDING: ("compilation_config", "optimization_level", "performance_mode"),
         _ANSWERS: (
             "aux_output_config",
             "reasoning_config",
@@ -355,6 +379,7 @@ LISTS: Mapping[str, OptionLists] = {
     "parallel_config": PARALLEL,
     "load_config": LOAD,
     "attention_config": ATTENTION,
+    "kernel_config": KERNEL,
     "lora_config": LORA,
     "mamba_config": MAMBA,
 }
@@ -376,11 +401,17 @@ def of_engine(vllm_config: Any) -> Settings:
     load_format = getattr(load, "load_format", None)
     if load_format is not None and str(load_format) not in FOLDER_FORMATS:
         settings[_SOURCE] = text_of(getattr(load, "model_loader_extra_config", None))
-    return {name: value for name, value in settings.items() if not _is_default(name, value)}
+    quantization = getattr(vllm_config.model_config, "quantization", None)
+    return {name: value for name, value in settings.items() if not _is_default(name, value, quantization)}
 
 
-def _is_default(name: str, value: str) -> bool:
-    """Whether a value counts as not set: a side without adapters, or with other files, computes the same."""
+def _is_default(name: str, value: str, quantization: str | None) -> bool:
+    """Whether a value counts as not set: a side without adapters, or with other files, computes the same.
+
+    A kernel decides with which numbers a quantised model is computed; one that is not has no others than its own.
+    """
+    if name.startswith("kernel_config."):
+        return quantization is None or value == "auto" or (quantization == "fp8" and value in KERNELS_OF_FP8)
     return (name.startswith("lora_config.") and value == "false") or (
         name == "load_config.load_format" and value in FOLDER_FORMATS
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,35 @@ def test_should_have_each_argument_of_sglang_in_one_of_the_two_lists() -> None:
 def test_should_see_a_change_of_each_argument_that_is_not_harmless(argument: str) -> None:
     one, other = (compared(argument, value) for value in ("dummy", "other"))
     assert (one == other) == (argument in names_in(HARMLESS))
+
+
+NUMBERS_BY_NAME = re.compile(r"quant|fp4|fp8|fp32|int4|int8|bf16|tf32|precision|dtype|rounding|dispatch_type")
+NUMBERS_THAT_MAY_DIFFER = {
+    "resolved": "dtype quantization",
+    "compared with the pages": "kv_cache_dtype mamba_ssm_dtype",
+    "of a draft": "_speculative_draft_quantization_explicitly_set speculative_draft_kv_cache_dtype"
+    " speculative_draft_model_quantization speculative_enable_w4a4_mxfp4_megamoe",
+    "of answers": "enable_fp32_lm_head",
+    "another kernel for the model's own format": "bf16_gemm_backend disable_flashinfer_cutlass_moe_fp4_allgather"
+    " flashinfer_a2a_dispatch_type fp4_gemm_runner_backend fp8_gemm_runner_backend",
+    "in more digits": "triton_attention_reduce_in_fp32",
+    "how many are kept": "int8_mamba_ckpt_size",
+    "follows from the device, of the kernel that reads pages which are compared": "prefill_kv_cache_dequant_dtype",
+}
+
+
+def test_should_have_a_reason_for_each_harmless_argument_that_names_a_number_format() -> None:
+    known = {name for names in NUMBERS_THAT_MAY_DIFFER.values() for name in names.split()}
+    named = {name for name in names_in(HARMLESS) if NUMBERS_BY_NAME.search(name)}
+    assert named - known == set(), "numbers of another format are not the same sums in another order"
+    assert known - named == set(), "no harmless arguments"
+
+
+def test_should_take_the_format_in_which_tokens_go_to_experts_unless_it_follows_from_the_model() -> None:
+    formats = ["auto", "bf16", "fp8", "int8", "nvfp4"]
+    settings = [compared("deepep_dispatcher_output_dtype", each) for each in formats]
+    assert settings[0] == compared()
+    assert len({json.dumps(each) for each in settings}) == len(formats)
 
 
 def test_should_name_a_draft_that_has_kv_and_only_such_a_one() -> None:

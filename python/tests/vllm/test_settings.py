@@ -7,7 +7,8 @@ import dataclasses
 import importlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -41,6 +42,7 @@ PARTS = {
     "parallel_config": ("ParallelConfig", LISTS["parallel_config"]),
     "load_config": ("LoadConfig", LISTS["load_config"]),
     "attention_config": ("AttentionConfig", LISTS["attention_config"]),
+    "kernel_config": ("KernelConfig", LISTS["kernel_config"]),
     "lora_config": ("LoRAConfig", LISTS["lora_config"]),
     "mamba_config": ("MambaConfig", LISTS["mamba_config"]),
 }
@@ -117,6 +119,8 @@ class OptionsOf:
                 setattr(options, name, value)
             self.__dict__[each] = options
         self.model_config.multimodal_config = self.multimodal_config
+        if part == "kernel_config":
+            self.model_config.quantization = "any"
         self.vllm_config.__dict__.update({each: self.__dict__[each] for each in LISTS})
 
     def __getattr__(self, name: str) -> Any:
@@ -137,6 +141,90 @@ def test_should_distinguish_invented_weights_from_files_and_no_other_loaders() -
         for value in ("dummy", "auto", "safetensors")
     )
     assert dummy != auto == tensors
+
+
+KERNELS = importlib.import_module("vllm.config.kernel")
+OF_OTHER_NUMBERS = {
+    "weights alone are quantised": "aiter_triton_mxfp4_bf16 conch exllama humming machete marlin rdna3 xpu_woq",
+    "a checkpoint of FP4": "aiter_triton_mxfp4_mxfp4 flashinfer_moe_ep_mega_deep_gemm aiter_mega_moe",
+    "weights are quantised once more": "flashinfer_moe_ep_cutedsl",
+    "numbers are quantised and not, one after the other": "emulation",
+    "for whatever there is": "fbgemm triton_unfused xpu",
+}
+"""Kernels that do not, or not for sure, compute a checkpoint of FP8 with activations of FP8."""
+
+
+def of_kernel(option: str, value: object, quantization: str | None) -> Mapping[str, str]:
+    options = OptionsOf("kernel_config", option, value)
+    options.model_config.quantization = quantization
+    return {name: text for name, text in engine_settings.of_engine(options.vllm_config).items() if "kernel" in name}
+
+
+@pytest.mark.parametrize("quantization", [None, "fp8", "mxfp4", "modelopt_fp4", "compressed-tensors"])
+@pytest.mark.parametrize(("option", "kind"), [("moe_backend", "MoEBackend"), ("linear_backend", "LinearBackend")])
+def test_should_compare_a_kernel_that_computes_a_quantised_model_with_other_numbers(
+    quantization: str | None, option: str, kind: str
+) -> None:
+    others = {name for names in OF_OTHER_NUMBERS.values() for name in names.split()}
+    kernels = set(get_args(getattr(KERNELS, kind)))
+    assert kernels - others - engine_settings.KERNELS_OF_FP8 == set(), "with which numbers do these compute?"
+    assert others & engine_settings.KERNELS_OF_FP8 == set()
+    for kernel in kernels:
+        alike = quantization is None or kernel == "auto" or (quantization == "fp8" and kernel not in others)
+        expected = {} if alike else {f"kernel_config.{option}": kernel}
+        assert of_kernel(option, kernel, quantization) == expected, kernel
+
+
+def test_should_compare_the_kernels_of_single_formats() -> None:
+    chosen = {"nvfp4_w4a16": "humming"}
+    assert of_kernel("linear_backend_per_quant", chosen, "modelopt_fp4") == {
+        "kernel_config.linear_backend_per_quant.nvfp4_w4a16": "humming"
+    }
+    assert of_kernel("linear_backend_per_quant", chosen, None) == {}
+
+
+NUMBERS_IN_PARTS = re.compile(r"quant|fp4|fp8|int4|int8|a16|bf16|mxfp|precision|dtype")
+NUMBERS_THAT_MAY_DIFFER = {
+    "speculative_config": "a draft is compared by its configuration",
+    "compilation_config.pass_config.fuse_norm_quant": "two kernels in one",
+    "compilation_config.pass_config.fuse_act_quant": "two kernels in one",
+    "compilation_config.pass_config.fuse_attn_quant": "two kernels in one",
+}
+
+
+def numbers_in(path: str, options: Any) -> Iterator[str]:
+    """Options below a part, and choices that they have, which name a number format."""
+    hints = typing.get_type_hints(options)
+    for field in dataclasses.fields(options):
+        name = f"{path}.{field.name}"
+        choices = list(words_of(hints[field.name]))
+        if NUMBERS_IN_PARTS.search(field.name) or any(NUMBERS_IN_PARTS.search(each) for each in choices):
+            yield name
+        for inner in parts_of(hints[field.name]):
+            yield from numbers_in(name, inner)
+
+
+def words_of(hint: Any) -> Iterator[str]:
+    for each in get_args(hint):
+        if isinstance(each, str):
+            yield each
+        yield from words_of(each)
+
+
+def parts_of(hint: Any) -> Iterator[Any]:
+    for each in (hint, *get_args(hint)):
+        if isinstance(each, type) and dataclasses.is_dataclass(each) and each.__module__.startswith("vllm.config"):
+            yield each
+
+
+def test_should_leave_out_no_part_with_a_number_format_in_it() -> None:
+    hints = typing.get_type_hints(config_of_vllm.VllmConfig)
+    parts = {name: list(parts_of(hints[name])) for name in names_in(engine_settings.ENGINE.harmless)}
+    looked_at = {name for name, inner in parts.items() if inner}
+    assert {"compilation_config", "scheduler_config", "offload_config"} <= looked_at
+    found = {each for name, inner in parts.items() for part in inner for each in numbers_in(name, part)}
+    unknown = {each for each in found if not any(each.startswith(known) for known in NUMBERS_THAT_MAY_DIFFER)}
+    assert unknown == set(), "a part that is harmless as a whole has numbers of other formats"
 
 
 TEXT_FIELDS = {
