@@ -183,17 +183,27 @@ public final class ImportedMemory implements AutoCloseable {
         }
     }
 
+    /** Asks for each device, although the driver refuses for another. */
     private void closeLegacy() {
-        int result = CudaApi.CUDA_SUCCESS;
+        DeviceFault refused = null;
         for (int copier = 0; copier < addresses.length; copier++) {
             long address = addresses[copier];
-            if (address != 0) {
-                int ofThis =
-                        driver.contexts().within(copier, () -> driver.cuda().cuIpcCloseMemHandle(address));
-                result = Math.max(result, ofThis);
+            if (address == 0) {
+                continue;
+            }
+            try {
+                driver.contexts()
+                        .within(
+                                copier,
+                                () -> driver.require(
+                                        "cuIpcCloseMemHandle", driver.cuda().cuIpcCloseMemHandle(address)));
+            } catch (DeviceFault e) {
+                refused = refused == null ? e : refused;
             }
         }
-        driver.require("cuIpcCloseMemHandle", result);
+        if (refused != null) {
+            throw refused;
+        }
     }
 
     private void unmap() {
