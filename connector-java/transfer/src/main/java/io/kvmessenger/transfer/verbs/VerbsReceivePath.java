@@ -95,14 +95,26 @@ final class VerbsReceivePath {
         this.readyDeadlineNs = readyDeadlineNs;
         int depth = depth(nic.verbs().port());
         pair = new QueuePair(nic.verbs(), false, depth);
+        ReceiveQueue posted = null;
         try {
-            receives = new ReceiveQueue(pair, depth);
+            posted = new ReceiveQueue(pair, depth);
             pair.connect(peer);
         } catch (IllegalArgumentException | IllegalStateException e) {
-            pair.close();
+            release(pair, posted);
             throw e;
         }
+        receives = posted;
         acceptance = pair.name().encode();
+    }
+
+    private static void release(QueuePair pair, ReceiveQueue posted) {
+        try {
+            pair.close();
+        } finally {
+            if (posted != null) {
+                posted.close();
+            }
+        }
     }
 
     private static int depth(VerbsPort port) {
