@@ -43,6 +43,7 @@ public final class SocketApi {
     /** ioctl request: number of bytes that have arrived and were not read. */
     public static final int SIOCINQ = 0x541B;
 
+    public static final int MSG_PEEK = 0x2;
     public static final int MSG_NOSIGNAL = 0x4000;
     public static final int MSG_CMSG_CLOEXEC = 0x40000000;
     public static final int MSG_CTRUNC = 0x8;

@@ -1,7 +1,9 @@
 package io.kvmessenger.transfer.socket;
 
 import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.IoVector;
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MessageHeader;
 import io.kvmessenger.foreign.SocketAddresses;
 import io.kvmessenger.foreign.SocketApi;
 import java.lang.foreign.Arena;
@@ -231,7 +233,7 @@ public final class SocketCalls {
     /**
      * A descriptor that becomes readable when the process that created the other end of a Unix socket has ended;
      * negative when the operating system provides none: before Linux 6.5 that is so for a process whose PID namespace
-     * this one does not see.
+     * this one does not see, and for one that has hung up already.
      */
     public int deathOfPeer(int fd) {
         try (Arena arena = Arena.ofConfined()) {
@@ -244,7 +246,24 @@ public final class SocketCalls {
             MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketApi.UCRED_SIZE_BYTES);
             int result = libC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length);
             int pid = value.get(ValueLayout.JAVA_INT, SocketApi.UCRED_PID_OFFSET);
-            return result < 0 || pid == 0 ? -Errno.ENOENT : libC.pidfd_open(pid);
+            int opened = result < 0 || pid == 0 ? -Errno.ENOENT : libC.pidfd_open(pid);
+            if (opened >= 0 && isHungUp(fd)) {
+                // The process may have ended before that, and its number be another's, which may live for ever.
+                libC.close(opened);
+                return -Errno.ESRCH;
+            }
+            return opened;
+        }
+    }
+
+    private boolean isHungUp(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment vector = arena.allocate(IoVector.SIZE_BYTES, 8);
+            MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
+            IoVector.set(vector, 0, arena.allocate(1).address(), 1);
+            MessageHeader.vectors(header, vector, 1);
+            long count = libC.recvmsg(fd, header, SocketApi.MSG_PEEK);
+            return count <= 0 && !IoResult.wouldBlock(count);
         }
     }
 

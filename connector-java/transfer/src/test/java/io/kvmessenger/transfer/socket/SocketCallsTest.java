@@ -3,17 +3,20 @@ package io.kvmessenger.transfer.socket;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.lang.reflect.Proxy;
 import java.net.InetAddress;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 
 class SocketCallsTest {
     private static final LibC LIB_C = new FfmLibC();
@@ -40,6 +43,50 @@ class SocketCallsTest {
         LIB_C.close(death);
         LIB_C.close(fd);
         LIB_C.close(listener);
+    }
+
+    private enum PeersEnd {
+        OPEN,
+        SHUT_DOWN,
+        CLOSED
+    }
+
+    /** Before Linux 6.5 a process is found by its number, which is another's once it has ended. */
+    @ParameterizedTest
+    @EnumSource
+    void shouldNotTakeAnotherProcessForAPeerThatHasGone(PeersEnd peersEnd) {
+        String name = "kvmessenger-reused-" + ProcessHandle.current().pid();
+        int listener = SOCKETS.listenAbstract(name);
+        int peer = SOCKETS.connectAbstract(name);
+        int fd = LIB_C.accept4(
+                listener, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
+        if (peersEnd == PeersEnd.SHUT_DOWN) {
+            LIB_C.shutdown(peer, SocketApi.SHUT_WR);
+        } else if (peersEnd == PeersEnd.CLOSED) {
+            LIB_C.close(peer);
+        }
+        int death = new SocketCalls(ofEarlierLinux()).deathOfPeer(fd);
+        if (peersEnd == PeersEnd.OPEN) {
+            assertThat(death).isNotNegative();
+            LIB_C.close(death);
+            LIB_C.close(peer);
+        } else {
+            assertThat(death).isEqualTo(-Errno.ESRCH);
+        }
+        LIB_C.close(fd);
+        LIB_C.close(listener);
+    }
+
+    /** It knows the number of a peer's process, which is this one's, and nothing better. */
+    private static LibC ofEarlierLinux() {
+        int noSuchOption = -92;
+        return (LibC) Proxy.newProxyInstance(
+                LibC.class.getClassLoader(),
+                new Class<?>[] {LibC.class},
+                (proxy, method, arguments) ->
+                        method.getName().equals("getsockopt") && (int) arguments[2] == SocketApi.SO_PEERPIDFD
+                                ? (Object) noSuchOption
+                                : method.invoke(LIB_C, arguments));
     }
 
     @Test
