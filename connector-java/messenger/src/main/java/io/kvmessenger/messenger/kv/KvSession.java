@@ -43,6 +43,11 @@ public abstract class KvSession extends Session {
     }
 
     @Override
+    protected final boolean mayLeave() {
+        return true;
+    }
+
+    @Override
     protected Optional<Misfit> misfit(ByteString peerDescription) {
         KvGeometry peer;
         try {

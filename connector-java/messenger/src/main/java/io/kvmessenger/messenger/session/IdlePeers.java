@@ -56,9 +56,10 @@ final class IdlePeers {
         this.welcome = welcome;
     }
 
-    /** Welcomes a peer, now or when there is a place for it. False if too many wait already. */
+    /** Welcomes a peer, now or when there is a place for it. False if too many wait already, or none would ever leave. */
     boolean admit(Session session, Handshake.Step.Answer answer) {
-        if (waiting.size() >= capacities.decodersMax()) {
+        boolean isFull = placesTaken >= capacities.decodersMax();
+        if (waiting.size() >= capacities.decodersMax() || (isFull && !session.mayLeave())) {
             return false;
         }
         waiting.add(new Waiting(session, answer));
@@ -168,7 +169,7 @@ final class IdlePeers {
                 + "s: the next request dials again";
     }
 
-    /** Why a peer is refused that has waited for a place. */
+    /** Why a peer is refused for which there was no place. */
     Misfit full(String engineId, Subject.Roles roles) {
         return new Misfit(
                 DIALLERS,

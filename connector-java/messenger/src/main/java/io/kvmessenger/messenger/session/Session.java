@@ -139,6 +139,11 @@ public abstract class Session {
         return false;
     }
 
+    /** Whether peers of this kind leave when they are asked to and nothing is under way. */
+    protected boolean mayLeave() {
+        return false;
+    }
+
     /** Dialler: nothing more is sent on this session, whose peer closes it. What comes next needs another one. */
     protected void onLeaving() {}
 

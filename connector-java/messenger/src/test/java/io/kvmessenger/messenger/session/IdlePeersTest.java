@@ -64,6 +64,11 @@ class IdlePeersTest {
         }
 
         @Override
+        protected boolean mayLeave() {
+            return true;
+        }
+
+        @Override
         protected void onLeaving() {
             leaving.add(this);
         }

@@ -5,13 +5,18 @@ import static org.assertj.core.api.Assertions.assertThat;
 import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.Wire;
+import io.kvmessenger.messenger.port.Capacities;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Hello;
 import io.kvmessenger.messenger.wire.SubjectDescription;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Sessions of something else than a KV cache: weights, which fit when their version is the same. */
 class SubjectTest {
@@ -70,6 +75,63 @@ class SubjectTest {
                 ByteString.copyFromUtf8(version),
                 (side, link, inbound, peerAddress) ->
                         new WeightsSession(side, version, compared, link, inbound, peerAddress));
+    }
+
+    /** With places for so many peers. */
+    private static SessionsTest.Side listener(int places) {
+        Capacities most = Capacities.PRODUCTION;
+        ProtocolLimits limits = new ProtocolLimits(1000, 1000, 500, 100, 300)
+                .with(new Capacities(
+                        most.handshakesMax(),
+                        places,
+                        places,
+                        most.expectedTransfersMax(),
+                        most.grantsWaitingMax(),
+                        most.grantBytesWaitingMax(),
+                        most.grantBytesWaitingAllMax(),
+                        most.endedTransfersMax(),
+                        most.checksumsPerFrameMax()));
+        return new SessionsTest.Side(
+                new MessengerIdentity("listener", 1, new byte[0]),
+                "weights",
+                ByteString.copyFromUtf8("v1"),
+                (side, link, inbound, peerAddress) ->
+                        new WeightsSession(side, "v1", new ArrayList<>(), link, inbound, peerAddress),
+                limits);
+    }
+
+    private static void dial(SessionsTest.Side listener, long link) {
+        Hello.Builder hello = Hello.newBuilder()
+                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setEngineId("sender-" + link)
+                .setNonce(ByteString.copyFrom(new byte[HandshakeProof.NONCE_LENGTH_BYTES]))
+                .setSubject(SubjectDescription.newBuilder()
+                        .setSubjectKind("weights")
+                        .setDescription(ByteString.copyFromUtf8("v1")));
+        listener.sessions.onLinkOpened(link, true, "there:" + link, 0);
+        listener.sessions.onFrame(
+                link, ControlFrame.newBuilder().setHello(hello).build(), 0);
+    }
+
+    /** To wait for a place would be in vain, as no sender of weights is asked to leave. */
+    @ParameterizedTest
+    @ValueSource(ints = {1, 2, 5})
+    void shouldRefuseOneMoreAtOnceWhereNoPeerEverLeaves(int places) {
+        SessionsTest.Side listener = listener(places);
+        for (long link = 1; link <= places; link++) {
+            dial(listener, link);
+            assertThat(listener.wire.sent.getLast().hasWelcome()).isTrue();
+        }
+        for (long more = places + 1; more <= places + 3; more++) {
+            dial(listener, more);
+            assertThat(listener.wire.sent.getLast().getRefusal().getSentence())
+                    .contains("listener serves " + places)
+                    .contains("already");
+            assertThat(listener.sessions.count()).isEqualTo(places);
+        }
+        listener.sessions.onLinkClosed(1, "closed");
+        dial(listener, 100);
+        assertThat(listener.wire.sent.getLast().hasWelcome()).isTrue();
     }
 
     private static SessionsTest.Side kvCache(String name, long seed) {
