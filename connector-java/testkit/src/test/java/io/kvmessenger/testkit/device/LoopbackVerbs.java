@@ -75,6 +75,9 @@ final class LoopbackVerbs implements LibVerbs {
     private final Map<Side, Set<String>> refused = new EnumMap<>(Side.class);
 
     private int refusals;
+    /** Whether devices have read nothing yet of what is posted from now on. */
+    private boolean holding;
+
     private long lastObject = 1 << 20;
 
     LoopbackVerbs(StandInCuda standIn, String... names) {
@@ -95,6 +98,16 @@ final class LoopbackVerbs implements LibVerbs {
     /** How many calls were refused. */
     synchronized int refusals() {
         return refusals;
+    }
+
+    /** From now on writes that are posted wait. */
+    synchronized void hold() {
+        holding = true;
+    }
+
+    /** Whether a device has still to read what was posted. */
+    synchronized boolean mayRead() {
+        return pairs.values().stream().anyMatch(pair -> !pair.sends.isEmpty());
     }
 
     private boolean refuses(Pair pair, String call) {
@@ -294,7 +307,8 @@ final class LoopbackVerbs implements LibVerbs {
     /** What waits for a receive, or for the other side to be there, waits. */
     private void deliver(Pair pair) {
         Pair target = pairs.get(pair.peer);
-        boolean connected = target != null
+        boolean connected = !holding
+                && target != null
                 && pair.state == VerbsApi.IBV_QPS_RTS
                 && (target.state == VerbsApi.IBV_QPS_RTR || target.state == VerbsApi.IBV_QPS_RTS);
         while (connected && !pair.sends.isEmpty() && (target.receives > 0 || !pair.sends.peek().withImm)) {

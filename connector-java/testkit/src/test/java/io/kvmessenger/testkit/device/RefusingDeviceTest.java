@@ -68,6 +68,11 @@ final class RefusingDeviceTest {
         boolean isUnproven() {
             return side == Side.TARGET && refused.contains(DESTROY);
         }
+
+        /** Whether the writer's device might still read what it was to write. */
+        boolean mayBeRead() {
+            return side == Side.WRITER && event == Event.PATH_BREAKS && refused.size() == 2;
+        }
     }
 
     static Stream<Case> cases() {
@@ -151,16 +156,23 @@ final class RefusingDeviceTest {
         if (given.isUnproven()) {
             assertThat(target.closedAdmissions).as("what is not proven").isEmpty();
         }
+        if (given.mayBeRead()) {
+            assertThat(writer.lost).as("what may be read").isEmpty();
+            assertThat(writer.failed).isEmpty();
+        }
         verbs.refuse(given.side);
+        if (given.mayBeRead()) {
+            writer.await("the loss", () -> !writer.lost.isEmpty() && writer.failed.containsKey(9L));
+        }
         if (given.isUnproven() || given.event == Event.TARGET_REVOKES) {
             target.await("the proof", () -> target.closedAdmissions.containsKey(byVerbs.admission.id()));
         }
     }
 
-    /** A target asks its device again and again; a writer does once. Then the end has been seen, or the loss. */
+    /** A target asks its device again and again; so does a writer whose pages may be read, and others once. Then the end has been seen, or the loss. */
     private void awaitRefusals(Case given) {
         boolean isDestroying = given.refused.contains(DESTROY);
-        int refusals = given.isUnproven() ? 3 : isDestroying ? 1 : 0;
+        int refusals = given.isUnproven() || given.mayBeRead() ? 3 : isDestroying ? 1 : 0;
         DrivenEngine other = given.event == Event.WRITER_ENDS ? target : writer;
         DrivenEngine.awaitBoth("refusals", target, other, () -> verbs.refusals() >= refusals && hasEnded(given));
     }
@@ -170,7 +182,7 @@ final class RefusingDeviceTest {
         return switch (given.event) {
             case WRITER_LEAVES, WRITER_ENDS -> isProven || given.isUnproven();
             case TARGET_REVOKES, PATH_BREAKS ->
-                !writer.lost.isEmpty() || byVerbs.peer.transport().equals("tcp");
+                !writer.lost.isEmpty() || byVerbs.peer.transport().equals("tcp") || given.mayBeRead();
         };
     }
 }

@@ -319,7 +319,7 @@ final class OutboundPeer
      * written.
      */
     void settle() {
-        if (isSettled() || (gathered != null && gathered.isReading())) {
+        if (isSettled() || isGatheringMemory() || domains.mayStillRead(clock.getAsLong())) {
             return;
         }
         Owed due = owed;
@@ -331,6 +331,10 @@ final class OutboundPeer
         if (due == Owed.WRITES_AND_REPORT) {
             completions.push(CompletionRing.PEER_LOST, 0, 0, loss, loss.detail);
         }
+    }
+
+    private boolean isGatheringMemory() {
+        return gathered != null && gathered.isReading();
     }
 
     /** Worker: whether the peer is not lost, or is and nothing reads its writes' pages any more. */
@@ -376,9 +380,10 @@ final class OutboundPeer
 
     private int advance(long nowNs) {
         if (!isSettled()) {
-            int work = gathered.doWork();
+            int work = gathered == null ? 0 : gathered.doWork();
             settle();
-            return isSettled() ? work + 1 : OutboundPaths.LOOK_SOON;
+            // A device that does not let go is asked seldom, and wakes nothing.
+            return isSettled() ? work + 1 : isGatheringMemory() ? OutboundPaths.LOOK_SOON : work;
         }
         if (link == null) {
             return isLost() && writes.hasWork() ? writes.failAll(loss.fault, loss.detail) : 0;
@@ -386,7 +391,7 @@ final class OutboundPeer
         int work = gathered == null ? 0 : advanceGathered();
         work += domains.areReady() ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
-        boolean gathering = gathered != null && gathered.isReading();
+        boolean gathering = isGatheringMemory();
         boolean lookSoon = domains.areReady() && (gathering || domains.used().waits() || load.yields());
         int done = domains.doWork(nowNs);
         lookSoon |= done == OutboundPaths.LOOK_SOON;

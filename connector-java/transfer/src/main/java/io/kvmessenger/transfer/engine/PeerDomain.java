@@ -64,6 +64,10 @@ final class PeerDomain implements PathEvents {
     private final PathWatch watch;
     private OutboundChannel channel;
     private OutboundPaths attached;
+    /** Closed paths whose device may still read what was to be written; null if there are none. */
+    private OutboundPaths stillReading;
+
+    private final Pause untilAskedAgain = new Pause(REST_MIN_NS, REST_MAX_NS);
     private boolean tried;
     private boolean ready;
     private boolean hasServed;
@@ -188,6 +192,7 @@ final class PeerDomain implements PathEvents {
 
     @Override
     public void onFailed(TransferFault fault, String detail) {
+        keepReading(attached);
         attached = null;
         ready = false;
         List<PathLink> unproven = paths;
@@ -254,7 +259,23 @@ final class PeerDomain implements PathEvents {
         } catch (IllegalStateException e) {
             // A device that was lost refuses that: its peer ends all the same, and the worker's others go on.
         }
+        keepReading(open);
         paths.clear();
         links = List.of();
+    }
+
+    private void keepReading(OutboundPaths closed) {
+        if (closed != null && closed.mayStillRead()) {
+            stillReading = closed;
+        }
+    }
+
+    /** Whether a device may still read what was to be written. It is asked after pauses, which grow. */
+    boolean mayStillRead(long nowNs) {
+        if (stillReading != null && untilAskedAgain.isOver(nowNs)) {
+            untilAskedAgain.begin(nowNs);
+            stillReading = stillReading.mayStillRead() ? stillReading : null;
+        }
+        return stillReading != null;
     }
 }

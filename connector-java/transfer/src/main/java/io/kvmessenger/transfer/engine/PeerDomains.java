@@ -213,6 +213,15 @@ final class PeerDomains implements PeerDomain.Owner {
         return false;
     }
 
+    /** Once closed: whether a device may still read what was to be written. */
+    boolean mayStillRead(long nowNs) {
+        boolean may = false;
+        for (int i = 0; i < inOrder.size(); i++) {
+            may |= inOrder.get(i).mayStillRead(nowNs);
+        }
+        return may;
+    }
+
     /** Closes the paths of all domains: nothing is written any more. */
     void close() {
         for (int i = 0; i < inOrder.size(); i++) {

@@ -146,11 +146,11 @@ final class Worker implements Agent {
     private int settleLeaving(long nowNs) {
         int work = 0;
         for (int i = leaving.size() - 1; i >= 0; i--) {
-            work += Math.max(0, leaving.get(i).doWork(nowNs));
+            int done = leaving.get(i).doWork(nowNs);
+            work += Math.max(0, done);
+            lookSoon |= done == OutboundPaths.LOOK_SOON;
             if (leaving.get(i).isSettled()) {
                 leaving.remove(i);
-            } else {
-                lookSoon = true;
             }
         }
         return work;

@@ -54,6 +54,8 @@ final class QueuePair {
     private PairConnection connection;
     /** Left to the connection's thread. */
     private boolean closesLater;
+    /** The device has put an end to all traffic. */
+    private volatile boolean stopped;
 
     /**
      * @param asWriter whether this side writes; otherwise the peer does
@@ -201,6 +203,7 @@ final class QueuePair {
      */
     void stop() {
         modify(state(VerbsApi.IBV_QPS_ERR), VerbsApi.IBV_QP_STATE);
+        stopped = true;
     }
 
     int postSend(long request, MemorySegment refused) {
@@ -248,6 +251,11 @@ final class QueuePair {
         return pair != NONE;
     }
 
+    /** Whether the device has neither destroyed nor stopped it, so that it may still read what was posted. */
+    boolean mayRead() {
+        return isOpen() && !stopped;
+    }
+
     /**
      * Closes it, except while the driver is still connecting it: then {@link #isOpen} stays true until the driver has
      * returned and it has been closed there.
@@ -270,9 +278,9 @@ final class QueuePair {
     private void destroy() {
         if (pair != NONE) {
             int result = library.ibv_destroy_qp(pair);
-            if (result < 0) {
-                // Stopped, it moves nothing either; its result proves nothing of a device that refuses.
-                library.ibv_modify_qp(pair, state(VerbsApi.IBV_QPS_ERR), VerbsApi.IBV_QP_STATE);
+            if (result < 0 && !stopped) {
+                // Stopped, it reads nothing either. That is no proof that nothing of the peer lands any more.
+                stopped = library.ibv_modify_qp(pair, state(VerbsApi.IBV_QPS_ERR), VerbsApi.IBV_QP_STATE) >= 0;
             }
             verbs.require("ibv_destroy_qp", result);
         }

@@ -169,4 +169,9 @@ final class VerbsLane implements VerbsSendPath.Events {
             path.close();
         }
     }
+
+    /** As {@link OutboundPaths#mayStillRead}, of the path that was the last. */
+    boolean mayStillRead() {
+        return path != null && path.mayStillRead();
+    }
 }

@@ -140,6 +140,15 @@ final class VerbsOutboundPaths extends WriterPaths implements VerbsLane.Owner {
         return lookSoon && work == 0 ? LOOK_SOON : work;
     }
 
+    @Override
+    public boolean mayStillRead() {
+        boolean may = false;
+        for (VerbsLane lane : lanes) {
+            may |= lane.mayStillRead();
+        }
+        return may;
+    }
+
     /**
      * Closes all paths, also those beside one whose device refuses.
      *

@@ -370,8 +370,30 @@ final class VerbsSendPath implements Endpoint {
             return;
         }
         state = State.CLOSED;
+        release();
+    }
+
+    private void release() {
         pair.close();
         queue.close();
         source.close();
+    }
+
+    /** As {@link OutboundPaths#mayStillRead}. */
+    boolean mayStillRead() {
+        if (!isRead()) {
+            return false;
+        }
+        try {
+            release();
+        } catch (IllegalStateException e) {
+            return isRead();
+        }
+        return false;
+    }
+
+    /** Closed, but for its device, which has not completed all that was posted. */
+    private boolean isRead() {
+        return state == State.CLOSED && pair.mayRead() && queue.isInUse();
     }
 }
