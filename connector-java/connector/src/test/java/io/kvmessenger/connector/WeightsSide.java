@@ -18,6 +18,7 @@ final class WeightsSide implements AutoCloseable {
     private final HostMemory memory;
     private final MessengerHost host;
     private final Queue<Map<?, ?>> events = new ArrayDeque<>();
+    private String digest = "";
 
     WeightsSide(MessengerHost host, String side, String manifest, long lengthBytes, Map<String, Object> optionChanges) {
         this.host = host;
@@ -65,6 +66,11 @@ final class WeightsSide implements AutoCloseable {
         submit(Map.of("do", "applied", "updateId", updateId, "failure", failure));
     }
 
+    /** The digest that the last event named. */
+    String digest() {
+        return digest;
+    }
+
     private void submit(Map<String, Object> command) {
         host.submit(opened.handle(), EngineDouble.encode(Map.of("commands", List.of(command))));
     }
@@ -76,6 +82,7 @@ final class WeightsSide implements AutoCloseable {
             poll();
             Map<?, ?> event = events.poll();
             if (event != null) {
+                digest = String.valueOf(event.get("digest"));
                 StringBuilder line = new StringBuilder(String.valueOf(event.get("event")));
                 for (String field : List.of("ticket", "updateId", "version", "reason")) {
                     if (event.get(field) != null) {

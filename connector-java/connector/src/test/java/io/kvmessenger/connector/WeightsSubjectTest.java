@@ -140,6 +140,33 @@ class WeightsSubjectTest {
         }
     }
 
+    /** Each sender counts its versions, as trainers do, one of them from the start again. */
+    @Test
+    void shouldNameWhatHasLandedByItsBytesAlone() {
+        try (WeightsSide target = side("host", "tcp", "");
+                WeightsSide other = side("host", "tcp", "");
+                WeightsSide trainer = side("sender", "tcp", "");
+                WeightsSide another = side("sender", "tcp", "")) {
+            attach(target, trainer, "one");
+            attach(other, another, "two");
+            fill(trainer.bytes(), 1);
+            fill(another.bytes(), 2);
+            String first = digestOf(1, 5, trainer, target, "one");
+            assertThat(first).hasSize(64).isNotEqualTo(digestOf(2, 5, another, other, "two"));
+            fill(another.bytes(), 1);
+            assertThat(digestOf(3, 9, another, other, "two")).isEqualTo(first);
+        }
+    }
+
+    private static String digestOf(long updateId, long version, WeightsSide sender, WeightsSide target, String ticket) {
+        sender.send(updateId, version, ticket);
+        assertThat(sender.next()).startsWith("landed ").endsWith(" " + updateId);
+        assertThat(target.next()).isEqualTo("landed " + updateId + " " + version);
+        String digest = target.digest();
+        load(target, sender, updateId);
+        return digest;
+    }
+
     @Test
     void shouldRefuseOtherTensors() {
         try (WeightsSide sender = side("sender", "tcp", "");

@@ -9,6 +9,7 @@ import io.kvmessenger.messenger.port.Fields;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.transfer.Region;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 
@@ -26,8 +27,9 @@ final class ReceiverEngine implements EngineSubject {
     /** Events as JSON. */
     private record Reported(EventSink sink) implements ReceiverEvents {
         @Override
-        public void landed(long updateId, long version) {
-            sink.add(Map.of("event", "landed", "updateId", updateId, "version", version));
+        public void landed(long updateId, long version, ByteString contentDigest) {
+            String digest = HexFormat.of().formatHex(contentDigest.toByteArray());
+            sink.add(Map.of("event", "landed", "updateId", updateId, "version", version, "digest", digest));
         }
 
         @Override

@@ -315,7 +315,7 @@ public final class WeightReceiver extends WeightsSubject {
                 send(
                         update.sender(),
                         WeightsFrame.newBuilder().setLanded(Landed.newBuilder().setUpdateId(update.id())));
-                events.landed(update.id(), update.version());
+                events.landed(update.id(), update.version(), update.contentDigest());
             } else {
                 refuse(
                         update.sender(),

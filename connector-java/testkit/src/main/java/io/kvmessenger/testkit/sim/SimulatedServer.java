@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
+import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.SubjectPorts;
 import io.kvmessenger.weights.LandingState;
 import io.kvmessenger.weights.ReceiverEvents;
@@ -236,9 +237,9 @@ final class SimulatedServer extends WeightsProcess implements ReceiverEvents {
     // ---- events
 
     @Override
-    public void landed(long updateId, long version) {
+    public void landed(long updateId, long version, ByteString contentDigest) {
         trace("landed", updateId + " version " + version);
-        checker.landed(node.process(), updateId, version);
+        checker.landed(node.process(), updateId, version, contentDigest);
     }
 
     @Override

@@ -49,6 +49,16 @@ enum WeightsMutant {
     /** Whatever has landed is taken for what was announced. */
     DIGEST_NOT_COMPARED(
             "Landing", "boolean same = digest.value().equals(update.contentDigest());", "boolean same = true;"),
+    /** Weights are named by their number, which those of another sender may have too. */
+    NAMED_BY_NUMBER(
+            "WeightReceiver",
+            "update.version(), update.contentDigest());",
+            "update.version(), ByteString.copyFromUtf8(String.valueOf(update.version())));"),
+    /** Weights are named by their update, so that the same ones that are sent once more have another name. */
+    NAMED_BY_UPDATE(
+            "WeightReceiver",
+            "update.version(), update.contentDigest());",
+            "update.version(), ByteString.copyFromUtf8(String.valueOf(update.id())));"),
     /** The digest leaves out the last piece. */
     DIGEST_WITHOUT_TAIL(
             "ContentDigest", "return atBytes == bytes.byteSize();", "return atBytes + pieceBytes >= bytes.byteSize();"),

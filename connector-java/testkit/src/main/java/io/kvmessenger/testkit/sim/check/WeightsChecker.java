@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim.check;
 
+import com.google.protobuf.ByteString;
 import com.google.protobuf.InvalidProtocolBufferException;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.weights.wire.WeightsFrame;
@@ -15,7 +16,8 @@ import java.util.Set;
 /**
  * Checks weights: what a server's ranks load is one announced version, whole and right, and newer than what they serve;
  * no byte lands but of the update that has the landing; each update ends once at each side, with a reason, and the two
- * sides do not contradict each other; a trainer's memory is read no more after an event; nothing is held at rest.
+ * sides do not contradict each other; equal bytes, and no others, have one digest; a trainer's memory is read no more
+ * after an event; nothing is held at rest.
  */
 public final class WeightsChecker implements WorldListener {
     /** Receives each frame of weights. */
@@ -48,6 +50,9 @@ public final class WeightsChecker implements WorldListener {
     private final Set<Part> passed = new HashSet<>();
     /** By update and server: no write may read the trainer's memory any more. */
     private final Set<String> unread = new HashSet<>();
+
+    private final Map<ByteString, ByteString> contentOfDigest = new HashMap<>();
+    private final Map<ByteString, ByteString> digestOfContent = new HashMap<>();
 
     private Violation first;
 
@@ -183,10 +188,24 @@ public final class WeightsChecker implements WorldListener {
         }
     }
 
-    public void landed(String process, long updateId, long version) {
+    public void landed(String process, long updateId, long version, ByteString digest) {
         SentUpdate update = update(updateId);
         demand(update.version() == version, process + " says version " + version + " of " + update);
+        onNamed(process, update, digest);
         check(() -> servers.get(process).onLanded(update));
+    }
+
+    /** Engines take weights of one digest for the same. */
+    private void onNamed(String process, SentUpdate update, ByteString digest) {
+        ByteString content = ByteString.copyFrom(update.content());
+        ByteString other = contentOfDigest.putIfAbsent(digest, content);
+        demand(
+                other == null || other.equals(content),
+                process + " says that " + update + " has the digest of other bytes, which landed before");
+        ByteString before = digestOfContent.putIfAbsent(content, digest);
+        demand(
+                before == null || before.equals(digest),
+                process + " says that " + update + " has another digest than the same bytes had before");
     }
 
     public void decided(String process, long updateId, String reason) {
