@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from kv_connector.naming.changed_weights import ChangedWeights
@@ -76,3 +78,86 @@ def test_should_not_name_lost_weights_by_the_version_that_they_had(at_start: str
     assert "lost by 1" in weights.name(version), "only a part of them is known again"
     weights.on_versioned("7")
     assert weights.name("7") == "7"
+
+
+Act = tuple[str, str]
+ACTS: tuple[Act, ...] = (
+    *(("lands as 5", "one"), ("lands as 5", "two"), ("lands as 6", "one")),
+    *(("is told", "5"), ("is told", "6"), ("is told", "")),
+    *(("changes", "by tensors"), ("changes as", "5"), ("loads", "files"), ("loads", ""), ("loses", "all")),
+)
+"""What may come of an engine: of two trainers, a user, and itself."""
+
+
+class Engine:
+    """One engine's weights, and what is known of them: what has landed last, and the steps since."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.weights, self.version = weights(), ""
+        self.landed, self.since = "", 0
+        self.given: set[str] = set()
+        """Versions since then."""
+
+    def meets(self, act: Act) -> None:
+        what, given = act
+        self.since += what not in ("is told",)
+        if what.startswith("lands as"):
+            self.version, self.landed, self.since = what[-1], given, 0
+            self.given = {"", self.version}
+            self.weights.on_landed(given, self.version)
+        elif what == "is told":
+            self.version = given
+            self.given.add(given)
+            self.weights.on_versioned(given)
+        elif what == "changes as":
+            self.version = given
+            self.weights.on_versioned(given)
+        elif what == "changes":
+            self.weights.on_changed(self.version)
+        elif what == "loads":
+            self.landed = "" if given else self.landed
+            self.weights.on_loaded(given, self.version)
+        else:
+            self.weights.on_lost(f"lost by {self._number}", self.version)
+
+    def name(self) -> str:
+        return self.weights.name(self.version)
+
+
+def test_should_never_call_what_one_trainer_has_sent_as_that_of_another() -> None:
+    """In all orders: what has landed is in the name until files replace it, whatever number a client gives it."""
+    names: dict[str, str] = {}
+    for number, acts in enumerate(itertools.product(ACTS, repeat=4)):
+        engine = Engine(number)
+        for act in acts:
+            engine.meets(act)
+        name = engine.name()
+        assert names.setdefault(name, engine.landed) == engine.landed, acts
+        assert name.startswith(f"landed {engine.landed}" if engine.landed else ""), acts
+        if engine.landed and not engine.since:
+            assert name == f"landed {engine.landed}" or len(engine.given) > 2, acts
+    assert len(names) > len(ACTS)
+
+
+def test_should_call_the_same_bytes_alike_whatever_their_number_is() -> None:
+    here, there = weights(), ChangedWeights()
+    here.on_versioned("1")
+    here.on_landed("ab", "5")
+    there.on_changed("")
+    there.on_landed("ab", "6")
+    assert here.name("5") == there.name("6") == "landed ab"
+    here.on_changed("5")
+    assert here.name("5") == "landed ab, 1 changes"
+    here.on_versioned("5")
+    assert here.name("5") == "landed ab", "a user says that it is what landed as 5"
+    assert here.name("7") == "landed ab, 7", "and a word for something else is one in addition"
+
+
+def test_should_keep_the_name_of_weights_whose_version_is_dropped() -> None:
+    """SGLang is told ``default``, and reports nothing."""
+    changed = weights()
+    changed.on_versioned("5")
+    assert changed.name("") == "5"
+    changed.on_lost("lost by 1", "5")
+    assert changed.name("") == "5, lost by 1"

@@ -58,7 +58,7 @@ class Landing:
     def land(self) -> None:
         if self.state == "GROUND" and self.sent is not None:
             self.state = "LANDED"
-            self._host._on({"event": "landed", "updateId": self.sent.id, "version": self.sent.version})
+            self._host._on({"event": "landed", "updateId": self.sent.id, "version": self.sent.version, "digest": "ab"})
 
     def lose(self) -> None:
         if self.state == "GROUND":

@@ -195,8 +195,9 @@ def test_a_late_decision_about_an_update_is_none_about_the_next_question(monkeyp
 
 def test_the_version_is_that_of_the_update_which_has_landed() -> None:
     host = WeightsHost(parse_weights_options({}, sends=False, engine_id="w", environment={}), logging.getLogger("w"))
-    host._on({"event": "landed", "updateId": 7, "version": 70})
+    host._on({"event": "landed", "updateId": 7, "version": 70, "digest": "ab"})
     assert (host.version_of(7), host.version_of(8)) == (70, 0)
+    assert (host.digest_of(7), host.digest_of(8)) == ("ab", "")
     host.applied(7)
     assert host.status()["loaded"] == "version 70, 0 s ago"
 

@@ -53,8 +53,10 @@ def note_update(original: Callable[..., Any], updater: Any, update: Any, *args: 
     result = original(updater, update, *args, **kwargs)
     if getattr(update, "selector", "") == _DRAFT:
         return result
-    if getattr(update, "load_format", None) == SGLANG_LOADER and not result.success:
-        return result  # nothing was touched: a scheduler that has loaded a part ends (``weights``)
+    if getattr(update, "load_format", None) == SGLANG_LOADER:
+        if result.success:
+            CACHED.changed()  # and the load has named them
+        return result  # else nothing was touched: a scheduler that has loaded a part ends (``weights``)
     alone = updater.draft_worker is None
     if result.success or (alone and result.message.startswith(NOT_FLUSHED)):
         CACHED.changed()
@@ -109,12 +111,13 @@ def name_in_cache() -> str:
 
 
 def _note_change(update: Any) -> None:
-    if update.weight_version not in (None, UNNAMED_VERSION):
-        WEIGHTS.on_versioned(_version())
-    elif hasattr(update, "model_path"):
+    is_named, is_whole = update.weight_version not in (None, UNNAMED_VERSION), hasattr(update, "model_path")
+    if is_whole and not (is_named and WEIGHTS.is_by_clients):
         WEIGHTS.on_loaded(_digest_of_files(update), _version())
-    else:
+    elif not is_named:
         WEIGHTS.on_changed(_version())
+    if is_named:
+        WEIGHTS.on_versioned(_version())
 
 
 def _digest_of_files(update: Any) -> str:

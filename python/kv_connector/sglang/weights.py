@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.exceptions import OptionError, WeightsError
 from kv_connector.naming.weights_digest import folder_of
+from kv_connector.sglang import weight_changes
 from kv_connector.sglang.engine_facts import options_given
 from kv_connector.weights.decision import TORN_EXIT, Decision
 from kv_connector.weights.landed_tensors import MappedLandings
@@ -83,25 +84,26 @@ class LandedWeights:
             hindrance = self._first(self._refusal or self._busy())
             if hindrance:
                 return False, hindrance
-            reason, version = self._load_together(update_id, str(update.weight_version))
+            decision, reason = self._load_together(update_id, str(update.weight_version))
         except Exception as fault:
             logger.exception("update %d of the weights was not agreed upon by all ranks", update_id)
             self._end_torn(update_id, f"a rank does not hear the others: {type(fault).__name__}: {fault}")
         if reason:
             logger.error("weights of update %d are not loaded: %s", update_id, reason)
         else:
-            self._updater.record_weight_version_after_update(str(version))
+            self._updater.record_weight_version_after_update(str(decision.version))
+            weight_changes.WEIGHTS.on_landed(decision.name, str(decision.version))
         if self._host is not None:
             self._host.applied(update_id, reason)
-        return not reason, reason or f"version {version} of the weights is served"
+        return not reason, reason or f"version {decision.version} of the weights is served"
 
-    def _load_together(self, update_id: int, named: str) -> tuple[str, int]:
-        """Why nothing was loaded, else "" and the version. Raises what a collective raises, and nothing else."""
+    def _load_together(self, update_id: int, named: str) -> tuple[Decision, str]:
+        """What was decided, and why nothing was loaded, else "". Raises what a collective raises, and nothing else."""
         decision = self._of_first_rank(self._decided(update_id, named) if self._rank == 0 else None)
         reason = decision.reason or self._first(self._mapped(decision)) or self._first(self._empty_cache())
         if not reason and (torn := self._first(self._load(decision))):
             self._end_torn(update_id, torn)
-        return reason, decision.version
+        return decision, reason
 
     def _mapped(self, decision: Decision) -> str:
         """Why this rank cannot load what has landed; the first one compares a tied head for all."""

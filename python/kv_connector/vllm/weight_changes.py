@@ -13,7 +13,7 @@ _NO_VERSION = "default"
 """vLLM's version of weights to which none was given."""
 
 LOADED_AT_REST = "kv_messenger_weights_loaded"
-"""In place of a method: the engine, at rest and with an empty cache, has loaded weights of the version given."""
+"""In place of a method, with a version and a name: the engine, at rest and with an empty cache, has loaded these."""
 
 CHANGING = frozenset(
     {
@@ -93,7 +93,7 @@ class WeightChanges:
         if method in ("start_weight_update", "start_draft_weight_update"):
             self._on_started(str(method), failed=failed)
         elif method == LOADED_AT_REST:
-            self._on_loaded(str(args[0]))
+            self._on_landed(str(args[0]), str(args[1]))
         elif method in ("update_weights", "finish_weight_update"):
             self._on_sent(str(method), failed=failed)
         elif method == "update_config":
@@ -132,8 +132,9 @@ class WeightChanges:
         name = self._weights.name(self._version)
         return f"{name}, being sent to {self._own_word}" if self._session == "model" else name
 
-    def _on_loaded(self, version: str) -> None:
-        self.on_versioned(version)
+    def _on_landed(self, version: str, name: str) -> None:
+        self._version = version
+        self._weights.on_landed(name, version)
         self._session = ""
         self._forget_adapters()
 

@@ -35,6 +35,7 @@ from kv_connector.weights.shares import Share
 from kv_connector.weights.shares_host import SharesHost
 
 logger = logging.getLogger("vllm.kv_messenger")
+NOT_LOADED = (0, 0, "")
 _Body = TypeVar("_Body", "InitInfo", "UpdateInfo")
 
 
@@ -82,8 +83,8 @@ class KvMessengerWeightEngine(WeightTransferEngine):
         self._host = SharesHost(options, logger)
         self._served = ServedCheckpoint()
         self._landings = MappedLandings()
-        self.loaded = (0, 0)
-        """The id and the version of the last update; (0, 0) where this rank has not loaded it."""
+        self.loaded = NOT_LOADED
+        """The id, the version and the name of the last update; NOT_LOADED where this rank has not loaded it."""
 
     def parse_init_info(self, init_dict: dict[str, Any]) -> InitInfo:
         """The typed body; an empty one for a body of another form, which is logged."""
@@ -122,7 +123,7 @@ class KvMessengerWeightEngine(WeightTransferEngine):
 
     def _load_together(self, info: UpdateInfo) -> None:
         """Raises what a collective of the ranks raises, and nothing else."""
-        self.loaded = (0, 0)
+        self.loaded = NOT_LOADED
         group = get_world_group()
         first = group.rank_in_group == 0
         decision = self._decided(info) if first else Decision("")
@@ -135,7 +136,7 @@ class KvMessengerWeightEngine(WeightTransferEngine):
             torn = [each for each in _gathered(group, self._load(decision)) if each]
             if torn:
                 self._end_torn(info.update_id, torn[0])
-            self.loaded = (info.update_id, decision.version)
+            self.loaded = (info.update_id, decision.version, decision.name)
         else:
             logger.error("weights of update %s are not loaded: %s", info.update_id, reasons[0])
         if first:

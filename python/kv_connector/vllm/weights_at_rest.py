@@ -8,7 +8,7 @@ exception shifts later answers of an engine with several ranks: no call gets to 
 Where requests under way are to end by the weights before, the connectors of the KV cache hear that the engine comes to
 rest, so that no other engine waits for what this one does not begin.
 
-A load names the weights. The version that a client gives with the end of its update names none: the update may have
+A load names the weights, by what has landed. The version that a client gives with the end of its update names none: the update may have
 been refused, and the engine have lost the weights of that version. vLLM sets it by a call of its own, the next one that
 sets a version.
 
@@ -123,11 +123,11 @@ class WeightsSession:
             return False
         return True
 
-    def _name(self, version: str) -> None:
+    def _name(self, version: str, name: str) -> None:
         """Names what was loaded; the version of a client that has ended an update may still come."""
         comes, self.names_nothing = self.names_nothing, False
         for connector in own_connectors(self._core):
-            connector.on_weights_called(LOADED_AT_REST, (version,), {}, None)
+            connector.on_weights_called(LOADED_AT_REST, (version, name), {}, None)
         self._core.set_weight_version(version)
         self.names_nothing = comes
 
@@ -207,9 +207,9 @@ class WeightsSession:
             for connector in own_connectors(self._core):
                 connector.on_weights_called("update_weights", (), {}, fault)
             raise
-        update_id, version = self._core.model_executor.collective_rpc(loaded_update)[0]
+        update_id, version, name = self._core.model_executor.collective_rpc(loaded_update)[0]
         if version and update_id == info.get("update_id"):
-            self._name(str(version))
+            self._name(str(version), name)
             self._finish()  # vLLM's workers forget here what adapters keep of the weights before
         return answers
 
@@ -236,7 +236,7 @@ def status_of_weights(worker: Any) -> dict[str, object]:
     return status
 
 
-def loaded_update(worker: Any) -> tuple[int, int]:
-    """Run by each worker: the id and the version of the last update; (0, 0) where it was refused."""
-    loaded: tuple[int, int] = worker.weight_transfer_engine.loaded
+def loaded_update(worker: Any) -> tuple[int, int, str]:
+    """Run by each worker: the id, the version and the name of the last update; zeros where it was refused."""
+    loaded: tuple[int, int, str] = worker.weight_transfer_engine.loaded
     return loaded

@@ -25,3 +25,5 @@ class Decision:
     """One rank's, by which those of the others are known."""
     manifest: Manifest | None = None
     """All tensors by the names of the checkpoint; places count where there is one landing."""
+    name: str = ""
+    """Of the weights: that of all bytes that have landed, ``landed_name``."""

@@ -41,8 +41,8 @@ class WeightsHost:
         self._asked_count = 0
         self._answered: tuple[int, str] = (0, "")
         """How many questions of :meth:`decide` the messenger has answered, in their order, and its last answer."""
-        self._landed = (0, 0)
-        """The id and the version of the update that has landed last."""
+        self._landed = (0, 0, "")
+        """The id and the version of the update that has landed last, and the digest of its bytes."""
         self._loaded = (0, 0.0)
         """The version that the engine has loaded last, and when by the monotonic clock."""
         self._refusal = ("", 0.0)
@@ -86,8 +86,13 @@ class WeightsHost:
 
     def version_of(self, update_id: int) -> int:
         """The version of an update that has landed last; 0 for any other."""
-        landed_id, version = self._landed
+        landed_id, version, _ = self._landed
         return version if landed_id == update_id else 0
+
+    def digest_of(self, update_id: int) -> str:
+        """That of the bytes of an update that has landed last; "" for any other."""
+        landed_id, _, digest = self._landed
+        return digest if landed_id == update_id else ""
 
     def applied(self, update_id: int, failure: str = "") -> None:
         """Every rank serves the update, or, with a reason, none has begun to load it."""
@@ -201,7 +206,7 @@ class WeightsHost:
                     self._answered = (self._answered[0] + 1, event["reason"])
                     self._changed.notify_all()
             case "landed":
-                self._landed = (event["updateId"], event["version"])
+                self._landed = (event["updateId"], event["version"], event["digest"])
                 self._logger.info("version %d of the weights has landed and may be applied", event["version"])
             case "ended":
                 self._logger.info("a sender of weights has left: %s", event["reason"])

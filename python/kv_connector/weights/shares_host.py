@@ -10,6 +10,7 @@ from kv_connector.configuration.options import Options
 from kv_connector.weights.decision import Decision
 from kv_connector.weights.experts import named_as_in
 from kv_connector.weights.host import WeightsHost
+from kv_connector.weights.landed_name import landed_name
 from kv_connector.weights.manifest import Manifest
 from kv_connector.weights.shares import Share, why_too_many
 
@@ -62,6 +63,9 @@ class SharesHost:
             reason = f"the trainer's ranks have sent versions {versions}, expected one of all: send again"
         if not reason and named and named != str(versions[0]):
             reason = f"the update is named {named}, and what has landed is version {versions[0]}"
+        digests = [host.digest_of(update_id) for host in taken]
+        if not reason and not all(digests):
+            reason = "the bytes that have landed have no digest, and could not be named: send again"
         landings = [host.landing for host in self._hosts]
         if not reason and (self._share is None or None in landings):
             reason = "this server has no landing"
@@ -69,7 +73,8 @@ class SharesHost:
             return Decision(reason)
         whole = self._share.whole if served is None else named_as_in(served, self._share.whole)
         memfds = tuple(landing.memfd for landing in landings if landing is not None)
-        return Decision("", versions[0], os.getpid(), memfds, self._share, whole)
+        name = landed_name(self._share, digests)
+        return Decision("", versions[0], os.getpid(), memfds, self._share, whole, name)
 
     def applied(self, update_id: int, failure: str = "") -> None:
         """Every rank of the engine serves the update, or, with a reason, none has begun to load it."""

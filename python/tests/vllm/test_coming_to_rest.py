@@ -30,7 +30,7 @@ def comes_to_rest(engine: SimulatedEngine) -> None:
 
 def goes_on(engine: SimulatedEngine, *, loaded: bool) -> None:
     if loaded:
-        engine.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
+        engine.scheduler.on_weights_called(LOADED_AT_REST, ("7", "ab"), {}, None)
     engine.scheduler.on_going_on()
     engine.paused = False
     engine.step()
@@ -274,7 +274,7 @@ def test_should_not_wait_for_kv_that_the_prefiller_s_answer_says_is_other(engine
     source, target = engine("kv_producer"), engine("kv_consumer", recompute=recompute)
     source.add(REQUEST, 20, remote_decode())
     source.steps(2)
-    target.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
+    target.scheduler.on_weights_called(LOADED_AT_REST, ("7", "ab"), {}, None)
     target.add(REQUEST, 20, remote_prefill(source.answers[REQUEST]))
     target.steps(5)
     assert target.messenger.of_kind("fetch") == []

@@ -46,7 +46,7 @@ def lost(engine: SimulatedEngine) -> None:
 
 
 def at_rest(engine: SimulatedEngine) -> None:
-    engine.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
+    engine.scheduler.on_weights_called(LOADED_AT_REST, ("7", "ab"), {}, None)
 
 
 SENT = ("start_weight_update", "update_weights", "update_weights", "finish_weight_update")

@@ -162,7 +162,7 @@ def test_should_not_send_a_prompt_under_the_name_of_weights_before(engine: Engin
     source, untouched = engine("kv_producer"), engine("kv_producer")
     for side in (source, untouched):
         side.add(REQUEST, 20, remote_decode())
-    source.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
+    source.scheduler.on_weights_called(LOADED_AT_REST, ("7", "ab"), {}, None)
     for side in (source, untouched):
         side.steps(3)
     (before,) = untouched.messenger.outcomes()
@@ -178,7 +178,7 @@ def test_should_ask_anew_for_a_prompt_that_waited_while_weights_were_loaded(engi
         target = engine("kv_consumer")
         if comes_before:
             target.add(REQUEST, 20, remote_prefill())
-        target.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
+        target.scheduler.on_weights_called(LOADED_AT_REST, ("7", "ab"), {}, None)
         if not comes_before:
             target.add(REQUEST, 20, remote_prefill())
         target.step()
@@ -196,10 +196,10 @@ def test_should_not_count_what_an_engine_at_rest_answers_as_a_change(core_class:
     for method in ("start_weight_update", "kv_messenger_weights", "finish_weight_update"):
         core.collective_rpc(method)
         assert weights.name() == "", method
-    made.scheduler.on_weights_called(LOADED_AT_REST, ("7",), {}, None)
-    assert weights.name() == "7"
+    made.scheduler.on_weights_called(LOADED_AT_REST, ("7", "ab"), {}, None)
+    assert weights.name() == "landed ab"
     core.collective_rpc("reset_weights")
-    assert weights.name() != "7"
+    assert weights.name() != "landed ab"
 
 
 def test_should_not_take_the_word_for_no_version_for_one(digests: Callable[..., tuple[str, str]]) -> None:

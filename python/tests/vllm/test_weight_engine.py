@@ -18,6 +18,7 @@ import pytest
 
 from kv_connector.weights import landed_tensors
 from kv_connector.weights.decision import Decision
+from kv_connector.weights.landed_name import landed_name
 from kv_connector.weights.landed_tensors import MappedLandings
 from kv_connector.weights.landing import SharedMemory, map_of_process
 from kv_connector.weights.manifest import Manifest
@@ -29,6 +30,8 @@ RANKS = 2
 LIMIT_SECONDS = 600.0
 UPDATE = 7
 VERSION = 70
+DIGEST = "ab" * 32
+NOT_LOADED = (0, 0, "")
 MANIFEST = Manifest.of([("a", "int8", [64])])
 SHARE = Share.of(MANIFEST, (False,), 0, 1)
 GIVEN = {"update_id": UPDATE, "at_rest": True, "refusal": ""}
@@ -89,6 +92,9 @@ class Host:
     def version_of(self, update_id: object) -> int:  # noqa: ARG002
         return VERSION
 
+    def digest_of(self, update_id: object) -> str:  # noqa: ARG002
+        return DIGEST
+
     def applied(self, update_id: object, failure: str = "") -> None:
         self.reports.append((update_id, failure))
 
@@ -119,7 +125,7 @@ class World:
         engine._host._share = SHARE
         engine._served = ServedCheckpoint()
         engine._landings = MappedLandings()
-        engine.loaded = (0, 0)
+        engine.loaded = NOT_LOADED
         engine._load = lambda decision: self._loaded(rank, decision)
         return engine
 
@@ -196,7 +202,7 @@ def test_should_load_on_all_ranks(world: World) -> None:
     assert world.update() == [None, None]
     assert sorted(world.loads) == [0, 1]
     assert world.host.reports == [(UPDATE, "")]
-    assert [engine.loaded for engine in world.engines] == [(UPDATE, VERSION)] * RANKS
+    assert [engine.loaded for engine in world.engines] == [(UPDATE, VERSION, landed_name(SHARE, [DIGEST]))] * RANKS
 
 
 def test_should_load_what_has_landed_where_the_load_before_wrote_into_it(world: World) -> None:
@@ -227,7 +233,7 @@ def test_should_not_call_an_update_loaded_that_was_refused_when_it_was_asked_for
     world.update()
     world.host.reason = "" if given["refusal"] else "it is loaded"
     assert world.update(given) == [None, None]
-    assert [engine.loaded for engine in world.engines] == [(0, 0)] * RANKS
+    assert [engine.loaded for engine in world.engines] == [NOT_LOADED] * RANKS
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
@@ -239,7 +245,7 @@ def test_should_load_on_none_when_one_cannot_map_the_landing(world: World, rank:
     ((update_id, reason),) = world.host.reports
     assert update_id == UPDATE
     assert reason.startswith(f"rank {rank} cannot map the landing of process")
-    assert [engine.loaded for engine in world.engines] == [(0, 0)] * RANKS
+    assert [engine.loaded for engine in world.engines] == [NOT_LOADED] * RANKS
     world.unmapped.clear()
     assert world.update() == [None, None]
     assert sorted(world.loads) == [0, 1]

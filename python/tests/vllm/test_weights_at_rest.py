@@ -20,6 +20,8 @@ from kv_connector.weights.routes import CONTINUE, FINISH
 
 UPDATE = 7
 VERSION = 70
+NAME = "ab"
+NOT_LOADED = (0, 0, "")
 
 
 class State(enum.IntEnum):
@@ -37,7 +39,7 @@ class Worker:
         self._core = core
         self._active = False
         self.refuses = False
-        self.loaded = (0, 0)
+        self.loaded = NOT_LOADED
         self.weight_transfer_engine = self
         self.updates: list[tuple[dict[str, Any], State]] = []
         self.finished: list[State] = []
@@ -51,7 +53,7 @@ class Worker:
         self.updates.append((update_info, self._core.scheduler.pause_state))
         if not update_info["refusal"] and not self.refuses:
             assert self._core.caches_empty
-            self.loaded = (update_info["update_id"], VERSION)
+            self.loaded = (update_info["update_id"], VERSION, NAME)
 
     def finish_weight_update(self) -> None:
         assert self._active, "finish_weight_update called without a matching start_weight_update"
@@ -164,7 +166,7 @@ def test_should_load_while_no_request_runs_and_go_on_afterwards(core: CoreDouble
 def test_should_name_the_weights_only_if_they_were_loaded(core: CoreDouble) -> None:
     core.worker.refuses = True
     core.update()
-    core.worker.loaded = (UPDATE - 1, VERSION)
+    core.worker.loaded = (UPDATE - 1, VERSION, NAME)
     core.update()
     assert core.versions == []
 
@@ -180,7 +182,7 @@ def test_should_let_no_worker_raise_whatever_senders_call(made: Callable[..., Co
             called(core, "rest")
         core.resting = None
         core.update()
-        assert core.worker.loaded == (UPDATE, VERSION), calls
+        assert core.worker.loaded == (UPDATE, VERSION, NAME), calls
         assert core.scheduler.pause_state == State.UNPAUSED, calls
 
 
@@ -209,7 +211,7 @@ def test_should_answer_when_the_engine_has_come_to_rest(
     assert core.worker.updates == []
     core.rest()
     assert answer.result() == [None]
-    assert core.worker.loaded == (UPDATE, VERSION)
+    assert core.worker.loaded == (UPDATE, VERSION, NAME)
     assert core.scheduler.pause_state == State.UNPAUSED
     assert core.input_queue.get_nowait() == ("wake", None)  # type: ignore[attr-defined]
 
@@ -283,10 +285,10 @@ def test_should_refuse_a_second_update_while_one_waits(core: CoreDouble) -> None
     assert second["refusal"].startswith("another update waits")
     core.rest()
     assert answer.result() == [None]
-    assert core.worker.loaded == (UPDATE, VERSION)
+    assert core.worker.loaded == (UPDATE, VERSION, NAME)
     core.resting = None
     core.update(update_id=UPDATE + 2)
-    assert core.worker.loaded == (UPDATE + 2, VERSION)
+    assert core.worker.loaded == (UPDATE + 2, VERSION, NAME)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -299,7 +301,7 @@ def test_should_change_nothing_where_old_kv_is_held(core: CoreDouble, at_once: b
     ((info, _),) = core.worker.updates
     assert info["refusal"].startswith("KV of the weights before is held")
     assert core.scheduler.pause_state == State.UNPAUSED
-    assert core.worker.loaded == (0, 0)
+    assert core.worker.loaded == NOT_LOADED
 
 
 @pytest.mark.parametrize(("before", "mode"), [(State.PAUSED_ALL, "keep"), (State.PAUSED_NEW, "wait")])
@@ -307,7 +309,7 @@ def test_should_leave_an_engine_paused_that_its_user_has_paused(core: CoreDouble
     core.scheduler.set_pause_state(before)
     core.update(under_way=FINISH)
     assert core.modes == [(mode, True)]
-    assert core.worker.loaded == (UPDATE, VERSION)
+    assert core.worker.loaded == (UPDATE, VERSION, NAME)
     assert core.scheduler.pause_state == before
 
 
@@ -329,7 +331,7 @@ def test_should_open_an_update_again_after_a_worker_has_raised(core: CoreDouble)
     assert core.scheduler.pause_state == State.UNPAUSED
     core.worker.update_weights = good  # type: ignore[method-assign]
     core.update()
-    assert core.worker.loaded == (UPDATE, VERSION)
+    assert core.worker.loaded == (UPDATE, VERSION, NAME)
 
 
 def test_should_leave_other_backends_and_several_engines_alone(made: Callable[..., CoreDouble]) -> None:
