@@ -31,11 +31,14 @@ def _register_connector() -> None:
 
 def _register_weights() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+    from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.core import EngineCore
 
+    from kv_connector.vllm.finished_updates import finish_in_one_call
     from kv_connector.vllm.weights_at_rest import load_at_rest
 
     load_at_rest(EngineCore)
+    finish_in_one_call(AsyncLLM)
     if WEIGHTS_BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             WEIGHTS_BACKEND, "kv_connector.vllm.weights", "KvMessengerWeightEngine"

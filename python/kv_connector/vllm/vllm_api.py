@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kv_connector._version import __version__
 from kv_connector.configuration import releases
+from kv_connector.vllm.finished_updates import version_given
 from kv_connector.vllm.own_connectors import WEIGHTS_SESSION, own_connectors
 
 KNOWN_RELEASES = releases.VLLM
@@ -214,8 +215,7 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
             raise
         finally:
             if may_change(method) and not _loads_at_rest(core, method):
-                for connector in own_connectors(core):
-                    connector.on_weights_called(method, args or (), kwargs or {}, fault)
+                _notify_of_call(core, method, args or (), kwargs or {}, fault)
         return answers
 
     setattr(core_class, _HEARS, True)
@@ -226,6 +226,17 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
         core_class.reset_prefix_cache = _announcing_reset(core_class.reset_prefix_cache)
     if hasattr(core_class, "sleep"):
         core_class.sleep = _notifying_of_sleep(core_class.sleep)
+
+
+def _notify_of_call(
+    core: Any, method: object, args: Sequence[Any], kwargs: Mapping[str, Any], fault: BaseException | None
+) -> None:
+    """A trainer's version that comes with the end of its update was set before that end is notified."""
+    version = version_given(method, kwargs) if fault is None else None
+    for connector in own_connectors(core):
+        connector.on_weights_called(method, args, kwargs, fault)
+        if version is not None:
+            connector.on_weights_versioned(version)
 
 
 def _loads_at_rest(core: Any, method: object) -> bool:

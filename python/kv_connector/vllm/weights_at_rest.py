@@ -8,9 +8,10 @@ exception shifts later answers of an engine with several ranks: no call gets to 
 Where requests under way are to end by the weights before, the connectors of the KV cache hear that the engine comes to
 rest, so that no other engine waits for what this one does not begin.
 
-A load names the weights, by what has landed. The version that a client gives with the end of its update names none: the update may have
-been refused, and the engine have lost the weights of that version. vLLM sets it by a call of its own, the next one that
-sets a version.
+A load names the weights, by what has landed. The version that a client gives with the end of its update names none:
+the update may have been refused, and the engine have lost the weights of that version. It comes in the call that ends
+the update (``finished_updates``); from an HTTP process that is not patched so, in a call of its own that sets a
+version, one for each end.
 
 Used by the engine core's thread only. What is loaded, and whether, the workers decide (``weights``).
 """
@@ -24,6 +25,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from kv_connector.vllm import WEIGHTS_BACKEND
+from kv_connector.vllm.finished_updates import FINISH as FINISHED
+from kv_connector.vllm.finished_updates import finish_and_name, names_itself, version_given
 from kv_connector.vllm.own_connectors import WEIGHTS_SESSION, own_connectors
 from kv_connector.vllm.preempted_requests import admit_preempted
 from kv_connector.vllm.weight_changes import LOADED_AT_REST
@@ -35,6 +38,7 @@ _NEEDED = ("collective_rpc", "pause_scheduler", "set_weight_version")
 _MODES = {CONTINUE: "keep", FINISH: "wait"}
 """vLLM's modes of a pause: requests under way are frozen and computed again afterwards, or end first."""
 
+_NAMES_NOTHING = "/finish_weight_update names no weights, since a load has named them: %r is not taken for a version"
 _HELD = "KV of the weights before is held, as by a transfer under way: send again when it has ended"
 _WAITED_FOR = f"; or send with --under-way {FINISH}, which waits for that"
 
@@ -52,9 +56,11 @@ def load_at_rest(core_class: Any) -> None:
     @functools.wraps(call)
     def collective_rpc(core: Any, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None) -> Any:
         session = _session_of(core, call) if WeightsSession.answers(method) else None
-        if session is None:
-            return call(core, method, timeout, args, kwargs)
-        return _ANSWERED[method](session, args or (), kwargs or {})
+        if session is not None:
+            return _ANSWERED[method](session, args or (), kwargs or {})
+        if names_itself(method, kwargs):
+            return finish_and_name(call, core, timeout, args, kwargs)
+        return call(core, method, timeout, args, kwargs)
 
     @functools.wraps(name)
     def set_weight_version(core: Any, weight_version: str) -> None:
@@ -88,8 +94,8 @@ class WeightsSession:
         self._is_open = False
         self._rests = False
         """Whether an update waits for the engine to rest."""
-        self.names_nothing = False
-        """Whether the next version that is set is that of a client's end of an update."""
+        self._versions_due = 0
+        """How many clients have ended an update and may set its version by a call that comes yet."""
         self._admits_no_more: Callable[[], None] = lambda: None
         """Ends what has requests that are preempted run on."""
 
@@ -106,30 +112,36 @@ class WeightsSession:
         self._is_open = True
         return answers
 
-    def finish(self, _args: Sequence[Any] = (), _kwargs: Mapping[str, Any] | None = None) -> Any:
+    def finish(self, _args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Ends the update; nothing if none is open, or one is still to be loaded."""
-        self.names_nothing = True
+        if not names_itself(FINISHED, kwargs):
+            self._versions_due += 1
+        elif (version := version_given(FINISHED, kwargs)) is not None:
+            logger.warning(_NAMES_NOTHING, version)
         return [] if self._rests else self._finish()
+
+    @property
+    def names_nothing(self) -> bool:
+        """Whether the next version that is set is that of a client's end of an update."""
+        return self._versions_due > 0
 
     def lets_name(self, version: str) -> bool:
         """Whether the engine is given this version, which is logged if it is not."""
         if self.names_nothing:
-            self.names_nothing = False
+            self._versions_due -= 1
             logger.warning(
-                "/finish_weight_update names no weights, since a load has named them: %r is not taken for a version."
-                " Where it was meant by /update_weight_version, send that once more",
-                version,
+                f"{_NAMES_NOTHING}. Where it was meant by /update_weight_version, send that once more", version
             )
             return False
         return True
 
     def _name(self, version: str, name: str) -> None:
-        """Names what was loaded; the version of a client that has ended an update may still come."""
-        comes, self.names_nothing = self.names_nothing, False
+        """Names what was loaded; the versions of clients that have ended an update may still come."""
+        due, self._versions_due = self._versions_due, 0
         for connector in own_connectors(self._core):
             connector.on_weights_called(LOADED_AT_REST, (version, name), {}, None)
         self._core.set_weight_version(version)
-        self.names_nothing = comes
+        self._versions_due = due
 
     def _finish(self) -> Any:
         if not self._is_open:
