@@ -34,7 +34,7 @@ from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.model_pools import ModelPools
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
-from kv_connector.sglang.prefillers import Prefillers, RankPlace, cp_rank_of, register_room
+from kv_connector.sglang.prefillers import Prefillers, RankPlace, cp_rank_of, dp_rank_of, register_room
 from kv_connector.sglang.prefix_pulls import PrefixPulls
 from kv_connector.sglang.pull_rules import PullRules, pull_rules
 from kv_connector.sglang.pulls import Pull
@@ -252,17 +252,18 @@ class TransferEndpoint(CommonEndpoint):
         parallel = get_parallel()
         if dp_rank_is_known or parallel.num_dp_ranks == 1:
             return ""
+        own = dp_rank_of(self)
         if (
             parallel.load_balance_method != "follow_bootstrap_room"
             or envs.SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK.get()
         ):
-            self.prefillers.run(lambda: register_room(bootstrap_addr, room, self.attn_dp_rank))
+            self.prefillers.run(lambda: register_room(bootstrap_addr, room, own))
             return ""
         expected = room % parallel.num_dp_ranks
-        if self.attn_dp_rank == expected:
+        if own == expected:
             return ""
         return (
-            f"room {room} came to data-parallel rank {self.attn_dp_rank}, expected {expected}, where decoders look for"
+            f"room {room} came to data-parallel rank {own}, expected {expected}, where decoders look for"
             " it: set SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 to allow any"
         )
 

@@ -47,6 +47,15 @@ def cp_rank_of(room: int, dp_size: int, cp_size: int) -> int:
     return room // dp_size % cp_size
 
 
+def dp_rank_of(endpoint: Any) -> int:
+    """Which of its engine's data-parallel ranks an endpoint is, as the bootstrap server and the rooms count them.
+
+    SGLang numbers replicas of an engine (``--dp-size``) apart from the ranks of a data-parallel attention, and an
+    engine has one or the other: in each replica the attention's rank is 0.
+    """
+    return int(endpoint.system_dp_rank if endpoint.system_dp_size > 1 else endpoint.attn_dp_rank)
+
+
 @dataclass(slots=True, eq=False)
 class Lookup:
     """A result that may be pending. Check ``done``, then read ``failure`` or ``addresses``."""

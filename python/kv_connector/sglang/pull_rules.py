@@ -72,7 +72,7 @@ def _unfit(server_args: Any, mode: str, pool_count: int) -> str:
     sizes = {
         "--pp-size": parallel.pp_size,
         "--attn-cp-size": parallel.attn_cp_size,
-        "--dp-size": parallel.attn_dp_size,
+        "--dp-size": parallel.num_dp_ranks,
     }
     for option, size in sizes.items():
         if int(size) > 1:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         attn_cp_size: int
         attn_cp_rank: int
         attn_dp_rank: int
+        system_dp_size: int
+        system_dp_rank: int
         dcp_size: int
         pp_size: int
         pp_rank: int

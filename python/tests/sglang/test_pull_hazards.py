@@ -349,7 +349,7 @@ def test_should_pull_nothing_where_more_is_kept_of_each_token_than_its_kv(
 
     from kv_connector.sglang import pull_rules
 
-    one = SimpleNamespace(tp_size=1, pp_size=1, attn_cp_size=1, attn_dp_size=1)
+    one = SimpleNamespace(tp_size=1, pp_size=1, attn_cp_size=1, num_dp_ranks=1)
     options = dict.fromkeys(("enable_return_routed_experts", "enable_return_indexer_topk"), False) | {kept: True}
     for name, value in {
         "get_parallel": one,
@@ -367,7 +367,7 @@ def test_should_pull_nothing_where_more_is_kept_of_each_token_than_its_kv(
         ({"tp_size": 2}, 1, ""),
         ({"pp_size": 4}, 1, "--pp-size is 4, expected 1"),
         ({"attn_cp_size": 2}, 1, "--attn-cp-size is 2, expected 1"),
-        ({"attn_dp_size": 8}, 1, "--dp-size is 8, expected 1"),
+        ({"num_dp_ranks": 8}, 1, "--dp-size is 8, expected 1"),
         ({}, 2, "the model's KV is in 2 pools, expected 1"),
         ({"disable_radix_cache": True}, 1, "start it with --disaggregation-decode-enable-radix-cache"),
         ({"speculative_algorithm": "EAGLE"}, 1, "--speculative-algorithm is EAGLE, expected none: leave it out"),
@@ -383,7 +383,7 @@ def test_should_name_the_option_that_keeps_an_engine_from_pulls(
     from kv_connector.sglang import pull_rules
 
     features = {"enable_return_routed_experts": False, "enable_return_indexer_topk": False}
-    sizes = dict.fromkeys(("tp_size", "pp_size", "attn_cp_size", "attn_dp_size"), 1)
+    sizes = dict.fromkeys(("tp_size", "pp_size", "attn_cp_size", "num_dp_ranks"), 1)
     usual = {**sizes, "enable_hierarchical_cache": False, "disable_radix_cache": False, "speculative_algorithm": None}
     found = SimpleNamespace(**{**usual, **changed, "features": SimpleNamespace(**features)})
     for name in ("get_parallel", "get_memory", "get_exec"):
