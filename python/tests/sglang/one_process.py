@@ -105,7 +105,7 @@ def kv_args(mode: str, pool: Any, metadata: Any, rank: RankInEngine, page_tokens
     if mode == "prefill":
         args.engine_rank += rank.dp_rank * get_parallel().attn_tp_size
     args.pp_rank = rank.pp_rank
-    args.system_dp_rank = args.gpu_id = 0
+    args.system_dp_rank, args.gpu_id = rank.replica, 0
     if mode == "prefill":  # a decoder's queue does not say it
         args.prefill_start_layer = pool.start_layer
     args.rust_http_port = args.ib_device = None
@@ -140,6 +140,8 @@ class RankInEngine:
     """Of the attention, where it is data-parallel."""
     cp_rank: int = 0
     """Of the attention, where prompts are split among ranks that then hold all KV."""
+    replica: int = 0
+    """Of the engine, where it is data-parallel as a whole (``--dp-size``)."""
 
 
 @dataclass(frozen=True)
@@ -157,10 +159,17 @@ class Shape:
     windowed_page_count: int = 0
     """Of the pool of its own that all layers but the last then have: they have a sliding window."""
     windowed_head_count: int = HEAD_COUNT
+    replicated: bool = False
+    """Whether ``dp_size`` counts replicas of the engine, not ranks of a data-parallel attention."""
+
+    @property
+    def attention_dp_size(self) -> int:
+        return 1 if self.replicated else self.dp_size
 
     def ranks(self, dp_rank: int = 0) -> list[RankInEngine]:
         places = itertools.product(range(self.pp_size), range(self.cp_size), range(self.tp_size))
-        return [RankInEngine(tp_rank, pp_rank, dp_rank, cp_rank) for pp_rank, cp_rank, tp_rank in places]
+        of_attention, replica = (0, dp_rank) if self.replicated else (dp_rank, 0)
+        return [RankInEngine(tp, pp, of_attention, cp, replica) for pp, cp, tp in places]
 
     def layers_of(self, pp_rank: int) -> range:
         """The stage's part of the model's layers, as SGLang cuts them."""
@@ -296,13 +305,14 @@ class OneProcessPipeline:
 def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:
     """What the run-time context of that rank's scheduler says."""
     world = (rank.dp_rank * shape.cp_size + rank.cp_rank) * shape.tp_size + rank.tp_rank
-    sizes = dict.fromkeys(("tp_size", "moe_tp_size"), shape.dp_size * shape.cp_size * shape.tp_size)
+    sizes = dict.fromkeys(("tp_size", "moe_tp_size"), shape.attention_dp_size * shape.cp_size * shape.tp_size)
     ranks = dict.fromkeys(("tp_rank", "moe_tp_rank"), world)
     attention = {"attn_tp_size": shape.tp_size, "attn_tp_rank": rank.tp_rank}
     context = {"attn_cp_size": shape.cp_size, "attn_cp_rank": rank.cp_rank}
-    groups = {"attn_dp_size": shape.dp_size, "attn_dp_rank": rank.dp_rank, "num_dp_ranks": shape.dp_size}
+    groups = {"attn_dp_size": shape.attention_dp_size, "attn_dp_rank": rank.dp_rank, "num_dp_ranks": shape.dp_size}
+    replicas = {"dp_size": shape.dp_size // shape.attention_dp_size, "dp_rank": rank.replica}
     stage = {"pp_size": shape.pp_size, "pp_rank": rank.pp_rank, "pp_group": pp_group}
-    return get_parallel().override(**sizes, **ranks, **attention, **context, **groups, **stage)
+    return get_parallel().override(**sizes, **ranks, **attention, **context, **groups, **replicas, **stage)
 
 
 class Pair:

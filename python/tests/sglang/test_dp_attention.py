@@ -1,15 +1,19 @@
-"""Data-parallel attention (``--enable-dp-attention``): each of its ranks has requests and pages of its own.
+"""Data-parallel engines: ranks of an attention (``--enable-dp-attention``), and replicas of an engine (``--dp-size``).
 
-SGLang lays its ranks out as (attention DP, attention TP). To the other side, those that share one attention are an
-engine. See sharded.py.
+Each has requests and pages of its own. SGLang lays the ranks of an attention out as (attention DP, attention TP); to
+the other side, those that share one attention are an engine. Replicas it numbers apart: in each, the attention's rank
+is 0. See sharded.py.
 """
 
 from __future__ import annotations
 
+import itertools
+import random
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,15 +33,35 @@ SHAPES = {
 }
 
 
-def opened(folder: Path, prefill: tuple[int, ...], decode: tuple[int, ...]) -> ShardedPair:
+SIDES = ("prefill", "decode")
+
+
+def replicated_ways(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Iterator[tuple[str, ...]]:
+    """Which sides have replicas in place of an attention's ranks: every choice among those with several."""
+    several = [side for side, shape in zip(SIDES, shapes, strict=True) if len(shape) > 3 and shape[3] > 1]
+    for count in range(len(several) + 1):
+        yield from itertools.combinations(several, count)
+
+
+PAIRS = {
+    f"{name}{''.join(f', {side} replicated' for side in replicated)}": (*shapes, replicated)
+    for name, shapes in SHAPES.items()
+    for replicated in replicated_ways(shapes)
+}
+
+
+def opened(
+    folder: Path, prefill: tuple[int, ...], decode: tuple[int, ...], replicated: tuple[str, ...] = ()
+) -> ShardedPair:
     with warnings.catch_warnings(action="ignore"):
         from one_process import Shape
         from sharded import ShardedPair
 
-        return ShardedPair(folder, Shape(*prefill), Shape(*decode))
+        shapes = zip(SIDES, (prefill, decode), strict=True)
+        return ShardedPair(folder, *(Shape(*shape, replicated=side in replicated) for side, shape in shapes))
 
 
-@pytest.fixture(params=SHAPES.values(), ids=SHAPES.keys())
+@pytest.fixture(params=PAIRS.values(), ids=PAIRS.keys())
 def pair(
     request: pytest.FixtureRequest, sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ShardedPair]:
@@ -47,10 +71,12 @@ def pair(
     one.close()
 
 
-@pytest.fixture
-def two_to_one(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardedPair]:
+@pytest.fixture(params=[(), ("prefill",)], ids=["attention", "replicas"])
+def two_to_one(
+    request: pytest.FixtureRequest, sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShardedPair]:
     assert sglang_plugins is None
-    one = opened(tmp_path_factory.mktemp("model"), (1, HEADS, 1, 2), (1, HEADS))
+    one = opened(tmp_path_factory.mktemp("model"), (1, HEADS, 1, 2), (1, HEADS), request.param)
     yield one
     one.close()
 
@@ -103,3 +129,41 @@ def test_should_let_decoders_ask_which_rank_has_a_room(
     )
     two_to_one.assert_equal_pages([3, 9], [7, 2])
     two_to_one.assert_nothing_held()
+
+
+@pytest.mark.parametrize("query", [False, True], ids=["by room", "by query"])
+@pytest.mark.parametrize(
+    ("replicas", "attention"), [(1, 1), *((count, 1) for count in range(2, 9)), *((1, count) for count in range(2, 9))]
+)
+def test_should_take_a_room_on_the_rank_that_decoders_ask(
+    monkeypatch: pytest.MonkeyPatch, replicas: int, attention: int, query: bool
+) -> None:
+    """SGLang sends a room to the worker ``room % count``, and its bootstrap server knows a worker by its number."""
+    from sglang.srt import runtime_context
+
+    from kv_connector.sglang import endpoint as of_endpoint
+
+    monkeypatch.setenv("SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK", str(int(query)))
+    registered: list[int] = []
+    monkeypatch.setattr(of_endpoint, "register_room", lambda _address, _room, dp_rank: registered.append(dp_rank))
+    count = replicas * attention
+    parallel = SimpleNamespace(num_dp_ranks=count, load_balance_method="follow_bootstrap_room")
+    monkeypatch.setattr(runtime_context, "get_parallel", lambda: parallel)
+    draw = random.Random(count)
+    for worker in range(count):
+        endpoint = SimpleNamespace(
+            system_dp_size=replicas,
+            system_dp_rank=worker if replicas > 1 else 0,
+            attn_dp_rank=worker if attention > 1 else 0,
+            prefillers=SimpleNamespace(run=lambda call: call()),
+        )
+        for room in (draw.randrange(1, 1 << 63) for _ in range(40)):
+            place_room: Any = of_endpoint.TransferEndpoint.place_room
+            refusal = place_room(endpoint, "127.0.0.1:1", room, dp_rank_is_known=False)
+            expected = room % count
+            is_taken = query or expected == worker
+            assert (refusal == "") == is_taken, (worker, room)
+            if not is_taken:
+                assert f"room {room} came to data-parallel rank {worker}, expected {expected}" in refusal
+        assert registered == ([worker] * 40 if query and count > 1 else [])
+        registered.clear()
