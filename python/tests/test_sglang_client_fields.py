@@ -15,6 +15,7 @@ from kv_connector.sglang.client_fields import (
     dp_rank_fault,
     logprobs_fault,
     room_fault,
+    samples_fault,
 )
 
 SENTENCE_LENGTH_MAX = 400
@@ -59,7 +60,7 @@ def odd_values(seed: int = 0) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "check", [room_fault, address_fault, dp_rank_fault, lambda value: logprobs_fault(value, most=128)]
+    "check", [room_fault, address_fault, dp_rank_fault, samples_fault, lambda value: logprobs_fault(value, most=128)]
 )
 def test_should_answer_any_value_with_one_short_sentence_or_none(check: Any) -> None:
     for value in odd_values():
@@ -84,6 +85,12 @@ def test_should_take_a_number_of_alternatives_that_a_row_holds() -> None:
     for value in odd_values():
         right = isinstance(value, int) and value <= 128
         assert (logprobs_fault(value, most=128) == "") == right, value
+
+
+def test_should_take_one_sample_of_a_request() -> None:
+    for value in odd_values():
+        right = isinstance(value, int) and value <= 1
+        assert (samples_fault(value) == "") == right, value
 
 
 @pytest.mark.parametrize(

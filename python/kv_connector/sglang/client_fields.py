@@ -74,6 +74,16 @@ def logprobs_fault(asked: object, most: int) -> str:
     )
 
 
+def samples_fault(asked: object) -> str:
+    """Why so many samples of one request (``n``) cannot be handed over, in one sentence; "" if they can."""
+    if isinstance(asked, int) and asked <= 1:
+        return ""
+    return (
+        f"n is {_seen(asked)}, expected 1, since SGLang sends all samples of a request under its one room: send the"
+        " request so many times, each with a room of its own"
+    )
+
+
 def topology_fault(dp_size: int, attn_tp_size: int, attn_cp_size: int, pp_size: int) -> str:
     """Why these are no sizes of a prefiller, in one sentence; "" if they may be."""
     sizes = (dp_size, attn_tp_size, attn_cp_size, pp_size)

@@ -15,15 +15,16 @@ ROW = 128
 """How many alternatives to the first token SGLang's row of metadata holds."""
 
 
-def request_of(tokens: int, alternatives: int | None) -> Any:
-    """One of SGLang's; `alternatives` = top_logprobs_num, None = without logprobs."""
+def request_of(tokens: int, alternatives: int | None, samples: int | None = None) -> Any:
+    """One of SGLang's; `alternatives` = top_logprobs_num, None = without logprobs; `samples` = n, None = not given."""
     from array import array
 
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     logprobs = {"return_logprob": alternatives is not None, "top_logprobs_num": alternatives or 0}
-    return Req("r", "", array("q", range(tokens)), SamplingParams(), **logprobs)
+    sampling = {} if samples is None else {"n": samples}
+    return Req("r", "", array("q", range(tokens)), SamplingParams(**sampling), **logprobs)
 
 
 def can_be_written(pair: Pair, request: Any) -> bool:
@@ -79,6 +80,18 @@ def test_should_refuse_on_both_sides_what_sglangs_row_does_not_hold(pair: Pair, 
 def test_should_refuse_a_prompt_without_tokens_on_both_sides(pair: Pair) -> None:
     assert all("the prompt has 0 tokens, expected at least 1" in each for each in refusals(pair, request_of(0, None)))
     assert refusals(pair, request_of(1, None)) == ["", ""]
+    pair.assert_nothing_held()
+
+
+@pytest.mark.parametrize("samples", [None, 0, 1, 2, 3, 16, 1 << 40])
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_should_refuse_several_samples_under_one_room_on_both_sides(
+    pair: Pair, samples: int | None, tokens: int
+) -> None:
+    refused = refusals(pair, request_of(tokens, None, samples))
+    fits = samples is None or samples <= 1
+    assert [bool(each) for each in refused] == [not fits, not fits]
+    assert fits or all(f"n is {samples}, expected 1, since" in each for each in refused)
     pair.assert_nothing_held()
 
 
