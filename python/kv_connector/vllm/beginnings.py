@@ -63,7 +63,7 @@ def loaded(
     return loaded_of_beginning(groups, begun.num_prompt_tokens, proves=proves, has_drafts=has_drafts)
 
 
-def fitting(ask: Ask, request: Any) -> Ask:
+def fitting(ask: Ask, request: Any, groups: Sequence[KvGroup]) -> Ask:
     """The ask, or Refused if what it names is no beginning of the request's prompt."""
     if not isinstance(ask, Receive) or not ask.prompt_tokens or stands_for_rejected(request):
         return ask
@@ -73,15 +73,17 @@ def fitting(ask: Ask, request: Any) -> Ask:
     fault = ""
     if tokens > has_tokens:
         fault = f"this prompt has {has_tokens} tokens, expected as many or more"
+    elif any(group.both_ways for group in groups):
+        fault = f"tokens of this model attend to later ones of their prompt, here of {has_tokens}, expected as many"
     elif request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None:
         fault = f"this prompt of {has_tokens} is given by embeddings, expected one by token ids"
     elif any(_is_cut(each, tokens) for each in getattr(request, "mm_features", None) or ()):
         fault = f"an image or sound of this prompt of {has_tokens} lies on both sides of its end, expected on one"
     if not fault:
         return ask
+    beyond = "" if any(group.both_ways for group in groups) else ", or one that begins with it"
     return Refused(
-        f"kv_transfer_params.{PROMPT_TOKENS} is {tokens} and {fault}: send the decoder the prefiller's prompt, or one"
-        " that begins with it",
+        f"kv_transfer_params.{PROMPT_TOKENS} is {tokens} and {fault}: send the decoder the prefiller's prompt{beyond}",
         ask,
     )
 

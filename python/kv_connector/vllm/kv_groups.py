@@ -45,6 +45,8 @@ class KvGroup:
     """Whether the layers keep one state for all tokens; a request then has one block."""
     state_format: str = ""
     """The types and shapes in a slot of state, which vLLM registers as bytes."""
+    both_ways: bool = False
+    """Whether the tokens of a pass attend to later ones too, so that the KV of a prompt depends on all of it."""
 
     @property
     def kind(self) -> Literal["full", "window", "chunk", "state"]:
@@ -220,6 +222,7 @@ def _read(group: Any, index: int, count: int) -> KvGroup:
         windows.pop(),
         chunked=kinds[0] in _CHUNKED,
         latent=kinds[0] in _LATENT,
+        both_ways=any(getattr(s, "non_causal", False) for s in specs),
     )
 
 

@@ -90,4 +90,5 @@ def _neither_because(facts: EngineFacts) -> PullOutcome | Literal[""]:
     if facts.options.pulls == "off":
         return "off"
     sizes = {group.block_tokens for group in facts.kv_groups}
-    return "" if not has_state(facts.kv_groups) and len(sizes) == 1 else "misfit"
+    both_ways = any(group.both_ways for group in facts.kv_groups)
+    return "" if not has_state(facts.kv_groups) and not both_ways and len(sizes) == 1 else "misfit"

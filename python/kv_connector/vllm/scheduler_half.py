@@ -152,7 +152,7 @@ class SchedulerHalf:
 
     def _read(self, request: Any) -> Ask:
         """What the request asks for."""
-        return fitting(read(request.kv_transfer_params, request.request_id, self._side), request)
+        return fitting(read(request.kv_transfer_params, request.request_id, self._side), request, self._groups)
 
     def weights_loaded(self) -> None:
         """Prompts that wait may be computed with other weights, or another adapter, than those that name them."""

@@ -89,6 +89,7 @@ def config(kv_role: str, layers: Sequence[str] = LAYERS, **more: Any) -> SimpleN
 class FullAttentionSpec:
     block_size: int = BLOCK_TOKENS
     page_size_bytes: int = 1
+    non_causal: bool = False
 
     def max_memory_usage_bytes(self, vllm_config: Any) -> int:
         return -(-int(vllm_config.model_config.max_model_len) // self.block_size)
@@ -116,6 +117,7 @@ class SimulatedEngine:
         extra: Mapping[str, Any] | None = None,
         model_tokens_max: int = MODEL_TOKENS_MAX,
         speculative: Any = None,
+        non_causal: bool = False,
     ) -> None:
         self.release = release
         self.chunk_tokens = chunk_tokens
@@ -142,7 +144,7 @@ class SimulatedEngine:
         vllm_config.model_config.max_model_len = model_tokens_max
         vllm_config.speculative_config = speculative
         vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute" if recompute else "fail"
-        kv_cache_config = caches(layers, FullAttentionSpec(block_tokens))
+        kv_cache_config = caches(layers, FullAttentionSpec(block_tokens, non_causal=non_causal))
         self.messengers: list[SimulatedMessenger] = []
         self.worker, self.own_worker = self._connector(vllm_config, role.WORKER, kv_cache_config)
         self.own_worker.open_messenger = self._open_messenger

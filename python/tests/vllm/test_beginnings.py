@@ -157,6 +157,42 @@ def test_should_refuse_a_prompt_that_is_shorter_and_free_the_prefiller_s_pages(
     assert decoder.at_rest()
 
 
+@pytest.mark.parametrize("more", MORE)
+@pytest.mark.parametrize("begun", BOUNDARIES)
+def test_should_take_no_beginning_whose_kv_depends_on_what_follows(
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture, begun: int, more: int
+) -> None:
+    """As a prefix language model's (HRM-Text): its tokens attend to all of their prompt."""
+    decoder = engine("kv_consumer", non_causal=True)
+    decoder.add(REQUEST, begun + more, remote_prefill(remote_prompt_tokens=begun, transfer_id="t"), max_tokens=3)
+    decoder.steps(4)
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
+    assert not decoder.messenger.of_kind("fetch")
+    assert (
+        f"kv_transfer_params.remote_prompt_tokens is {begun} and tokens of this model attend to later ones of their"
+        f" prompt, here of {begun + more}, expected as many: send the decoder the prefiller's prompt" in caplog.text
+    )
+    assert "one that begins with it" not in caplog.text
+    (rejected,) = decoder.messenger.of_kind("reject")
+    assert rejected["transfer"] == "t"
+    assert decoder.at_rest()
+
+
+@pytest.mark.parametrize("tokens", BOUNDARIES)
+@pytest.mark.parametrize("named", [False, True])
+def test_should_fetch_a_whole_prompt_whose_tokens_attend_to_later_ones(
+    engine: EngineMaker, tokens: int, named: bool
+) -> None:
+    decoder = engine("kv_consumer", non_causal=True)
+    params = remote_prefill(remote_prompt_tokens=tokens if named else None)
+    decoder.add(REQUEST, tokens, params, max_tokens=3)
+    decoder.step()
+    (fetch,) = decoder.messenger.of_kind("fetch")
+    assert (fetch["promptTokens"], len(fetch["groups"][0]["pages"])) == (tokens, pages(tokens))
+    decoder.messenger.arrive(REQUEST)
+    end(decoder)
+
+
 @pytest.mark.parametrize("tokens", [None, 340])
 def test_should_fetch_all_of_a_prompt_that_is_as_long(engine: EngineMaker, tokens: int | None) -> None:
     decoder = engine("kv_consumer")
@@ -231,7 +267,7 @@ def test_should_take_images_that_lie_in_the_beginning(
     request = SimpleNamespace(
         num_prompt_tokens=200, prompt_token_ids=list(range(200)), mm_features=[feature(first, count)], lora_request="l"
     )
-    fits = beginnings.fitting(ask, request)
+    fits = beginnings.fitting(ask, request, ())
     if kept is None:
         assert "an image or sound of this prompt of 200 lies on both sides of its end" in fits.reason
         return
@@ -250,9 +286,9 @@ def test_should_refuse_a_prompt_of_embeddings(
     )
     ask = params.Receive("t", (), "", decoder_first=False, prompt_tokens=100)
     request = SimpleNamespace(**{"num_prompt_tokens": 200, "prompt_token_ids": list(range(200)), **fields})
-    assert "is given by embeddings, expected one by token ids" in beginnings.fitting(ask, request).reason
+    assert "is given by embeddings, expected one by token ids" in beginnings.fitting(ask, request, ()).reason
     request.num_prompt_tokens = 100
-    assert beginnings.fitting(ask, request) is ask
+    assert beginnings.fitting(ask, request, ()) is ask
 
 
 @pytest.mark.parametrize("tokens", [BLOCK_TOKENS, BLOCK_TOKENS + 1, BLOCK_TOKENS + 2, 300])

@@ -26,6 +26,7 @@ FULL = KvGroup(("full",), 4)
 
 class FullAttentionSpec:
     block_size = 4
+    non_causal = False
 
 
 class SlidingWindowSpec:
@@ -164,6 +165,19 @@ def test_should_read_windows_and_refuse_what_it_does_not_serve() -> None:
         read_groups(config(FullAttentionSpec(), enable_kv_transfer=False))
     with pytest.raises(OptionError, match="no KV caches"):
         read_groups(config())
+
+
+@pytest.mark.parametrize("marks", [(False,), (True,), (False, True), (True, False), (False, False)])
+def test_should_know_layers_whose_tokens_attend_to_later_ones(marks: tuple[bool, ...]) -> None:
+    """In one group, whether its layers have one spec or several."""
+    specs = []
+    for mark in marks:
+        specs.append(FullAttentionSpec())
+        specs[-1].non_causal = mark
+    alike = {f"layer.{index}": spec for index, spec in enumerate(specs)}
+    spec = specs[0] if len(specs) == 1 else SimpleNamespace(kv_cache_specs=alike, block_size=4)
+    (found,) = read_groups(config(spec))
+    assert (found.kind, found.both_ways) == ("full", any(marks))
 
 
 def test_should_read_state_and_say_what_keeps_it_from_being_served() -> None:

@@ -333,6 +333,24 @@ def test_should_not_ask_where_a_failed_load_would_fail_the_request(engine: Engin
     assert results(asker) == {"policy_fail": 1}
 
 
+@pytest.mark.parametrize("both_ways", [(True,), (False,), (False, True), (False, False)])
+def test_should_pull_no_beginning_whose_kv_depends_on_what_follows(
+    vllm_release: Release, both_ways: tuple[bool, ...]
+) -> None:
+    assert vllm_release
+    rules, groups, options = (
+        importlib.import_module(f"kv_connector.{name}")
+        for name in ("vllm.pull_rules", "vllm.kv_groups", "configuration.options")
+    )
+    config: Any = SimpleNamespace(aux_output_config=SimpleNamespace(enabled=False), speculative_config=None)
+    both = options.Options(engine_id="e", role="both")
+    facts: Any = SimpleNamespace(
+        options=both, kv_groups=[groups.KvGroup(("layer",), 16, both_ways=each) for each in both_ways]
+    )
+    made = rules.pull_rules(config, facts, "recompute", logging.getLogger("test"))
+    assert {made.asks_none_because, made.offers_none_because} == {"misfit" if any(both_ways) else ""}
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_should_not_ask_where_more_is_kept_of_each_token_than_its_kv(vllm_release: Release, enabled: bool) -> None:
     """vLLM 0.32 ends where it lacks the experts of a cached token, which are not pulled."""
