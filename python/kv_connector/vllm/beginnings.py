@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kv_connector.vllm.kv_groups import KvGroup, loaded_of_beginning, loaded_tokens
-from kv_connector.vllm.misfits import stands_for_rejected
-from kv_connector.vllm.transfer_params import PROMPT_TOKENS, Ask, Receive, Refused
+from kv_connector.vllm.misfits import ends_in_media, stands_for_rejected
+from kv_connector.vllm.transfer_params import PROMPT_TOKENS, Ask, Receive, Refused, Send
 
 
 class Beginning:
@@ -63,10 +63,20 @@ def loaded(
     return loaded_of_beginning(groups, begun.num_prompt_tokens, proves=proves, has_drafts=has_drafts)
 
 
-def fitting(ask: Ask, request: Any, groups: Sequence[KvGroup]) -> Ask:
-    """The ask, or Refused if what it names is no beginning of the request's prompt."""
-    if not isinstance(ask, Receive) or not ask.prompt_tokens or stands_for_rejected(request):
+def fitting(ask: Ask, request: Any, groups: Sequence[KvGroup], *, is_cut: bool = False) -> Ask:
+    """The ask, or Refused if what it names is no beginning of the request's prompt, or the prompt cannot be cut.
+
+    ``is_cut``: whether the prefiller has cut it already.
+    """
+    if not isinstance(ask, Receive | Send) or stands_for_rejected(request):
         return ask
+    asked = ask if isinstance(ask, Receive) else None
+    if not is_cut and (reason := ends_in_media(part_of(request, ask), groups)):
+        return Refused(reason, asked)
+    return ask if asked is None or not asked.prompt_tokens else _beginning(asked, request, groups)
+
+
+def _beginning(ask: Receive, request: Any, groups: Sequence[KvGroup]) -> Receive | Refused:
     tokens, has_tokens = ask.prompt_tokens, int(request.num_prompt_tokens)
     if tokens == has_tokens:
         return ask

@@ -85,6 +85,25 @@ def misfit(
     return None
 
 
+def ends_in_media(request: Any, groups: Sequence[KvGroup]) -> str:
+    """Why the prefiller cannot leave the prompt's last token out, in one sentence; "" if it can, or need not.
+
+    vLLM's worker derives positions from all tokens of a video, and ends its engine where the last one is missing.
+    """
+    features = getattr(request, "mm_features", None)
+    if not features or not has_state(groups) or request.get_skip_reading_prefix_cache():
+        return ""
+    tokens = int(request.num_prompt_tokens)
+    sent, last = transferred_tokens(groups, tokens), features[-1].mm_position
+    if int(last.offset) + int(last.length) <= sent:
+        return ""
+    return (
+        f"this prompt of {tokens} tokens ends with an image, a video or a sound and the model keeps a state of all"
+        " tokens, of which the prefiller must leave the last one out, expected text at the end: put some behind it, or"
+        " leave kv_transfer_params out"
+    )
+
+
 def stands_for_rejected(request: Any) -> bool:
     """Whether this is vLLM's stand-in that notifies connectors of a request which it did not admit.
 

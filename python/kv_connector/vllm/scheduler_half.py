@@ -152,7 +152,8 @@ class SchedulerHalf:
 
     def _read(self, request: Any) -> Ask:
         """What the request asks for."""
-        return fitting(read(request.kv_transfer_params, request.request_id, self._side), request, self._groups)
+        ask = read(request.kv_transfer_params, request.request_id, self._side)
+        return fitting(ask, request, self._groups, is_cut=request.request_id in self._prefills)
 
     def weights_loaded(self) -> None:
         """Prompts that wait may be computed with other weights, or another adapter, than those that name them."""

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from kv_connector.naming.last_token import STATE
+from kv_connector.vllm.beginnings import fitting
+from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, KvGroup
 from kv_connector.vllm.misfits import beyond_token_ids
 from kv_connector.vllm.prompts import leave_out_last_token
+from kv_connector.vllm.transfer_params import Receive, Refused, Send
 
 torch = pytest.importorskip("torch", reason="torch comes with the engine: see the suite that has vLLM")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what vLLM imports
@@ -111,3 +114,83 @@ def test_should_cut_all_that_vllm_keeps_of_each_token(kind: str, cut: Callable[[
 def test_should_know_what_is_no_question_of_another_engine(kind: str) -> None:
     """A messenger asks by token ids; a client may give the fields of a question with any prompt."""
     assert bool(beyond_token_ids(queued(kind, 20, 0))) == (kind != "ids")
+
+
+GROUPS = (KvGroup(("attention",), 16), KvGroup(("state",), STATE_PAGE_TOKENS, state=True))
+START, END, PAD = 90, 91, 92
+GRID_TOKENS = 6
+"""Of a frame: two rows of three."""
+FRAMES = (1, 2, 3)
+AROUND = (0, 1, 2, 17)
+
+
+def with_media(modality: str, before: int, frames: int, behind: int) -> Any:
+    """A request with an image, or a video of so many frames, between words."""
+    from vllm.multimodal.inputs import (
+        MultiModalFeatureSpec,
+        MultiModalFieldElem,
+        MultiModalKwargsItem,
+        PlaceholderRange,
+    )
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    frame = [PAD] * GRID_TOKENS if modality == "image" else [START, *[PAD] * GRID_TOKENS, END]
+    grid = MultiModalFieldElem(torch.tensor([frames, 4, 6]), field=None)
+    feature = MultiModalFeatureSpec(
+        data=MultiModalKwargsItem({f"{modality}_grid_thw": grid}),
+        modality=modality,
+        identifier="seen",
+        mm_position=PlaceholderRange(offset=before, length=len(frame) * frames),
+        mm_hash="seen",
+    )
+    ids = [*range(before), *frame * frames, *range(behind)]
+    return Request("media", ids, SamplingParams(max_tokens=5), None, mm_features=[feature])
+
+
+def positions_in_worker(request: Any) -> Any:
+    """As vLLM's worker computes them for Qwen3-VL and Qwen3.5; raises where their engine would end."""
+    from types import SimpleNamespace
+
+    from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration
+
+    config: Any = SimpleNamespace(
+        video_token_id=PAD,
+        vision_start_token_id=START,
+        vision_end_token_id=END,
+        vision_config=SimpleNamespace(spatial_merge_size=2),
+    )
+    positions, _ = Qwen3VLForConditionalGeneration._get_mrope_input_positions(
+        request.prompt_token_ids, request.mm_features, config
+    )
+    return positions
+
+
+@pytest.mark.parametrize(("before", "behind"), list(itertools.product(AROUND, AROUND)))
+@pytest.mark.parametrize(("modality", "frames"), [("image", 1), *(("video", frames) for frames in FRAMES)])
+def test_should_cut_only_behind_images_and_videos(modality: str, frames: int, before: int, behind: int) -> None:
+    """Both sides refuse the others, and a prompt that was cut once is not refused for its new end."""
+    request, whole = (with_media(modality, before, frames, behind) for _ in range(2))
+    asks = (Send("t", "b"), Receive("t", (), "", decoder_first=False))
+    for ask in asks:
+        found = fitting(ask, request, GROUPS)
+        assert isinstance(found, Refused) == (behind == 0)
+        if isinstance(found, Refused):
+            assert (
+                f"this prompt of {len(whole.prompt_token_ids)} tokens ends with an image, a video or a" in found.reason
+            )
+            assert found.unfit is (ask if isinstance(ask, Receive) else None)
+        assert fitting(ask, request, GROUPS[:1]) is ask, "without state nothing is cut"
+    if behind:
+        kept = leave_out_last_token(request, STATE)
+        assert torch.equal(positions_in_worker(request), positions_in_worker(whole)[:, :kept])
+        assert fitting(asks[0], request, GROUPS, is_cut=True) is asks[0]
+
+
+@pytest.mark.parametrize("frames", FRAMES)
+def test_should_know_that_vllm_ends_where_a_video_is_cut(frames: int) -> None:
+    """The reason for the refusal; without it there is none."""
+    request = with_media("video", 5, frames, 0)
+    leave_out_last_token(request, STATE)
+    with pytest.raises(ValueError, match="is not in list"):
+        positions_in_worker(request)
