@@ -98,7 +98,6 @@ MODEL = OptionLists(
 
 MULTIMODAL = OptionLists(
     compared=(
-        "allow_missing_mm_embeddings",
         "language_model_only",
         "media_io_kwargs",
         "mm_encoder_attn_dtype",
@@ -108,6 +107,8 @@ MULTIMODAL = OptionLists(
         "video_pruning_rate",
     ),
     harmless={
+        "vLLM derives it from the side's role: a decoder takes images without their embeddings, which it looks at no"
+        " more": ("allow_missing_mm_embeddings",),
         _LENGTHS: (
             "limit_per_prompt",
             "mm_ipc_gpu_memory_gb",

@@ -422,3 +422,16 @@ def test_should_see_no_difference_between_tables_of_other_lengths_and_one_betwee
 
     assert built_rope.of_modules([rope(1e4, 128)]) == built_rope.of_modules([rope(1e4, 4096)])
     assert built_rope.of_modules([rope(1e4, 128)]) != built_rope.of_modules([rope(5e5, 128)])
+
+
+@pytest.mark.parametrize("prefiller", [False, True])
+@pytest.mark.parametrize("decoder", [False, True])
+def test_should_not_compare_what_vllm_derives_from_the_side_s_role(prefiller: bool, decoder: bool) -> None:
+    """A decoder of a multimodal model has it on and a prefiller off, whatever they were started with."""
+
+    def of_side(allowed: bool) -> object:
+        images = SimpleNamespace(allow_missing_mm_embeddings=allowed, language_model_only=False)
+        config = SimpleNamespace(model_config=SimpleNamespace(multimodal_config=images))
+        return engine_settings.of_engine(config)
+
+    assert of_side(prefiller) == of_side(decoder)
