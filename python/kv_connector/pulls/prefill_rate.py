@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 MEASURED_TOKENS_MIN = 64
-"""Steps of fewer tokens are decode steps, most likely."""
+"""A step has a time of its own, of which those of fewer tokens say more than of the tokens."""
 SHARE_OF_NEWEST = 0.3
 STEPS_IN_FLIGHT_MAX = 64
 """More than an engine has scheduled at once: those of workers that report nothing do not pile up."""
@@ -32,7 +32,7 @@ class PrefillRate:
         self._seconds_per_token: float | None = None
 
     def step_begins(self, meta: Step, tokens: int) -> None:
-        """A step that computes this many tokens is scheduled."""
+        """A step that computes this many tokens of prompts is scheduled."""
         if tokens >= MEASURED_TOKENS_MIN and len(self._in_flight) < STEPS_IN_FLIGHT_MAX:
             self._in_flight[meta.step] = self._now_seconds(), tokens
             meta.reports_end = True

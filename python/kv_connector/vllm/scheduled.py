@@ -26,3 +26,13 @@ def scheduled(scheduler_output: Any) -> Iterator[tuple[str, Sequence[Sequence[in
         group_blocks = cached.new_block_ids[index] or ()
         whole_table = request_id in cached.resumed_req_ids
         yield request_id, group_blocks, whole_table, cached.num_computed_tokens[index]
+
+
+def prompt_tokens(scheduler_output: Any) -> int:
+    """How many tokens of prompts the step computes, or of prompts and answers that are computed once more.
+
+    A request that goes on with its answer computes its last token, and those that a draft has guessed after it.
+    """
+    guessed = scheduler_output.scheduled_spec_decode_tokens
+    counts = scheduler_output.num_scheduled_tokens.items()
+    return sum(count for request_id, count in counts if count > 1 + len(guessed.get(request_id, ())))

@@ -32,7 +32,7 @@ from kv_connector.vllm.pulls import Pulls
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
-from kv_connector.vllm.scheduled import scheduled
+from kv_connector.vllm.scheduled import prompt_tokens, scheduled
 from kv_connector.vllm.shadow_fetches import ShadowFetches, held_as
 from kv_connector.vllm.transfer_params import Ask, Receive, Refused, Send, Sibling, Side, read
 from kv_connector.vllm.window_blocks import WindowBlocks
@@ -298,7 +298,7 @@ class SchedulerHalf:
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
         meta.pull_reports = self._pulls.take_reports()
         self._offers.step_begins(meta)
-        self._pulls.rate.step_begins(meta, scheduler_output.total_num_scheduled_tokens)
+        self._pulls.rate.step_begins(meta, prompt_tokens(scheduler_output))
         for announce in meta.announces:
             if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
                 prefill.reported = True
