@@ -82,10 +82,14 @@ class _Pulling:
     """Those that are asked for and not in this engine's cache, when the engine last asked."""
     waits_since_seconds: float | None = None
     """Since when it would run, but for the answer."""
+    waited_seconds: float = 0.0
+    """For how long, once the answer has come: what it waits for then are pages."""
     why_not: PullOutcome | Literal[""] = ""
     """Why nothing would be fetched, when the engine last asked."""
     fails_as: PullOutcome = "failed"
     """What a fetch that does not arrive has come to: this engine may have given it up."""
+    is_outdated: bool = False
+    """Whether this engine has got other weights since: it has rested meanwhile, and no pull takes as long."""
 
     @property
     def source(self) -> Messengers:
@@ -317,6 +321,7 @@ class Pulls:
     def weights_changed(self, meta: StepMetadata) -> None:
         """What was asked for is KV of the weights before: it is not used, and computed here instead."""
         for pulling in list(self._pulling.values()):
+            pulling.is_outdated = True
             if pulling.state is not _State.FETCHING:
                 self._end(pulling, "misfit", meta)
             else:
@@ -341,6 +346,7 @@ class Pulls:
                     # The messenger that has asked declines for itself, where it has asked.
                     meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.source)))
             else:
+                pulling.waited_seconds = self._waited_seconds(pulling)
                 pulling.state = _State.OFFERED
                 pulling.answer_seconds = self._now_seconds() - pulling.since_seconds
                 pulling.held_tokens = min(offer.held_tokens, pulling.tokens)
@@ -356,8 +362,9 @@ class Pulls:
         """The request's fetch is over; what has not arrived is computed, and not asked for again."""
         if (pulling := self._pulling.get(request_id)) is not None:
             pulling.fetch_seconds = self._now_seconds() - pulling.since_seconds
-            seconds = pulling.answer_seconds + pulling.fetch_seconds
-            self._prices.pulled(pulling.source, pulling.fetched_tokens, seconds)
+            if not pulling.is_outdated:
+                seconds = pulling.answer_seconds + pulling.fetch_seconds
+                self._prices.pulled(pulling.source, pulling.fetched_tokens, seconds)
             self._forget(pulling, "arrived" if pulling.arrivals == self._messenger_count else pulling.fails_as)
 
     # ---- a request ends
@@ -381,7 +388,7 @@ class Pulls:
             meta.declines.append(Decline(*pulling.transfer, prefillers(pulling.source)))
 
     def _forget(self, pulling: _Pulling, result: PullOutcome) -> None:
-        if result not in UNBOOKED:
+        if result not in UNBOOKED and not pulling.is_outdated:
             self._book(pulling, pulled=result == "arrived")
         self._prices.ended_as(pulling.source, result, self._now_seconds() - pulling.since_seconds)
         if pulling.state is _State.FETCHING:
@@ -396,12 +403,15 @@ class Pulls:
         """Takes into account what the question has cost or saved."""
         if pulling.lacked_tokens < self._rules.tokens_min:
             return
-        now_seconds = self._now_seconds()
-        begun_seconds = pulling.waits_since_seconds
-        if begun_seconds is None:
-            begun_seconds = pulling.since_seconds if pulling.fetched_tokens else now_seconds
+        waited_seconds = self._waited_seconds(pulling) + pulling.fetch_seconds
         pulled_tokens = pulling.fetched_tokens if pulled else 0
-        self._prices.ended(pulling.source, pulling.lacked_tokens, now_seconds - begun_seconds, pulled_tokens)
+        self._prices.ended(pulling.source, pulling.lacked_tokens, waited_seconds, pulled_tokens)
+
+    def _waited_seconds(self, pulling: _Pulling) -> float:
+        """For how long it would have run, but for the answer."""
+        if pulling.state is not _State.ASKED or pulling.waits_since_seconds is None:
+            return pulling.waited_seconds
+        return self._now_seconds() - pulling.waits_since_seconds
 
     def _count(
         self, outcome: PullOutcome, tokens: int = 0, answer_seconds: float = 0.0, fetch_seconds: float = 0.0
