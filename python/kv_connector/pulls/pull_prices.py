@@ -79,9 +79,10 @@ class PullPrices:
         if len(sources) == 1:
             return sources[0]
         waited_for = [source for source in sources if self.may_wait(source, tokens)]
-        chosen = self.transfers.cheapest(waited_for, tokens)
+        wait_seconds = self.ask_limit_seconds(tokens)
+        chosen = self.transfers.cheapest(waited_for, tokens, wait_seconds)
         if chosen is None:
-            return self.transfers.cheapest(sources, tokens)
+            return self.transfers.cheapest(sources, tokens, wait_seconds)
         for source in sources:
             if source not in waited_for and not self.transfers.is_dead(source):
                 self.ended(source, tokens, waited_seconds=0.0, pulled_tokens=0)
@@ -125,7 +126,8 @@ class PullPrices:
 
         Questions that this engine's own messenger declines are answered too, and say nothing of the other engine.
         """
-        self._new_until_seconds[source] = self._now_seconds()
+        if source in self._new_until_seconds:
+            self._new_until_seconds[source] = self._now_seconds()
         if reason not in OWN_REASONS:
             self.transfers.answered(source, seconds)
 
@@ -164,7 +166,10 @@ class PullPrices:
         )
 
     def ended_as(self, source: Messengers, outcome: PullOutcome, asked_seconds: float) -> None:
-        """A question to the engine, which left so long ago, or what it led to has come to this; once for each."""
+        """A question to the engine, for whose answer it was waited so long, or what it led to has come to this.
+
+        Called once for each.
+        """
         self.transfers.question_over(source)
         if outcome == "late":
             self.transfers.late(source, asked_seconds)

@@ -20,7 +20,7 @@ DEAD_SECONDS = 10.0
 """How long an engine that could not be reached, or ended within a transfer, is not chosen where others are named."""
 OBSERVED_MAX = 10
 SOURCES_MAX = 256
-"""Requests name the engines: those named longest ago are forgotten."""
+"""Requests name the engines: those named longest ago are forgotten, first such as have never answered."""
 WEIGHT_OF_EARLIER = 0.8
 """An observation's weight beside that of the next one: three new ones outweigh seven before them."""
 SPREAD_MIN = 1.25
@@ -31,6 +31,8 @@ LATE_FACTOR = 2.0
 """With each answer in a row that does not come in time an engine rests so many times as long, at first for a minute."""
 LATE_IN_A_ROW_MAX = 6
 """More of them make no difference: after about an hour an engine is tried again."""
+LATE_MARGIN = 2.0
+"""Waits that differ by this factor are of different lengths: what was late for one may be in time for the other."""
 TRIES_MAX = 3
 """After how many answers an engine that has moved nothing is not tried for the sake of its price any more."""
 
@@ -108,7 +110,14 @@ class _Source(_Observations):
     """Ever, so that there is such an engine: clients name what they like."""
     dead_until_seconds: float = float("-inf")
     late_in_a_row: int = 0
+    late_seconds: float = 0.0
+    """For how long they were waited for, the longest of them."""
     late_until_seconds: float = float("-inf")
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it has been asked, or moves tokens, and that is not over."""
+        return self.open_questions > 0 or self.moving_tokens > 0
 
 
 class TransferPrices:
@@ -139,13 +148,25 @@ class TransferPrices:
         for each in (seen, self._all):
             (each.answers if seen.has_session else each.openings).append(_Seen(self._now_seconds(), seconds))
         seen.has_session, seen.has_answered = True, True
-        seen.late_in_a_row, seen.late_until_seconds, seen.dead_until_seconds = 0, float("-inf"), float("-inf")
+        seen.late_in_a_row, seen.late_seconds = 0, 0.0
+        seen.late_until_seconds, seen.dead_until_seconds = float("-inf"), float("-inf")
 
     def late(self, source: Messengers, seconds: float) -> None:
-        """The engine has not answered within this time: it takes that long at least."""
+        """The engine has not answered within this time: it takes that long at least.
+
+        A short prompt waits for a millisecond. That this was too short says nothing of longer waits.
+        """
         seen = self._of(source)
-        seen.answers.append(_Seen(self._now_seconds(), seconds))
-        seen.late_until_seconds = self._now_seconds() + KNOWN_SECONDS * LATE_FACTOR**seen.late_in_a_row
+        now_seconds = self._now_seconds()
+        if seconds >= self._median_of(seen.answers, ()):
+            seen.answers.append(_Seen(now_seconds, seconds))
+        rests = now_seconds < seen.late_until_seconds
+        if rests and LATE_MARGIN * seconds <= seen.late_seconds:
+            return
+        if seconds >= LATE_MARGIN * seen.late_seconds:
+            seen.late_in_a_row = 0
+        seen.late_seconds = max(seen.late_seconds, seconds) if rests else seconds
+        seen.late_until_seconds = now_seconds + KNOWN_SECONDS * LATE_FACTOR**seen.late_in_a_row
         seen.late_in_a_row = min(seen.late_in_a_row + 1, LATE_IN_A_ROW_MAX)
 
     def lost(self, source: Messengers) -> None:
@@ -195,8 +216,15 @@ class TransferPrices:
         seen = self._sources.setdefault(source, _Source())
         self._sources.move_to_end(source)
         if len(self._sources) > SOURCES_MAX:
-            self._sources.popitem(last=False)
+            self._forget_one(source)
         return seen
+
+    def _forget_one(self, newest: Messengers) -> None:
+        """None from which something is awaited: requests are fewer, and what they end is to be found."""
+        idle = [each for each, seen in self._sources.items() if each != newest and not seen.is_awaited]
+        made_up = (each for each in idle if not self._sources[each].has_answered)
+        if (forgotten := next(made_up, idle[0] if idle else None)) is not None:
+            del self._sources[forgotten]
 
     # ---- what it is worth
 
@@ -256,23 +284,22 @@ class TransferPrices:
         """Whether tokens are on their way from any engine."""
         return any(seen.moving_tokens for seen in self._sources.values())
 
-    def cheapest(self, sources: Sequence[Messengers], tokens: int) -> Messengers | None:
+    def cheapest(self, sources: Sequence[Messengers], tokens: int, wait_seconds: float = 0.0) -> Messengers | None:
         """The engine from which the tokens come soonest, of those that are not dead; None if all of them are.
 
         One that has moved nothing lately is tried first, by one prompt at a time, so that it becomes known; one that
-        did not answer in time comes last, for longer each time. Where nothing else decides, it is the one that is named
-        first.
+        has not answered within ``wait_seconds``, for which its answer would be waited for, or longer, comes last, for
+        longer each time. Where nothing else decides, it is the one that is named first.
         """
         living = [source for source in sources if not self.is_dead(source)]
-        return min(living, key=lambda source: self._rank(source, tokens), default=None)
+        return min(living, key=lambda source: self._rank(source, tokens, wait_seconds), default=None)
 
-    def _rank(self, source: Messengers, tokens: int) -> tuple[bool, bool, float]:
+    def _rank(self, source: Messengers, tokens: int, wait_seconds: float) -> tuple[bool, bool, float]:
         seen = self._sources.get(source, _Source())
         answer_count = len(self._recent(seen.answers)) + len(self._recent(seen.openings))
-        is_tried = seen.open_questions > 0 or seen.moving_tokens > 0
-        was_tried = is_tried or answer_count >= TRIES_MAX or bool(self._recent(seen.moves))
+        was_tried = seen.is_awaited or answer_count >= TRIES_MAX or bool(self._recent(seen.moves))
         price = self.price(source, tokens)
-        is_late = self._now_seconds() < seen.late_until_seconds
+        is_late = self._now_seconds() < seen.late_until_seconds and wait_seconds < LATE_MARGIN * seen.late_seconds
         return is_late, was_tried, 0.0 if price is None else price.seconds
 
     def sources(self) -> Iterator[Messengers]:

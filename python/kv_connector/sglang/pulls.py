@@ -298,7 +298,8 @@ class Pulls:
         self._end(pull, outcome)
 
     def _end(self, pull: Pull, outcome: PullOutcome, fetched_count: int = 0, fetch_seconds: float = 0.0) -> None:
-        self._prices.ended_as(pull.source, outcome, self._own.now_seconds() - pull.since_seconds)
+        asked_seconds = min(self._own.now_seconds(), pull.late_at_seconds) - pull.since_seconds
+        self._prices.ended_as(pull.source, outcome, asked_seconds)
         if pull.state is _State.LANDING:
             own_seconds = self._prices.transfers.over(pull.source, pull.moving_count, pull.mark)
             self._prices.fetched(pull.source, fetched_count, fetch_seconds, own_seconds, outcome)

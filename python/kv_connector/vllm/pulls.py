@@ -390,7 +390,8 @@ class Pulls:
     def _forget(self, pulling: _Pulling, result: PullOutcome) -> None:
         if result not in UNBOOKED and not pulling.is_outdated:
             self._book(pulling, pulled=result == "arrived")
-        self._prices.ended_as(pulling.source, result, self._now_seconds() - pulling.since_seconds)
+        asked_seconds = min(self._now_seconds(), pulling.late_at_seconds) - pulling.since_seconds
+        self._prices.ended_as(pulling.source, result, asked_seconds)
         if pulling.state is _State.FETCHING:
             own_seconds = self._prices.transfers.over(pulling.source, pulling.fetched_tokens, pulling.mark)
             fetched = pulling.fetched_tokens, pulling.fetch_seconds, own_seconds
