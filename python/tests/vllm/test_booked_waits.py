@@ -1,4 +1,4 @@
-"""What is booked of a pull is what a prompt has waited for it, and neither for pages nor while the engine has rested."""
+"""What is booked of a pull is what a prompt has waited for it, neither for pages nor while the engine has rested."""
 
 from __future__ import annotations
 
