@@ -122,7 +122,7 @@ class SubjectTest {
             dial(listener, link);
             assertThat(listener.wire.sent.getLast().hasWelcome()).isTrue();
         }
-        for (long more = places + 1; more <= places + 3; more++) {
+        for (long more = places + 1L; more <= places + 3; more++) {
             dial(listener, more);
             assertThat(listener.wire.sent.getLast().getRefusal().getSentence())
                     .contains("listener serves " + places)
