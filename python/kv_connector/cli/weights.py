@@ -19,7 +19,8 @@ from kv_connector.weights.servers import Server, checked_urls
 from kv_connector.weights.versions import VERSION_MAX, version_of_now
 
 Say = Callable[[str], object]
-STATUS_SECONDS = 10.0
+STATUS_SECONDS = 60.0
+"""For each answer. vLLM collects what is installed on the machine for its first one, which takes long on a busy one."""
 
 
 def run(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
