@@ -179,11 +179,14 @@ class PullPrices:
     def fetched(
         self, source: Messengers, tokens: int, seconds: float, own_seconds: float, outcome: PullOutcome
     ) -> None:
-        """A fetch of the tokens has come to this after this time, of which ``own_seconds`` were its part, if known."""
+        """A fetch of the tokens has come to this after this time, of which ``own_seconds`` were its part, if known.
+
+        One whose client has left shows as much as one that failed: how long its tokens had not arrived.
+        """
         seconds = min(seconds, own_seconds or seconds)
         if outcome == "arrived":
             self.transfers.moved(source, tokens, seconds)
-        elif outcome == "failed":
+        elif outcome in ("failed", "aborted"):
             self.transfers.stalled(source, tokens, seconds)
 
     def ask_limit_seconds(self, tokens: int) -> float:

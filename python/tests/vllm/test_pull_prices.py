@@ -107,6 +107,19 @@ def test_should_not_pull_where_its_price_is_known_and_higher(world: World, token
     assert world.prices.is_worth(SOURCE, tokens)
 
 
+@pytest.mark.parametrize("outcome", ["failed", "aborted"])
+@pytest.mark.parametrize(("seconds", "is_slow"), [(0.0, False), (0.01, False), (0.9, False), (1.1, True), (30.0, True)])
+def test_should_know_a_fetch_that_never_came_for_a_slow_one_though_its_client_has_left(
+    world: World, outcome: str, seconds: float, is_slow: bool
+) -> None:
+    for tokens in (500, 1000, 500, 1000):
+        world.prices.fetched(SOURCE, tokens, tokens * SECONDS_PER_TOKEN, 0.0, "arrived")
+    for _ in range(6):
+        world.prices.fetched(SOURCE, 1000, seconds, 0.0, outcome)
+    price = world.prices.transfers.price(SOURCE, 1000)
+    assert (price.seconds > 1.05) == is_slow, "an early end shows nothing"
+
+
 def test_should_forget_a_slow_pull_after_a_time(world: World) -> None:
     world.measured().prices.pulled(SOURCE, 1000, 2.0)
     world.now_seconds += world.constants.KNOWN_SECONDS
