@@ -105,6 +105,7 @@ class Landing:
         self.metrics_port = options.metrics_port
         self.reason = ""
         self.version = 70
+        self.digest = "d1"
         self.landing: Any = None
         self.dialled: list[tuple[str, Manifest, str]] = []
         self.reports: list[tuple[int, str]] = []
@@ -119,6 +120,9 @@ class Landing:
 
     def version_of(self, _update_id: int) -> int:
         return self.version
+
+    def digest_of(self, _update_id: int) -> str:
+        return self.digest
 
     def applied(self, update_id: int, failure: str = "") -> None:
         self.reports.append((update_id, failure))

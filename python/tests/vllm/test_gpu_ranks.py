@@ -160,6 +160,7 @@ class OwnMessengers(Ranks):
         planned = SimpleNamespace(
             num_scheduled_tokens={},
             total_num_scheduled_tokens=0,
+            scheduled_spec_decode_tokens={},
             preempted_req_ids=None,
             scheduled_new_reqs=[],
             scheduled_cached_reqs=SimpleNamespace(req_ids=[]),
