@@ -61,7 +61,7 @@ public enum Mutation {
     /** The completion of one request is reported for another one in flight. */
     ANOTHER_COMPLETED,
     /** A window and its pages are freed when their peer's admission is revoked, while the peer can still write. */
-    FREED_WITHOUT_PROOF,
+    FREED_WITHOUT_PROOF(Hardships.Kind.CLOCKS),
     /** Writes are not checked against allowances, and another one is submitted after an allowance has ended. */
     ALLOWANCE_UNCHECKED,
     /** A prefiller finds the prompt of a grant by its id alone. */
