@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from typing import Any
 
 import pytest
 from conftest import EngineMaker
+from pulling_engine import HELD_TOKENS, PROMPT_TOKENS, PullingEngine
 from release import Status
-from simulated_engine import BLOCK_TOKENS, SimulatedEngine
 
-HELD_TOKENS = 2 * BLOCK_TOKENS
-PROMPT_TOKENS = 3 * BLOCK_TOKENS + 16
 SECONDS_PER_TOKEN = 0.01
 """Of this engine: whatever is pulled is worth it."""
 HINT = {"remote_kv_source": {"remote_host": "127.0.0.1", "remote_port": 14580}}
 
 
-class World:
+class World(PullingEngine):
     """An engine whose clock the test moves, and which has no pages for anything new while it is full."""
 
     def __init__(self, engine: EngineMaker) -> None:
-        self.engine: SimulatedEngine = engine("kv_both", recompute=True)
-        self.now_seconds = 100.0
-        self.count = itertools.count(1)
-        self.pulls = self.engine.own_scheduler._half._pulls
-        for each in (self.pulls, self.pulls._prices, self.pulls._prices.transfers):
-            each._now_seconds = lambda: self.now_seconds
-        self.pulls.rate.step_begins = lambda *_: None
-        self.pulls.rate._seconds_per_token = SECONDS_PER_TOKEN
+        super().__init__(engine, SECONDS_PER_TOKEN)
         self.pulls._prices._budget.book = self._booked
         self.booked: list[float] = []
         self.is_full = False

@@ -8,28 +8,19 @@ from typing import Any
 
 import pytest
 from conftest import EngineMaker
-from simulated_engine import BLOCK_TOKENS, SimulatedEngine
+from pulling_engine import HELD_TOKENS, PROMPT_TOKENS, PullingEngine
 
 PORTS = (14580, 14581, 14582)
-PROMPT_TOKENS = 3 * BLOCK_TOKENS + 16
-HELD_TOKENS = 2 * BLOCK_TOKENS
 
 SECONDS_PER_TOKEN = 0.05
 """Of this engine, which computes slowly: whatever is pulled is worth it."""
 
 
-class World:
+class World(PullingEngine):
     """An engine whose clock the test moves, and the engines that it may pull from."""
 
     def __init__(self, engine: EngineMaker) -> None:
-        self.engine: SimulatedEngine = engine("kv_both", recompute=True)
-        self.now_seconds = 100.0
-        self.count = itertools.count(1)
-        self.pulls = self.engine.own_scheduler._half._pulls
-        for each in (self.pulls, self.pulls._prices, self.pulls._prices.transfers):
-            each._now_seconds = lambda: self.now_seconds
-        self.pulls.rate.step_begins = lambda *_: None
-        self.pulls.rate._seconds_per_token = SECONDS_PER_TOKEN
+        super().__init__(engine, SECONDS_PER_TOKEN)
 
     def ask(self, ports: Sequence[int]) -> int:
         """A prompt of its own names these; returns the port of the engine that is asked, 0 if none is."""
