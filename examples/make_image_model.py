@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
-from make_model import word
+from make_model import made_once, tokenizer_of, word
 
 WORD_COUNT: Final = 512
 MARKS: Final = ("<|vision_start|>", "<|image_pad|>", "<|video_pad|>", "<|vision_end|>")
@@ -89,43 +88,28 @@ def _write_weights(folder: Path) -> None:
 
 
 def _write_processor(folder: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
+    from transformers import Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
 
     words = {word(token): token for token in range(WORD_COUNT)}
     marks = {mark: WORD_COUNT + index for index, mark in enumerate(MARKS)}
-    tokenizer = Tokenizer(models.WordLevel(words | marks, unk_token=word(3)))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=word(0),
-        eos_token=word(1),
-        pad_token=word(2),
-        unk_token=word(3),
-        additional_special_tokens=list(MARKS),
-    )
-    fast.chat_template = TEMPLATE
+    tokenizer = tokenizer_of(words | marks, additional_special_tokens=list(MARKS))
+    tokenizer.chat_template = TEMPLATE
     patches = {"patch_size": PATCH_PIXELS, "merge_size": MERGED_PATCHES, "temporal_patch_size": 2}
     sizes = {"shortest_edge": SQUARE_PIXELS**2, "longest_edge": (8 * SQUARE_PIXELS) ** 2}
     Qwen3VLProcessor(
         image_processor=Qwen2VLImageProcessor(size=sizes, **patches),
-        tokenizer=fast,
+        tokenizer=tokenizer,
         video_processor=Qwen3VLVideoProcessor(**patches),
         chat_template=TEMPLATE,
     ).save_pretrained(folder)
-    fast.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _write(folder: Path) -> None:
+    _write_weights(folder)
+    _write_processor(folder)
 
 
 def cached_image_model(home: Path) -> Path:
     """The model's folder below ``home``; creates the model if it does not exist."""
-    folder = home / "models" / f"tiny-qwen3-vl-{RECIPE}"
-    if not folder.exists():
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-        _write_weights(partial)
-        _write_processor(partial)
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not folder.exists():  # otherwise another process was faster
-                raise
-    return folder
+    return made_once(home / "models" / f"tiny-qwen3-vl-{RECIPE}", _write)

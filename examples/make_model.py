@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -347,34 +348,45 @@ def word(token: int) -> str:
     return SPECIAL_WORDS[token] if token < len(SPECIAL_WORDS) else f"w{token}"
 
 
+def tokenizer_of(tokens: Mapping[str, int], **more: object) -> Any:
+    """One that takes each word between spaces for a token; the first words are special, as ``word`` names them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel(dict(tokens), unk_token=word(3)))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=word(0), eos_token=word(1), pad_token=word(2), unk_token=word(3), **more
+    )
+
+
 def write_model(shape: Shape, folder: Path) -> None:
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM
 
     torch.manual_seed(shape.seed)
     AutoModelForCausalLM.from_config(shape.config()).to(torch.float32).save_pretrained(folder)
-    vocabulary = {word(token): token for token in range(shape.vocabulary_size)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=word(3)))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=word(0), eos_token=word(1), pad_token=word(2), unk_token=word(3)
-    ).save_pretrained(folder)
+    tokenizer_of({word(token): token for token in range(shape.vocabulary_size)}).save_pretrained(folder)
 
 
-def cached_model(home: Path, shape: Shape | None = None) -> Path:
-    """The model's folder below ``home``; creates the model if it does not exist."""
-    wanted = shape or TinyModel()
-    folder = home / "models" / f"tiny-{wanted.family}-{key_of(wanted)}"
+def made_once(folder: Path, write: Callable[[Path], None]) -> Path:
+    """The folder, which is written if it does not exist; other processes see it whole or not at all."""
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-        write_model(wanted, partial)
+        write(partial)
         try:
             partial.rename(folder)
         except OSError:
             if not folder.exists():  # otherwise another process was faster
                 raise
     return folder
+
+
+def cached_model(home: Path, shape: Shape | None = None) -> Path:
+    """The model's folder below ``home``; creates the model if it does not exist."""
+    wanted = shape or TinyModel()
+    folder = home / "models" / f"tiny-{wanted.family}-{key_of(wanted)}"
+    return made_once(folder, lambda partial: write_model(wanted, partial))
 
 
 def main() -> None:
