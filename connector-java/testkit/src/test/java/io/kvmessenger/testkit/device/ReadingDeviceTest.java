@@ -2,19 +2,8 @@ package io.kvmessenger.testkit.device;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.foreign.FfmLibC;
-import io.kvmessenger.foreign.FfmLibFabric;
 import io.kvmessenger.testkit.device.LoopbackVerbs.Side;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
-import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Peer;
-import io.kvmessenger.transfer.RemoteWindow;
-import io.kvmessenger.transfer.TransferOptions;
-import io.kvmessenger.transfer.TransferRequest.SingleWrite;
-import io.kvmessenger.transfer.WindowArea;
-import io.kvmessenger.transfer.WindowRanges;
-import io.kvmessenger.transfer.device.DeviceAccess;
-import io.kvmessenger.transfer.engine.TransferEngines;
 import java.util.List;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
@@ -28,8 +17,6 @@ import org.junit.jupiter.params.provider.MethodSource;
  */
 @Timeout(900)
 final class ReadingDeviceTest {
-    private static final long MEMORY_BYTES = 1 << 16;
-    private static final long CONNECT_LIMIT_NS = 4_000_000_000L;
     private static final String STOP = "ibv_modify_qp";
     private static final String DESTROY = "ibv_destroy_qp";
     private static final int WRITES = 3;
@@ -49,21 +36,9 @@ final class ReadingDeviceTest {
     }
 
     private final LoopbackVerbs verbs = new LoopbackVerbs(null, "loop0");
-    private final DrivenEngine writer = open();
-    private final DrivenEngine target = open();
-    private final Admission admission = target.engine().admit("writer");
-    private final Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
-
-    private DrivenEngine open() {
-        TransferOptions options = TransferOptions.defaults()
-                .withTransports("verbs")
-                .with(TransferOptions.CONNECT_LIMIT_NS, CONNECT_LIMIT_NS);
-        return new DrivenEngine(
-                options,
-                "engine",
-                MEMORY_BYTES,
-                TransferEngines.open(options, new FfmLibC(), FfmLibFabric::new, () -> verbs, DeviceAccess.NONE));
-    }
+    private final DrivenEngine writer = DeviceConnection.open(verbs, "verbs");
+    private final DrivenEngine target = DeviceConnection.open(verbs, "verbs");
+    private final DeviceConnection connection = new DeviceConnection(writer, target);
 
     @AfterEach
     void close() {
@@ -75,10 +50,9 @@ final class ReadingDeviceTest {
     @ParameterizedTest
     @MethodSource("cases")
     void shouldKeepPagesThatMayStillBeRead(Case given) {
-        DrivenEngine.awaitBoth("readiness", writer, target, () -> writer.ready.contains(peer));
         verbs.hold();
         for (long cookie = 1; cookie <= WRITES; cookie++) {
-            submit(cookie);
+            connection.submit(cookie);
         }
         DrivenEngine.awaitBoth("the posts", writer, target, verbs::mayRead);
         verbs.refuse(Side.WRITER, given.refused.toArray(String[]::new));
@@ -97,19 +71,10 @@ final class ReadingDeviceTest {
 
     private void happen(Event event) {
         switch (event) {
-            case WRITER_LEAVES -> writer.engine().disconnect(peer);
-            case TARGET_REVOKES -> target.engine().revoke(admission);
+            case WRITER_LEAVES -> writer.engine().disconnect(connection.peer);
+            case TARGET_REVOKES -> target.engine().revoke(connection.admission);
             case TARGET_ENDS -> target.engine().close();
             case PATH_BREAKS -> verbs.breakPaths();
         }
-    }
-
-    private void submit(long cookie) {
-        WindowRanges ranges = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
-        var window = target.openWindow(admission, ranges, 1, cookie);
-        RemoteWindow remote = writer.engine()
-                .allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), ranges));
-        writer.submit(
-                peer, new SingleWrite(writer.region(), 0, target.region().descriptor(), 0, 4096, remote, 1), cookie);
     }
 }

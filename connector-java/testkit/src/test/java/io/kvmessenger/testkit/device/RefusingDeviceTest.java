@@ -2,19 +2,8 @@ package io.kvmessenger.testkit.device;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.foreign.FfmLibC;
-import io.kvmessenger.foreign.FfmLibFabric;
 import io.kvmessenger.testkit.device.LoopbackVerbs.Side;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
-import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Peer;
-import io.kvmessenger.transfer.RemoteWindow;
-import io.kvmessenger.transfer.TransferOptions;
-import io.kvmessenger.transfer.TransferRequest.SingleWrite;
-import io.kvmessenger.transfer.WindowArea;
-import io.kvmessenger.transfer.WindowRanges;
-import io.kvmessenger.transfer.device.DeviceAccess;
-import io.kvmessenger.transfer.engine.TransferEngines;
 import java.util.List;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
@@ -28,8 +17,6 @@ import org.junit.jupiter.params.provider.MethodSource;
  */
 @Timeout(900)
 final class RefusingDeviceTest {
-    private static final long MEMORY_BYTES = 1 << 16;
-    private static final long CONNECT_LIMIT_NS = 4_000_000_000L;
     private static final String STOP = "ibv_modify_qp";
     private static final String DESTROY = "ibv_destroy_qp";
 
@@ -81,51 +68,14 @@ final class RefusingDeviceTest {
                         .flatMap(calls -> Stream.of(Event.values()).map(event -> new Case(side, calls, event))));
     }
 
-    /** One engine writes to another one. */
-    private static final class Connection {
-        final DrivenEngine from;
-        final DrivenEngine to;
-        final Admission admission;
-        final Peer peer;
-
-        Connection(DrivenEngine from, DrivenEngine to) {
-            this.from = from;
-            this.to = to;
-            admission = to.engine().admit("writer");
-            peer = from.engine().connect(to.engine().address(), admission.key(), "target");
-            DrivenEngine.awaitBoth("readiness", from, to, () -> from.ready.contains(peer));
-        }
-
-        void shouldWrite(long cookie) {
-            submit(cookie);
-            DrivenEngine.awaitBoth(
-                    "what was written", from, to, () -> to.filled.contains(cookie) && from.completed.contains(cookie));
-        }
-
-        void submit(long cookie) {
-            WindowRanges ranges = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
-            var window = to.openWindow(admission, ranges, 1, cookie);
-            RemoteWindow remote = from.engine()
-                    .allow(peer, window.imm(), WindowArea.of(to.region().descriptor(), ranges));
-            from.submit(peer, new SingleWrite(from.region(), 0, to.region().descriptor(), 0, 4096, remote, 1), cookie);
-        }
-    }
-
     private final LoopbackVerbs verbs = new LoopbackVerbs(null, "loop0");
     private final DrivenEngine writer = open("verbs", "tcp");
     private final DrivenEngine target = open("verbs", "tcp");
     private final DrivenEngine other = open("tcp");
-    private final Connection byVerbs = new Connection(writer, target);
+    private final DeviceConnection byVerbs = new DeviceConnection(writer, target);
 
     private DrivenEngine open(String... transports) {
-        TransferOptions options = TransferOptions.defaults()
-                .withTransports(transports)
-                .with(TransferOptions.CONNECT_LIMIT_NS, CONNECT_LIMIT_NS);
-        return new DrivenEngine(
-                options,
-                "engine",
-                MEMORY_BYTES,
-                TransferEngines.open(options, new FfmLibC(), FfmLibFabric::new, () -> verbs, DeviceAccess.NONE));
+        return DeviceConnection.open(verbs, transports);
     }
 
     @AfterEach
@@ -144,14 +94,14 @@ final class RefusingDeviceTest {
         byVerbs.shouldWrite(1);
         DrivenEngine faulty = given.side == Side.WRITER ? writer : target;
         boolean ends = given.side == Side.WRITER && given.event == Event.WRITER_ENDS;
-        Connection held = ends ? null : new Connection(faulty, other);
+        DeviceConnection held = ends ? null : new DeviceConnection(faulty, other);
         verbs.refuse(given.side, given.refused.toArray(String[]::new));
         given.event.happen(this);
         awaitRefusals(given);
         if (!ends) {
             held.shouldWrite(2);
-            new Connection(faulty, other).shouldWrite(3);
-            new Connection(other, faulty).shouldWrite(4);
+            new DeviceConnection(faulty, other).shouldWrite(3);
+            new DeviceConnection(other, faulty).shouldWrite(4);
         }
         if (given.isUnproven()) {
             assertThat(target.closedAdmissions).as("what is not proven").isEmpty();
