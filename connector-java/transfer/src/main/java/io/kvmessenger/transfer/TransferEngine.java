@@ -59,7 +59,10 @@ public interface TransferEngine extends AutoCloseable {
     /** Ends an admission and closes its data paths. Nothing can land once {@code onAdmissionClosed} is polled. */
     void revoke(Admission admission);
 
-    /** As {@link #revoke}, if no peer has opened a data path by the admission; otherwise nothing happens. */
+    /**
+     * As {@link #revoke}, if no peer has a socket open by the admission; otherwise the admission ends with that socket's
+     * data paths, and no further socket is accepted.
+     */
     void revokeUnused(Admission admission);
 
     /** Starts to open data paths to a peer; {@code onPeerReady} or {@code onPeerLost} follows. Never blocks. */

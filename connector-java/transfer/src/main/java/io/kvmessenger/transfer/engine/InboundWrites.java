@@ -56,6 +56,7 @@ final class InboundWrites implements InboundPort {
             if (entry.admission().id() != admission.id()) {
                 continue;
             }
+            entry.allowNoFurtherLink();
             if (entry.link() != null) {
                 entry.link().revoke(detail);
             }
@@ -65,9 +66,14 @@ final class InboundWrites implements InboundPort {
         }
     }
 
+    /** Ends the admission at once, or with the link that uses it: that one may still turn out to be never ready. */
     void revokeUnused(Admission admission, String detail) {
         InboundAdmission entry = entryOf(admission);
-        if (entry != null && entry.link() == null) {
+        if (entry == null) {
+            return;
+        }
+        entry.allowNoFurtherLink();
+        if (entry.link() == null) {
             onClosed(entry, detail);
         }
     }

@@ -290,13 +290,13 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         }
     }
 
-    /** Ends the admission: nothing of the peer can land any more. A key that was never ready may be used again. */
+    /** Ends the admission: nothing of the peer can land. A key that was never ready may be used again, unless revoked. */
     private void settle(String detail) {
         settled = true;
-        if (ready) {
-            port.onClosed(from, detail);
-        } else {
+        if (!ready && from.allowsFurtherLink()) {
             from.giveBack();
+        } else {
+            port.onClosed(from, detail);
         }
     }
 

@@ -18,6 +18,7 @@ public final class InboundAdmission {
     private final Admission admission;
     private final byte[] keyName;
     private InboundLink link;
+    private boolean lastUse;
 
     public InboundAdmission(Admission admission) {
         this.admission = admission;
@@ -62,5 +63,15 @@ public final class InboundAdmission {
 
     public void giveBack() {
         link = null;
+    }
+
+    /** From now on the admission ends as soon as no link uses it, even if the link was never ready. */
+    public void allowNoFurtherLink() {
+        lastUse = true;
+    }
+
+    /** Whether a link that was never ready may return the key for another one. */
+    public boolean allowsFurtherLink() {
+        return !lastUse;
     }
 }

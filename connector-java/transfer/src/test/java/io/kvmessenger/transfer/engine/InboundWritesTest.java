@@ -135,6 +135,20 @@ final class InboundWritesTest {
         assertThat(completions.size()).as("it is closed once").isEqualTo(1);
     }
 
+    /** Else a fetch waits out its limit for a peer that died while it connected. */
+    @Test
+    void shouldAllowNoFurtherLinkToAnAdmissionRevokedWhileALinkUsesIt() {
+        InboundAdmission unused = admit(1);
+        unused.claim(reason -> {});
+        inboundWrites.revokeUnused(unused.admission(), "unused");
+        assertThat(unused.allowsFurtherLink()).isFalse();
+        InboundAdmission revoked = admit(2);
+        revoked.claim(reason -> {});
+        inboundWrites.revoke(revoked.admission(), "revoked");
+        assertThat(revoked.allowsFurtherLink()).isFalse();
+        assertThat(admit(3).allowsFurtherLink()).isTrue();
+    }
+
     /** A link that never became ready gives the key back, and says so while it is revoked. */
     @Test
     void shouldEndARevokedAdmissionWhoseLinkGivesItBackMeanwhile() {
