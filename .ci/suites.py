@@ -47,6 +47,15 @@ NEED_TORCH = [
 ]
 """Tests of the vLLM connector that want what comes with vLLM; elsewhere they, or some of them, are skipped."""
 
+ENGINES_APART = [
+    f"e2e-tests/test_{what}.py"
+    for what in (
+        *("examples", "faults", "images", "links", "load", "pull_faults"),
+        *("sharding", "speculation", "states", "transfer", "wrong_setups"),
+    )
+]
+"""Half of the tests between vLLM servers, by the time they take: each half waits for a part of it."""
+
 LOOP_APART = "0.32.0"
 """The release of vLLM whose loop has a suite of its own; the other suite has whatever is not of it."""
 
@@ -277,8 +286,15 @@ def with_servers() -> list[Suite]:
     """Side by side, the longest first: each waits for a part of its time, SGLang's for half of it."""
     pair = "e2e-tests/sglang_pair"
     return [
-        of_servers("engines", "engine", "e2e-tests", "engines", beside=True),
-        of_servers("engines, SGLang", "sglang", f"{pair}/test_sglang.py", "sglang", beside=True),
+        of_servers(
+            "engines",
+            "engine",
+            "e2e-tests",
+            "engines",
+            *(f"--ignore={tests}" for tests in ENGINES_APART),
+            beside=True,
+        ),
+        of_servers("engines, apart", "engine", ENGINES_APART[0], "engines-apart", *ENGINES_APART[1:], beside=True),
         of_servers(
             "engines, SGLang, recorded",
             "sglang",
@@ -292,6 +308,7 @@ def with_servers() -> list[Suite]:
             f"{pair}/test_sglang_waiting_weights.py",
             beside=True,
         ),
+        of_servers("engines, SGLang", "sglang", f"{pair}/test_sglang.py", "sglang", beside=True),
     ]
 
 
