@@ -14,8 +14,11 @@ final class PathLink {
     /** Bytes in flight that a class which may have to yield has on a path that cannot be paced, at least. */
     static final long IN_FLIGHT_MIN_BYTES = 1 << 20;
 
-    /** What a path that is paced may hold at least: below it a worker that is late would leave the link idle. */
+    /** What the paced paths of a peer may hold at least: below it a worker that is late would leave the link idle. */
     static final long HELD_MIN_BYTES = 256 << 10;
+
+    /** What each of them may hold at least: two of a kernel's largest segments. */
+    static final long PATH_HELD_MIN_BYTES = 128 << 10;
 
     static final long SLICE_MIN_BYTES = 32 << 10;
     static final long SLICE_MAX_BYTES = 1 << 20;
@@ -118,7 +121,8 @@ final class PathLink {
             roundTripAskedNs = nowNs;
             roundTripNs = path.leastRoundTripNs();
         }
-        long bytes = Math.max(HELD_MIN_BYTES, load.aheadBytes(slowest, 2 * roundTripNs) / pathCount);
+        long peersBytes = Math.max(HELD_MIN_BYTES, load.aheadBytes(slowest, 2 * roundTripNs));
+        long bytes = Math.max(PATH_HELD_MIN_BYTES, peersBytes / pathCount);
         if (isStep(bytes, heldLimitBytes)) {
             heldLimitBytes = bytes;
             path.limitHeld(bytes);

@@ -80,7 +80,7 @@ final class PathLinkTest {
         link.pace(yielding, false, 2, nowNs);
         assertThat(path.allowed).isZero();
         assertThat(path.unsentLimit).isBetween(PathLink.SLICE_MIN_BYTES, load.aheadBytes(yielding) / 2);
-        assertThat(path.heldLimit).isEqualTo(PathLink.HELD_MIN_BYTES);
+        assertThat(path.heldLimit).isEqualTo(PathLink.HELD_MIN_BYTES / 2);
         look(1_000_000);
         link.pace(yielding, false, 2, nowNs);
         assertThat(path.allowed).isPositive().isLessThan(Long.MAX_VALUE);
@@ -95,6 +95,15 @@ final class PathLinkTest {
         link.pace(TrafficClass.URGENT, false, 2, nowNs);
         assertThat(path.unsentLimit).as("for urgent writes that come next").isEqualTo(Long.MAX_VALUE);
         assertThat(path.heldLimit).as("for urgent writes that come next").isEqualTo(Long.MAX_VALUE);
+    }
+
+    /** An urgent write waits for what all paths of a peer hold together. */
+    @ParameterizedTest
+    @ValueSource(ints = {1, 2, 3, 4, 16})
+    void shouldDivideWhatAPeerHoldsAmongItsPaths(int pathCount) {
+        link.pace(TrafficClass.BULK, false, pathCount, nowNs);
+        assertThat(path.heldLimit)
+                .isEqualTo(Math.max(PathLink.PATH_HELD_MIN_BYTES, PathLink.HELD_MIN_BYTES / pathCount));
     }
 
     /** With less than two round trips' worth a far link would stay as slow as it seemed at first. */
