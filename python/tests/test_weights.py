@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from kv_connector.cli.main import parser
-from kv_connector.cli.weights import lines_of, run
+from kv_connector.cli.weights import lines_of, run, status
 from kv_connector.configuration.weights_options import parse_weights_options
 from kv_connector.exceptions import OptionError
+from kv_connector.runtime import plain_http
 from kv_connector.weights.checkpoint import Checkpoint, CheckpointError
 from kv_connector.weights.host import WeightsHost
 from kv_connector.weights.landing import SharedMemory, map_of_process
@@ -215,6 +216,49 @@ def test_a_status_is_lines() -> None:
         "updates sender lost: 1",
     ]
     assert lines_of({}) == []
+
+
+ANSWERS = [
+    *(
+        "",
+        "<html>",
+        "null",
+        "3",
+        '"x"',
+        "[]",
+        "{}",
+        "[" * 100_000,
+        '{"weight_version": ""}',
+        '{"weight_version": null}',
+    ),
+    *(
+        json.dumps({"weight_version": "7", **more})
+        for seen in (None, 3, [], "x", "[" * 100_000, '{"ended": 3}', '{"ended": {"a": "b"}}', '{"landing": null}')
+        for more in (
+            {"message": seen},
+            {"results": [seen], "vllm_config": {"weight_transfer_config": {"backend": "kv_messenger"}}},
+        )
+    ),
+]
+"""Of a server that is none, of another release, or of another program, whatever it is asked."""
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_server_that_answers_anything_gets_a_sentence_or_a_version(
+    monkeypatch: pytest.MonkeyPatch, answer: str, engine: str
+) -> None:
+    def ask(_method: str, url: str, **_more: object) -> plain_http.Answer:
+        missing = engine == "sglang" and url.endswith("/version")
+        return plain_http.Answer(404 if missing else 200, answer)
+
+    monkeypatch.setattr(plain_http, "ask", ask)
+    said: list[str] = []
+    complaints: list[str] = []
+    failed = status(["http://127.0.0.1:1"], said.append, complaints.append)
+    assert len(complaints) == failed
+    assert all(line.startswith("http://127.0.0.1:1") and len(line) < 400 for line in complaints)
+    assert failed or said[0] == "http://127.0.0.1:1: version 7\n"
 
 
 def test_where_a_sender_listens_is_read() -> None:

@@ -52,11 +52,16 @@ def status(urls: Sequence[str], say: Say, complain: Say) -> int:
 
 
 def lines_of(status: Mapping[str, Any]) -> list[str]:
-    """A server's status as lines."""
-    ended = status.get("ended") or {}
+    """A server's status as lines, without what has another form than a server of this release gives it."""
+    ended = status.get("ended")
+    counts = ended.items() if isinstance(ended, dict) else ()
     return [
         *(f"{word}: {status[name]}" for name, word in _WORDS.items() if name in status),
-        *(f"updates {reason.replace('_', ' ')}: {count:g}" for reason, count in sorted(ended.items()) if count),
+        *(
+            f"updates {reason.replace('_', ' ')}: {count:g}"
+            for reason, count in sorted(counts)
+            if isinstance(count, int | float) and count
+        ),
     ]
 
 

@@ -84,7 +84,7 @@ class VllmRoutes:
 
     def version(self) -> str:
         """As the last sender named it."""
-        return str(self._ask("GET", "/weight_info", None).get("weight_version", ""))
+        return str(self._ask("GET", "/weight_info", None).get("weight_version") or "")
 
     def status(self) -> Mapping[str, Any]:
         """Empty with another backend.
@@ -146,7 +146,7 @@ class SglangRoutes:
 
     def version(self) -> str:
         """As the last sender named it."""
-        return str(self._ask("GET", "/model_info", None).get("weight_version", ""))
+        return str(self._ask("GET", "/model_info", None).get("weight_version") or "")
 
     def status(self) -> Mapping[str, Any]:
         """The plug-in answers in the message of the route."""

@@ -57,12 +57,18 @@ class Server:
         self._routes().load(update_id, version, under_way)
 
     def version(self) -> str:
-        """The version of the weights that it serves, as the last sender named it."""
-        return self._routes().version()
+        """The version of the weights that it serves, as the last sender named it; raises WeightsError without one."""
+        version = self._routes().version()
+        if not version:
+            raise WeightsError(f"{self.url} names no version of its weights: is it the API server of an engine?")
+        return version
 
     def status(self) -> Mapping[str, Any]:
         """What its messenger of weights knows: ``landing``, ``ended`` by reason, ``loaded``, ``refused``."""
-        return self._routes().status()
+        try:
+            return self._routes().status()
+        except (ValueError, RecursionError) as garbled:
+            raise WeightsError(f"{self.url} describes its weights by no JSON: {garbled}") from garbled
 
     def _routes(self) -> Routes:
         """Found out by its first answer: of the two engines only vLLM has a page of its version."""
@@ -83,7 +89,7 @@ class Server:
             raise WeightsError(f"{self.url}{path} answered {status}, expected 200: {plain_http.shortened(text)}")
         try:
             answered = json.loads(text)
-        except ValueError as failure:
+        except (ValueError, RecursionError) as failure:
             raise WeightsError(f"{self.url}{path} did not answer: {failure}") from failure
         return answered if isinstance(answered, dict) else {}
 
