@@ -379,11 +379,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         self, method: object, args: Sequence[Any], kwargs: Mapping[str, Any], fault: BaseException | None
     ) -> None:
         """The workers were called with a method that may change the engine's weights."""
+        self._half.cached.changed()
+        self._half.weights_changed()
         self._weights.on_called(method, args, kwargs, fault)
         if self._weights.is_settled:
             self._half.weights_loaded()
-        self._half.cached.changed()
-        self._half.withdraw_offers(of_old_weights=True)
 
     @guarded(lambda: None)
     def on_coming_to_rest(self) -> None:
@@ -482,7 +482,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(lambda: None)
     def before_cache_reset(self, call_workers: Callable[[Callable[[Any], list[str]]], Iterable[list[str]]]) -> None:
         """The prefix cache is about to be emptied, which fails while blocks are held for engines that ask for them."""
-        if self._half.withdraw_offers():
+        if self._half.before_cache_reset():
             self._half.on_released([number for numbers in call_workers(withdraw_offers) for number in numbers])
 
     @guarded(lambda: None)

@@ -147,7 +147,7 @@ class SchedulerHalf:
         if not ask.decoder_first:
             transfer = self._names.queued(request, ask)
             self._pending.expects[request.request_id] = Expect(*transfer, prefillers(ask.messengers))
-        tokens = self._transferred(part_of(request, ask))
+        tokens = transferred_tokens(self._groups, part_of(request, ask).num_prompt_tokens)
         self._gate.queued(request.request_id, transfer, transferred_blocks(self._groups, 0, tokens))
 
     def _read(self, request: Any) -> Ask:
@@ -226,7 +226,7 @@ class SchedulerHalf:
             self._decline(request, ask)
             return
         begun = part_of(request, ask)
-        end_token = self._transferred(begun)
+        end_token = transferred_tokens(self._groups, begun.num_prompt_tokens)
         first_token = self._loaded(request, ask) - tokens
         groups = [
             table[group.needed(first_token, end_token)] for group, table in zip(self._groups, block_ids, strict=True)
@@ -267,9 +267,6 @@ class SchedulerHalf:
         """Tells the prefiller that no fetch will come; otherwise it would keep the pages until its time limit."""
         if isinstance(ask, Receive) and not ask.decoder_first and not stands_for_rejected(request):
             self._pending.declines.append(Decline(*self._names.held(request, ask), prefillers(ask.messengers)))
-
-    def _transferred(self, request: Any) -> int:
-        return transferred_tokens(self._groups, request.num_prompt_tokens)
 
     def refuse(self, request_id: str) -> None:
         """Fails a request that waits for a load, after an error on this side."""
@@ -476,10 +473,14 @@ class SchedulerHalf:
         """At a messenger nothing reads the pages of these offers, and of these ended prefills, any more."""
         self._offers.released(self._ended.released(numbers))
 
-    def withdraw_offers(self, *, of_old_weights: bool = False) -> bool:
-        """What is offered is not to be fetched any more; returns whether blocks are still held for it."""
-        if of_old_weights:
-            self._pulls.weights_changed(self._pending)
+    def weights_changed(self) -> None:
+        """What is offered, and what is pulled, is of the weights before."""
+        self._pulls.weights_changed(self._pending)
+        self._offers.withdraw(self._pending)
+
+    def before_cache_reset(self) -> bool:
+        """Ends what holds blocks beside requests; returns whether blocks are still held for offers."""
+        self._shadows.drop_uncomputed()
         self._offers.withdraw(self._pending)
         return self._offers.has_work()
 

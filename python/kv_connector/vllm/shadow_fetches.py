@@ -284,11 +284,19 @@ class ShadowFetches:
             shadow.failures = self._messenger_count
             self._drop(number, shadow)
 
+    def drop_uncomputed(self) -> None:
+        """The engine gives up what it has computed: prompts that are not computed yet are not compared."""
+        for number in list(self._computing.values()):
+            self._drop(number, self._shadows[number])
+
     def has_work(self) -> bool:
-        """Whether the engine must go on stepping: quarantined blocks wait for other steps."""
-        return bool(self._to_abandon) or any(
-            not (shadow.over and self._is_ended(shadow)) for shadow in self._shadows.values()
-        )
+        """Whether the engine must go on stepping: quarantined blocks wait for other steps.
+
+        So does KV that came before its prompt is computed here. An engine that is paused computes no prompt, and would
+        never come to rest.
+        """
+        waiting = (not self._is_ended(each) or (each.compared and not each.over) for each in self._shadows.values())
+        return bool(self._to_abandon) or any(waiting)
 
     def is_empty(self) -> bool:
         """Whether nothing is remembered; for leak checks at rest."""

@@ -250,6 +250,34 @@ def test_should_go_on_stepping_until_the_fetch_has_ended_but_not_for_a_quarantin
     assert world.decoder.at_rest()
 
 
+@pytest.mark.parametrize("empties_cache", [True, False])
+@pytest.mark.parametrize("fetch_ends", FETCH_ENDS[:-1])
+def test_should_come_to_rest_when_it_is_paused_in_any_step(
+    engine: EngineMaker, fetch_ends: str, empties_cache: bool
+) -> None:
+    """A paused engine computes nothing: it must not step for a prompt, and what is preempted leaves no block held."""
+    for pause_step, fetch_step in itertools.product(range(PASSES + 1), repeat=2):
+        world = World(engine)
+        decoder = world.decoder
+        world.add("first")
+        for step in range(STEPS):
+            world.step()
+            if step == fetch_step:
+                world.end_fetch(world.fetches[0]["request"], fetch_ends)
+            decoder.paused = decoder.paused or step == pause_step
+        case = f"paused in step {pause_step}, the fetch {fetch_ends} in step {fetch_step}"
+        assert not decoder.scheduler.has_pending_push_work(), case
+        if empties_cache:
+            decoder.own_scheduler.before_cache_reset(lambda _: [])
+            for request in list(decoder.running):
+                decoder.preempt(request.request_id)
+            assert len(decoder.free_blocks) == decoder.block_count, case
+        decoder.paused = False
+        world.steps(STEPS)
+        assert decoder.ended["first"].name == "FINISHED_LENGTH_CAPPED", case
+        assert decoder.at_rest(), case
+
+
 def test_should_keep_what_is_compared_when_the_request_ends_before_the_fetch(engine: EngineMaker) -> None:
     world = World(engine)
     world.add("first", max_tokens=1)
