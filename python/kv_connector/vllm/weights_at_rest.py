@@ -25,6 +25,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from kv_connector.vllm import WEIGHTS_BACKEND
+from kv_connector.vllm.asked_pauses import AskedPause
 from kv_connector.vllm.finished_updates import FINISH as FINISHED
 from kv_connector.vllm.finished_updates import finish_and_name, names_itself, version_given
 from kv_connector.vllm.own_connectors import WEIGHTS_SESSION, own_connectors
@@ -40,6 +41,10 @@ _MODES = {CONTINUE: "keep", FINISH: "wait"}
 
 _NAMES_NOTHING = "/finish_weight_update names no weights, since a load has named them: %r is not taken for a version"
 _HELD = "KV of the weights before is held, as by a transfer under way: send again when it has ended"
+_ASLEEP = (
+    "this server sleeps, and may have no memory for weights: wake it up first (POST /wake_up, with tags=weights if its"
+    " KV is to stay away), then send again"
+)
 _WAITED_FOR = f"; or send with --under-way {FINISH}, which waits for that"
 
 Call = Callable[..., Any]
@@ -159,7 +164,11 @@ class WeightsSession:
         mode = _MODES.get(str(info.pop("under_way", CONTINUE)))
         if mode is None:
             return self._load(info, f"under_way is none of {', '.join(_MODES)}: name one of them")
-        return self._load_at_rest(info, mode)
+        return self._load(info, _ASLEEP) if self._sleeps else self._load_at_rest(info, mode)
+
+    @property
+    def _sleeps(self) -> bool:
+        return "weights" in getattr(self._core.model_executor, "sleeping_tags", ())
 
     def status(self, _args: Sequence[Any] = (), _kwargs: Mapping[str, Any] | None = None) -> Any:
         """What the first rank knows: it has the messenger."""
@@ -179,22 +188,23 @@ class WeightsSession:
         try:
             resting = self._core.pause_scheduler(mode, True)
         except Exception as held:
-            return self._end_rest(info, before, held)
+            return self._end_rest(info, before, AskedPause(scheduler), held)
+        asked = AskedPause(scheduler)
         if resting is None:
-            return self._end_rest(info, before, None)
+            return self._end_rest(info, before, asked, None)
         answers: Future[Any] = Future()
 
         def rested(ended: Future[Any]) -> None:
             try:
-                answers.set_result(self._end_rest(info, before, ended.exception()))
+                answers.set_result(self._end_rest(info, before, asked, ended.exception()))
             except Exception as fault:
                 answers.set_exception(fault)
 
         resting.add_done_callback(rested)
         return answers
 
-    def _end_rest(self, info: Mapping[str, Any], before: Any, held: BaseException | None) -> Any:
-        """Loads, and has the engine go on as it was ``before``."""
+    def _end_rest(self, info: Mapping[str, Any], before: Any, asked: AskedPause, held: BaseException | None) -> Any:
+        """Loads, and has the engine go on as it was ``before``, or as its user has ``asked`` for since."""
         self._admits_no_more()
         self._admits_no_more = lambda: None
         refusal = ""
@@ -202,12 +212,14 @@ class WeightsSession:
             may_wait = before.name != "PAUSED_ALL" and self._core.scheduler.pause_state.name == "PAUSED_ALL"
             refusal = f"{_HELD}{_WAITED_FOR if may_wait else ''} ({held})"
         try:
+        elif self._sleeps:
+            refusal = _ASLEEP
             return self._load(info, refusal)
         finally:
             self._rests = False
             for connector in own_connectors(self._core):
                 connector.on_going_on()
-            self._core.scheduler.set_pause_state(before)
+            asked.end(before)
             self._wake()
 
     def _load(self, info: Mapping[str, Any], refusal: str) -> Any:

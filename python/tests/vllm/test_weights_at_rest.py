@@ -84,7 +84,7 @@ class CoreDouble:
         )
         self.scheduler = Scheduler()
         self.worker = Worker(self)
-        self.model_executor = SimpleNamespace(collective_rpc=self._to_workers)
+        self.model_executor = SimpleNamespace(collective_rpc=self._to_workers, sleeping_tags=set())
         self.modes: list[tuple[str, bool]] = []
         self.resting: Future[None] | None = None
         self.fault: Exception | None = None
@@ -118,6 +118,12 @@ class CoreDouble:
 
     def set_weight_version(self, version: str) -> None:
         self.versions.append(version)
+
+    def sleep(self, tags: Sequence[str]) -> None:
+        """Its user puts it to sleep, and may have woken a part of it up."""
+        if tags:
+            self.scheduler.set_pause_state(State.PAUSED_NEW)
+            self.model_executor.sleeping_tags.update(tags)
 
     def update(self, **info: Any) -> Any:
         return self.collective_rpc("update_weights", None, (), {"update_info": {"update_id": UPDATE, **info}})
@@ -313,6 +319,53 @@ def test_should_leave_an_engine_paused_that_its_user_has_paused(core: CoreDouble
     assert core.scheduler.pause_state == before
 
 
+@pytest.mark.parametrize("under_way", [CONTINUE, FINISH])
+@pytest.mark.parametrize("before", list(State))
+def test_should_go_on_as_its_user_has_asked_for_meanwhile(
+    made: Callable[..., CoreDouble], before: State, under_way: str
+) -> None:
+    """By /pause, /resume, /sleep and /wake_up: an engine that was put to sleep has no memory to compute with."""
+    for count in range(3):
+        for asked in itertools.product(State, repeat=count):
+            core = made()
+            core.scheduler.set_pause_state(before)
+            core.resting = Future()
+            core.update(under_way=under_way)
+            for state in asked:
+                core.scheduler.set_pause_state(state)
+            core.rest()
+            assert core.worker.loaded == (UPDATE, VERSION, NAME)
+            assert core.scheduler.pause_state == (asked or (before,))[-1], asked
+            assert "set_pause_state" not in vars(core.scheduler)
+
+
+@pytest.mark.parametrize("under_way", [CONTINUE, FINISH])
+@pytest.mark.parametrize("sleeps", ["before", "meanwhile", "meanwhile, for some time"])
+@pytest.mark.parametrize("tags", [(), ("kv_cache",), ("weights",), ("weights", "kv_cache")], ids=str)
+def test_should_load_nothing_into_an_engine_that_sleeps(
+    core: CoreDouble, under_way: str, sleeps: str, tags: tuple[str, ...]
+) -> None:
+    core.resting = Future()
+    if sleeps == "before":
+        core.sleep(tags)
+    core.update(under_way=under_way)
+    if sleeps != "before":
+        core.sleep(tags)
+    if "some time" in sleeps:
+        core.model_executor.sleeping_tags.clear()
+    if core.modes:
+        core.rest()
+    ((info, _),) = core.worker.updates
+    refused = "weights" in tags and "some time" not in sleeps
+    assert info["refusal"].startswith("this server sleeps") == refused
+    assert (core.worker.loaded == NOT_LOADED) == refused
+    assert core.scheduler.pause_state == (State.PAUSED_NEW if tags else State.UNPAUSED)
+    core.model_executor.sleeping_tags.clear()
+    core.resting = None
+    core.update()
+    assert core.worker.loaded == (UPDATE, VERSION, NAME), "it was woken up"
+
+
 def test_should_refuse_what_is_no_way_to_treat_requests(core: CoreDouble) -> None:
     core.update(under_way="abandon")
     ((info, _),) = core.worker.updates
@@ -379,6 +432,8 @@ def test_should_find_what_it_uses_in_each_release(release: str) -> None:
     assert scheduler["Scheduler.set_pause_state"] == ["self", "pause_state"]
     assert scheduler["Scheduler.pause_state"] == ["self"]
     assert "PAUSED_ALL" in (folder / "core" / "sched" / "interface.py").read_text(encoding="utf-8")
+    executor = (folder / "executor" / "abstract.py").read_text(encoding="utf-8")
+    assert '"weights" in self.sleeping_tags' in executor
     assert "WAKEUP" in (folder / "engine" / "__init__.py").read_text(encoding="utf-8")
 
 
