@@ -10,6 +10,8 @@ decoder come to rest together, each would wait for requests in the other's queue
 - nothing is offered to pulls;
 - a prefiller holds what it has computed for a decoder that has not asked for it for a short time only.
 
+Where requests under way are frozen instead, it computes nothing until it has loaded, and only the last two are so.
+
 Prompts that wait on both sides keep their names until weights have changed (``PrefillNames``, ``FetchNames``).
 
 Used by the engine core's thread only.
@@ -56,12 +58,14 @@ class ComingToRest:
         self._give_up = give_up
         self._now_seconds = now_seconds
         self._is_on = False
+        self._finishes = True
         self._held_until_seconds: dict[str, float] = {}
         """The computed prompts that no decoder has asked for, while the engine comes to rest."""
 
-    def begin(self) -> None:
-        """The engine begins no request from now on."""
+    def begin(self, *, finishes: bool) -> None:
+        """The engine begins no request from now on. ``finishes``: whether it ends those under way, or freezes them."""
         self._is_on = self._offers.none_now = True
+        self._finishes = finishes
 
     def end(self) -> None:
         """The engine begins requests again."""
@@ -84,8 +88,9 @@ class ComingToRest:
         """A step is scheduled."""
         if self._is_on:
             self._offers.withdraw(meta)
-            self._give_up_granted(meta)
-            self._decline_computed(meta)
+            if self._finishes:
+                self._give_up_granted(meta)
+                self._decline_computed(meta)
             self._expire_held(meta)
 
     def _give_up_granted(self, meta: StepMetadata) -> None:

@@ -386,9 +386,9 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             self._half.weights_loaded()
 
     @guarded(lambda: None)
-    def on_coming_to_rest(self) -> None:
-        """The engine begins no request any more until it has loaded weights; those under way end first."""
-        self._half.rest.begin()
+    def on_coming_to_rest(self, finishes: bool) -> None:
+        """The engine begins no request any more until it has loaded weights; those under way end first, or freeze."""
+        self._half.rest.begin(finishes=finishes)
 
     @guarded(lambda: None)
     def on_going_on(self) -> None:

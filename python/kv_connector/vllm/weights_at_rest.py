@@ -5,8 +5,8 @@ between two of them leaves an engine that answers no request, or that goes on wi
 of it is one call, which the engine core ends by itself. Its sessions of updates are kept here too, since a worker's
 exception shifts later answers of an engine with several ranks: no call gets to a worker that would raise.
 
-Where requests under way are to end by the weights before, the connectors of the KV cache hear that the engine comes to
-rest, so that no other engine waits for what this one does not begin.
+The connectors of the KV cache hear that the engine comes to rest, so that no other engine waits for what this one does
+not begin, and it rests soon.
 
 A load names the weights, by what has landed. The version that a client gives with the end of its update names none:
 the update may have been refused, and the engine have lost the weights of that version. It comes in the call that ends
@@ -181,9 +181,10 @@ class WeightsSession:
         if before.name == "PAUSED_ALL":
             mode = "keep"  # requests that were frozen stay so
         self._rests = True
-        if mode == _MODES[FINISH]:
-            for connector in own_connectors(self._core):
-                connector.on_coming_to_rest()
+        finishes = mode == _MODES[FINISH]
+        for connector in own_connectors(self._core):
+            connector.on_coming_to_rest(finishes)
+        if finishes:
             self._admits_no_more = admit_preempted(scheduler)
         try:
             resting = self._core.pause_scheduler(mode, True)
@@ -211,9 +212,9 @@ class WeightsSession:
         if held is not None:
             may_wait = before.name != "PAUSED_ALL" and self._core.scheduler.pause_state.name == "PAUSED_ALL"
             refusal = f"{_HELD}{_WAITED_FOR if may_wait else ''} ({held})"
-        try:
         elif self._sleeps:
             refusal = _ASLEEP
+        try:
             return self._load(info, refusal)
         finally:
             self._rests = False

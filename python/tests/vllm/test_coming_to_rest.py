@@ -21,9 +21,9 @@ BEFORE, DURING = "before", "during"
 BOTH = (False, True)
 
 
-def comes_to_rest(engine: SimulatedEngine) -> None:
+def comes_to_rest(engine: SimulatedEngine, *, finishes: bool = True) -> None:
     """As vLLM's scheduler: what has not begun stays in the queue, and the rest goes on."""
-    engine.scheduler.on_coming_to_rest()
+    engine.scheduler.on_coming_to_rest(finishes)
     engine.paused = True
     engine.step()
 
@@ -136,7 +136,7 @@ def test_should_send_what_is_under_way_by_its_name(engine: EngineMaker, granted:
         source.step()
     if preempted:
         source.preempt(REQUEST)
-    source.scheduler.on_coming_to_rest()
+    source.scheduler.on_coming_to_rest(True)
     source.steps(5)
     assert [end["outcome"] for end in source.messenger.of_kind("prefillEnded")] == ["finished"]
     source.scheduler.on_going_on()
@@ -166,10 +166,10 @@ class Clock:
         return self.now_seconds
 
 
-@pytest.mark.parametrize("ended", [BEFORE, DURING])
+@pytest.mark.parametrize(("ended", "finishes"), [(BEFORE, True), (DURING, True), (BEFORE, False)])
 @pytest.mark.parametrize("granted", ["", "before its end", "after its end"])
 def test_should_hold_kv_for_a_leg_that_never_comes_for_a_short_time(
-    engine: EngineMaker, ended: str, granted: str
+    engine: EngineMaker, ended: str, finishes: bool, granted: str
 ) -> None:
     source = engine("kv_producer")
     clock = source.own_scheduler._half.rest._now_seconds = Clock()
@@ -179,10 +179,10 @@ def test_should_hold_kv_for_a_leg_that_never_comes_for_a_short_time(
         source.messenger.grant(REQUEST)
         source.step()
     if ended == DURING:
-        source.scheduler.on_coming_to_rest()
+        source.scheduler.on_coming_to_rest(True)
     source.steps(3)
     if ended == BEFORE:
-        comes_to_rest(source)
+        comes_to_rest(source, finishes=finishes)
     if granted == "after its end":
         source.messenger.grant(REQUEST)
         source.step()
@@ -210,10 +210,35 @@ def test_should_hold_kv_for_as_long_as_ever_where_no_weights_come(engine: Engine
     ends_and_leaves_nothing(source)
 
 
+@pytest.mark.parametrize("loaded", BOTH)
+@pytest.mark.parametrize("side", ["prefiller", "decoder"])
+def test_should_give_up_nothing_that_it_is_to_begin_where_requests_freeze(
+    engine: EngineMaker, side: str, loaded: bool
+) -> None:
+    """It loads at once, or is refused: no other engine waits for long."""
+    frozen = engine("kv_producer" if side == "prefiller" else "kv_consumer", chunk_tokens=0)
+    frozen.add(REQUEST, TOKENS, remote_decode() if side == "prefiller" else remote_prefill())
+    frozen.step()
+    if side == "prefiller":
+        frozen.messenger.grant(REQUEST)
+    else:
+        frozen.messenger.prefilled(frozen.messenger.of_kind("expect")[0]["transfer"])
+    frozen.step()
+    comes_to_rest(frozen, finishes=False)
+    frozen.steps(2)
+    assert not frozen.messenger.of_kind("prefillEnded")
+    assert not frozen.messenger.of_kind("decline")
+    frozen.chunk_tokens = 256
+    goes_on(frozen, loaded=loaded)
+    ends_and_leaves_nothing(frozen)
+    assert len(sent(frozen)) == (side == "prefiller")
+    assert len(frozen.messenger.of_kind("fetch")) == (side == "decoder" and not loaded)
+
+
 def test_should_offer_nothing_while_it_comes_to_rest(engine: EngineMaker) -> None:
     both = engine("kv_both")
     offers = both.own_scheduler._half._offers
-    both.scheduler.on_coming_to_rest()
+    both.scheduler.on_coming_to_rest(True)
     assert offers.none_now
     both.scheduler.on_going_on()
     assert not offers.none_now

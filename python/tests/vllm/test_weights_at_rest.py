@@ -225,10 +225,10 @@ def test_should_answer_when_the_engine_has_come_to_rest(
 @pytest.mark.parametrize("ends", ["at once", "later", "not at all"])
 @pytest.mark.parametrize("under_way", [CONTINUE, FINISH])
 def test_should_have_no_other_engine_wait_while_it_comes_to_rest(core: CoreDouble, under_way: str, ends: str) -> None:
-    heard: list[tuple[str, State]] = []
+    heard: list[tuple[Any, ...]] = []
 
     def hears(word: str) -> Callable[..., None]:
-        return lambda *_: heard.append((word, core.scheduler.pause_state))
+        return lambda *given: heard.append((word, core.scheduler.pause_state, *given[: word == "rests"]))
 
     core.scheduler.connector = SimpleNamespace(
         on_weights_called=hears("loaded"), on_coming_to_rest=hears("rests"), on_going_on=hears("goes on")
@@ -238,9 +238,9 @@ def test_should_have_no_other_engine_wait_while_it_comes_to_rest(core: CoreDoubl
     core.update(under_way=under_way)
     if core.resting is not None:
         core.rest()
-    assert ("rests", State.UNPAUSED) in heard or under_way == CONTINUE
-    assert [word for word, _ in heard if word != "loaded"] == ["rests", "goes on"][under_way == CONTINUE :]
-    assert [word for word, _ in heard].count("loaded") == (ends != "not at all")
+    assert heard[0] == ("rests", State.UNPAUSED, under_way == FINISH)
+    assert [word for word, *_ in heard if word != "loaded"] == ["rests", "goes on"]
+    assert [word for word, *_ in heard].count("loaded") == (ends != "not at all")
     assert "schedule" not in vars(core.scheduler)
     assert heard[-1] == ("goes on", State.PAUSED_ALL if under_way == CONTINUE else State.PAUSED_NEW)
 
