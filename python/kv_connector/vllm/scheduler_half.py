@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded
@@ -24,6 +25,7 @@ from kv_connector.vllm.offers import Offers
 from kv_connector.vllm.open_messengers import OpenMessengers
 from kv_connector.vllm.pair_proofs import PairProofs, Way
 from kv_connector.vllm.planned_fetches import fetch_of, fetches_renamed, shadow_fetch, waiting_outdated
+from kv_connector.vllm.preemptions import Preemptions
 from kv_connector.vllm.prefill_chunks import FINISHED, Prefill, PrefillChunks, begin_prefill, queue_prefill
 from kv_connector.vllm.prefill_names import PrefillNames
 from kv_connector.vllm.pull_params import read_carrier
@@ -77,6 +79,8 @@ class SchedulerHalf:
         self._quarantine = Quarantine(logger)
         self._window_blocks = WindowBlocks()
         self._chunks = PrefillChunks(groups, self._window_blocks, self._numbers)
+        sending = self._prefills, self._ended, self._chunks, self._window_blocks, self._numbers
+        self._preemptions = Preemptions(*sending, lambda request_id: self._shadows.gone(request_id), logger)
         self._prefill_names = PrefillNames(digest_of, self._numbers, self._ended, logger)
         self._pulls = Pulls(groups, pull_rules, self._numbers, digest_of, side.messenger_count, logger)
         self._offers = Offers(groups, pull_rules, self._numbers, digest_of, logger)
@@ -282,11 +286,15 @@ class SchedulerHalf:
         """The step's metadata: everything that the workers do not know yet, and this step's chunks."""
         self._step += 1
         meta, self._pending = self._pending, StepMetadata(step=0)
+        self._preemptions.take(scheduler_output.preempted_req_ids or (), meta)
         try:
             return self._build(scheduler_output, meta)
-        except Exception:
-            self._pending = meta  # the workers must know it, whatever has failed here
-            raise
+        except Exception:  # the workers must know the rest, and have to fence in this step
+            self._logger.exception("nothing of step %d is sent, which could not be described", self._step)
+            self._pending = replace(meta, preempted=[], proofs=[], shadow_proofs=[])
+            self._send_none(scheduler_output, self._pending)
+            computes = scheduler_output.total_num_scheduled_tokens > 0
+            return StepMetadata(self._step, computes=computes, preempted=meta.preempted)
 
     def _build(self, scheduler_output: Any, meta: StepMetadata) -> StepMetadata:
         self._loading_first.difference_update(scheduler_output.num_scheduled_tokens)
@@ -300,22 +308,12 @@ class SchedulerHalf:
             if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
                 prefill.reported = True
         self.rest.step(meta)
-        for request_id in scheduler_output.preempted_req_ids or ():
-            try:
-                self._preempt(request_id, meta)
-            except Exception:  # the blocks are overwritten next, whatever is known of the request here
-                self._logger.exception("request %s is fenced: its preemption failed", shown(request_id))
-                if request_id in self._prefills or self._ended.holds(request_id):
-                    meta.preempted.append(self._numbers.of(request_id))
         meta.tallies += self._proofs.take_tallies()
         try:
             self._plan_chunks(scheduler_output, meta)
-        except Exception:  # what is preempted is fenced in this step, whatever fails
+        except Exception:
             self._logger.exception("no chunk of this step is sent: it could not be planned")
-            meta.chunks.clear()
-            for request_id in scheduler_output.num_scheduled_tokens:
-                if (prefill := self._prefills.get(request_id)) is not None and not prefill.given_up:
-                    self._give_up(request_id, prefill, meta)
+            self._send_none(scheduler_output, meta)
         meta.shadow_proofs, meta.abandoned = self._shadows.due(), meta.abandoned + self._shadows.take_abandoned()
         meta.names = self._numbers.take_new()
         return meta
@@ -341,16 +339,12 @@ class SchedulerHalf:
             elif chunk is not None:
                 meta.chunks.append(chunk)
 
-    def _preempt(self, request_id: str, meta: StepMetadata) -> None:
-        """Handles a preemption: the request's blocks are overwritten next, but it stays announced."""
-        self._window_blocks.let_go(request_id)  # reallocated in the next step at the earliest, after this one's fence
-        self._shadows.gone(request_id)
-        prefill = self._prefills.get(request_id)
-        if prefill is not None and (prefill.sent_tokens or prefill.given_up):
-            self._chunks.restart(prefill)
-            meta.preempted.append(self._numbers.of(request_id))
-        elif self._ended.holds(request_id):
-            meta.preempted.append(self._numbers.of(request_id))
+    def _send_none(self, scheduler_output: Any, meta: StepMetadata) -> None:
+        """Gives up all prefills of a step: what was planned of them before something failed is lost."""
+        meta.chunks.clear()
+        for request_id in scheduler_output.num_scheduled_tokens:
+            if (prefill := self._prefills.get(request_id)) is not None and not prefill.given_up:
+                self._give_up(request_id, prefill, meta)
 
     def _give_up(self, request_id: str, prefill: Prefill, meta: StepMetadata) -> None:
         """Stops sending a request that continues in the engine: its decoder is told, its end releases its blocks."""
@@ -427,47 +421,51 @@ class SchedulerHalf:
 
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
         """A step is over: takes the requests that all workers have reported; the engine frees their blocks after it."""
-        if isinstance(news, WorkerNews):
-            for step in news.steps_over:
-                self._offers.step_over(step)
-                self._pulls.rate.step_over(step)
-            for number in news.let_go:
-                if not self._shadows.let_go(number):
-                    self._quarantine.let_go(number)
-            for number in news.taken_in:
-                if not self._shadows.may_be_written(number):
-                    name = self._numbers.name(number)
-                    self._quarantine.take_in(number, name, self._awaited[name])
-            for number in self._shadows.reported(news.arrived, news.shadows_failed, news.shadows_proved):
-                self._gate.gone(held_as(number))
-            self._gate.computed(news.computed)
-            self._open.counted_right += news.counted_right
-            self.rest.granted(news.granted)
-            self._pulls.offered(news.offered, self._pending)
-            arrived = [self._numbers.name(number) for number in news.arrived]
-            self._pulls.arrived(arrived)
-            self.on_released(news.released)
-            self._proofs.reported(
-                connected=news.connected,
-                moved={self._numbers.name(number): messengers for number, messengers in news.moved.items()},
-                arrived=arrived,
-                proved=news.proved,
-            )
-        for request_id in sent:
-            self._ended.sent(request_id)
-            self._window_blocks.let_go(request_id)
-            self._numbers.forget(request_id)
-        for request_id in received:
-            self._awaited.pop(request_id, None)
-            self._names.fetched(request_id)
-            self._gate.gone(request_id)
-            self._pulls.loaded(request_id)
-            if (number := self._numbers.of(request_id)) in self._pending.abandoned and not self._ended.is_quiet(number):
-                self._pending.abandoned.remove(number)
-            if request_id in self._prefills:  # loaded, by this or another connector, and to be sent on: no end
-                self._numbers.renew(request_id)
-            else:
+        try:
+            if isinstance(news, WorkerNews):
+                self._take(news)
+        finally:
+            for request_id in sent:
+                self._ended.sent(request_id)
+                self._window_blocks.let_go(request_id)
                 self._numbers.forget(request_id)
+            for request_id in received:
+                self._loaded_or_failed(request_id)
+
+    def _take(self, news: WorkerNews) -> None:
+        for number in news.taken_in:  # first: the engine frees these blocks next
+            if not self._shadows.may_be_written(number):
+                name = self._numbers.name(number)
+                self._quarantine.take_in(number, name, self._awaited[name])
+        for number in news.let_go:
+            if not self._shadows.let_go(number):
+                self._quarantine.let_go(number)
+        for step in news.steps_over:
+            self._offers.step_over(step)
+            self._pulls.rate.step_over(step)
+        for number in self._shadows.reported(news.arrived, news.shadows_failed, news.shadows_proved):
+            self._gate.gone(held_as(number))
+        self._gate.computed(news.computed)
+        self._open.counted_right += news.counted_right
+        self.rest.granted(news.granted)
+        self._pulls.offered(news.offered, self._pending)
+        arrived = [self._numbers.name(number) for number in news.arrived]
+        self._pulls.arrived(arrived)
+        self.on_released(news.released)
+        moved = {self._numbers.name(number): messengers for number, messengers in news.moved.items()}
+        self._proofs.reported(connected=news.connected, moved=moved, arrived=arrived, proved=news.proved)
+
+    def _loaded_or_failed(self, request_id: str) -> None:
+        self._awaited.pop(request_id, None)
+        self._names.fetched(request_id)
+        self._gate.gone(request_id)
+        self._pulls.loaded(request_id)
+        if (number := self._numbers.of(request_id)) in self._pending.abandoned and not self._ended.is_quiet(number):
+            self._pending.abandoned.remove(number)
+        if request_id in self._prefills:  # loaded, by this or another connector, and to be sent on: no end
+            self._numbers.renew(request_id)
+        else:
+            self._numbers.forget(request_id)
 
     def on_released(self, numbers: Iterable[str]) -> None:
         """At a messenger nothing reads the pages of these offers, and of these ended prefills, any more."""
