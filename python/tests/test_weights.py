@@ -253,12 +253,12 @@ def test_a_server_that_answers_anything_gets_a_sentence_or_a_version(
         return plain_http.Answer(404 if missing else 200, answer)
 
     monkeypatch.setattr(plain_http, "ask", ask)
-    said: list[str] = []
+    lines: list[str] = []
     complaints: list[str] = []
-    failed = status(["http://127.0.0.1:1"], said.append, complaints.append)
+    failed = status(["http://127.0.0.1:1"], lines.append, complaints.append)
     assert len(complaints) == failed
     assert all(line.startswith("http://127.0.0.1:1") and len(line) < 400 for line in complaints)
-    assert failed or said[0] == "http://127.0.0.1:1: version 7\n"
+    assert failed or lines[0] == "http://127.0.0.1:1: version 7\n"
 
 
 def test_where_a_sender_listens_is_read() -> None:
