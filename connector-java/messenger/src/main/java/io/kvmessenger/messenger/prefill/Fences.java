@@ -3,8 +3,9 @@ package io.kvmessenger.messenger.prefill;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Sessions;
-import java.util.ArrayList;
+import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 
 /**
@@ -13,7 +14,7 @@ import java.util.concurrent.CompletableFuture;
  */
 final class Fences {
     private final boolean contextFollows;
-    private final List<Prefill> busy = new ArrayList<>();
+    private final Set<Prefill> busy = new LinkedHashSet<>();
 
     /**
      * @param contextFollows whether decoders require context rows, which are sent after all KV. A fence then waits for
@@ -23,12 +24,14 @@ final class Fences {
         this.contextFollows = contextFollows;
     }
 
-    /** Keeps a preempted prompt if anything still reads its pages. */
+    /** Keeps a preempted prompt, once, if anything still reads its pages. Its limit runs from the first fence on. */
     void add(Prefill prefill, CompletableFuture<Void> fenced, long nowNs) {
-        if (!prefill.writesOver()) {
+        if (prefill.writesOver()) {
+            return;
+        }
+        prefill.fenced = fenced;
+        if (busy.add(prefill)) {
             prefill.fencedNs = nowNs;
-            prefill.fenced = fenced;
-            busy.add(prefill);
         }
     }
 
