@@ -44,11 +44,15 @@ final class Fences {
         }
     }
 
-    /** The last write of a prompt has completed. */
+    /** A decoder's last write has completed: of a prompt that is kept, it may be the last that a fence waits for. */
     void onDrained(Prefill prefill) {
-        if (prefill.fenced != null && prefill.writesOver() && busy.remove(prefill)) {
-            completeIfQuiet(prefill.fenced);
+        if (prefill.fenced == null || !busy.contains(prefill)) {
+            return;
         }
+        if (prefill.writesOver()) {
+            busy.remove(prefill);
+        }
+        completeIfQuiet(prefill.fenced); // context rows may all have left while KV is under way to another decoder
     }
 
     void completeIfQuiet(CompletableFuture<Void> fenced) {

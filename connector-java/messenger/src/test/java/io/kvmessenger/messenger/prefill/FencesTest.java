@@ -5,16 +5,70 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextSlots;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
 
 /** When the pages of a preempted prompt may have a new owner. */
 class FencesTest {
     private static final TransferKey TRANSFER = new TransferKey("t", "");
+    private static final int DECODERS = 3;
 
     private final Fences fences = new Fences(false);
     private final CompletableFuture<Void> fenced = new CompletableFuture<>();
+
+    /**
+     * @param rowsFollow whether a decoder takes no KV without context rows
+     * @param rows for each decoder, whether its rows are under way, and so all of its KV has left
+     * @param order in which the decoders' last writes complete
+     */
+    private record Case(boolean rowsFollow, List<Boolean> rows, List<Integer> order) {}
+
+    static Stream<Case> cases() {
+        return Stream.of(true, false)
+                .flatMap(follow -> IntStream.range(0, 1 << DECODERS)
+                        .mapToObj(bits -> IntStream.range(0, DECODERS)
+                                .mapToObj(decoder -> (bits & 1 << decoder) != 0)
+                                .toList())
+                        .flatMap(rows -> orders(List.of()).map(order -> new Case(follow, rows, order))));
+    }
+
+    private static Stream<List<Integer>> orders(List<Integer> begun) {
+        return begun.size() == DECODERS
+                ? Stream.of(begun)
+                : IntStream.range(0, DECODERS)
+                        .boxed()
+                        .filter(decoder -> !begun.contains(decoder))
+                        .flatMap(decoder -> orders(Stream.concat(begun.stream(), Stream.of(decoder))
+                                .toList()));
+    }
+
+    /** Not later: the engine of which the fence is stands still meanwhile. */
+    @ParameterizedTest
+    @MethodSource("cases")
+    void shouldCompleteAFenceWithTheLastWriteThatItWaitsFor(Case given) {
+        Fences kept = new Fences(given.rowsFollow);
+        Prefill prefill = new Prefill("r", TRANSFER, Geometries.of("m").groups(), 0);
+        given.rows.forEach(rows -> delivery(prefill).nextContextRow = rows ? 1 : 0);
+        kept.add(prefill, fenced, 0);
+        kept.completeIfQuiet(fenced);
+
+        List<Integer> left = new ArrayList<>(given.order);
+        for (int decoder : given.order) {
+            boolean waits = left.stream().anyMatch(each -> !given.rowsFollow || given.rows.get(each));
+            assertThat(fenced.isDone()).as("decoders with writes: %s", left).isEqualTo(!waits);
+            left.remove((Integer) decoder);
+            prefill.deliveries.get(decoder).writesInFlight = 0;
+            kept.onDrained(prefill);
+        }
+        assertThat(fenced).isDone();
+        assertThat(kept.count()).isZero();
+    }
 
     @Test
     void shouldHoldAFenceUntilNoDecodersWriteReadsThePages() {
