@@ -95,6 +95,7 @@ final class DecoderFrames {
      */
     int reportOverdue(Announcement overdue) {
         if (meetings.of(overdue.transfer).awaiting(overdue.transfer, overdue.session) != null) {
+            meetings.expectLonger(overdue, clock.nowNs()); // its end is told, unless it ends as another attempt
             return 0;
         }
         replies.prefilled(overdue.session, overdue.transfer);
@@ -114,7 +115,7 @@ final class DecoderFrames {
     void reportPrefilled(Prefill prefill) {
         meetings.of(prefill.transfer())
                 .expected(prefill)
-                .forEach(session -> replies.prefilled(session, prefill.transfer()));
+                .forEach(announcement -> replies.prefilled(announcement.session, announcement.transfer));
     }
 
     /**

@@ -185,15 +185,19 @@ final class Meeting implements Due {
         });
     }
 
-    /** Sessions whose answer for this prompt is still to come. */
-    List<DecoderSession> expected(Prefill prefill) {
-        return announced.getOrDefault(prefill.transfer(), Set.of()).stream()
-                .map(announcement -> announcement.session)
-                .toList();
+    /** Announced answers that may be for this prompt, and are still to come. */
+    List<Announcement> expected(Prefill prefill) {
+        return announcedFor(prefill).toList();
     }
 
     boolean isExpected(Prefill prefill) {
-        return announced.containsKey(prefill.transfer());
+        return announcedFor(prefill).findAny().isPresent();
+    }
+
+    private Stream<Announcement> announcedFor(Prefill prefill) {
+        return announced.entrySet().stream()
+                .filter(entry -> entry.getKey().mayMean(prefill.transfer()))
+                .flatMap(entry -> entry.getValue().stream());
     }
 
     // ---- legs that name different prompts

@@ -249,6 +249,11 @@ final class Meetings {
         }
     }
 
+    /** The prompt of an announced answer is here, so that its end will be seen: it is looked at again later. */
+    void expectLonger(Announcement announcement, long nowNs) {
+        setDue(announcement, nowNs + limits.unheardLimitNs());
+    }
+
     boolean isExpected(Prefill prefill) {
         return of(prefill.transfer()).isExpected(prefill);
     }
@@ -282,7 +287,7 @@ final class Meetings {
         Set<TransferKey> expected = Set.copyOf(session.announced.keySet());
         List.copyOf(session.announced.values()).forEach(this::remove);
         for (Prefill prefill : prefills.all()) {
-            if (prefill.ended() && expected.contains(prefill.transfer())) {
+            if (prefill.ended() && expected.stream().anyMatch(prefill.transfer()::mayMean)) {
                 expireAt(prefill, nowNs + limits.grantWaitNs());
             }
         }
