@@ -365,7 +365,7 @@ public final class WeightSender extends WeightsSubject {
     @Override
     public void shutDown(String reason) {
         closedReason = reason;
-        outgoing = null;
+        refuseOutgoing(reason);
         for (SenderSession session : List.copyOf(byPeer.values())) {
             Delivery delivery = session.delivery;
             if (delivery != null && delivery.state().writes()) {
@@ -377,6 +377,15 @@ public final class WeightSender extends WeightsSubject {
                     events.refused(session.ticket, delivery.updateId, reason);
                 });
             }
+        }
+    }
+
+    /** No byte of it has left, and none will. */
+    private void refuseOutgoing(String reason) {
+        Outgoing refused = outgoing;
+        outgoing = null;
+        if (refused != null) {
+            refused.tickets().forEach(ticket -> events.refused(ticket, refused.updateId(), reason));
         }
     }
 
@@ -398,8 +407,9 @@ public final class WeightSender extends WeightsSubject {
 
     @Override
     public void onTransferEnded(String reason) {
-        closedReason = reason;
-        outgoing = null;
+        List<Posted> unended = List.copyOf(posted.values());
+        posted.clear();
+        unended.forEach(write -> write.delivery().onWriteEnded()); // no completion reports them any more
     }
 
     @Override
