@@ -51,8 +51,10 @@ NOTICED_LIMIT_SECONDS = 600.0
 TWO_RANKS = Kind(tp_size=2, holdable=True, tokenizer_workers=2)
 TWO_STAGES = Kind(pp_size=2, tokenizer_workers=2)
 REFUSED = "kv_messenger_fetches_refuted_total"
+ARRIVED = "kv_messenger_fetches_arrived_total"
 HOLD_PASSES = "KV_MESSENGER_HOLD_PASSES"
-"""See plugins/held_layers.py, which only a server can import."""
+LATE_ENDS = "KV_MESSENGER_LATE_ENDS"
+"""See plugins/held_layers.py and plugins/late_ends.py, which only a server can import."""
 CHUNK_ENDS = [*range(CHUNK_TOKENS, OVERLAPPED_TOKENS, CHUNK_TOKENS), OVERLAPPED_TOKENS]
 
 
@@ -333,6 +335,40 @@ def test_paused_decoder_has_its_requests_computed_again(pair: Pair, by_sglang: R
         decoder.post("/continue_generation", {})
         assert [words_of(answer.result(NOTICED_LIMIT_SECONDS)) for answer in answers] == expected
     pair.wait_at_rest()
+
+
+def test_requests_are_computed_again_while_their_first_legs_are_open(
+    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
+) -> None:
+    """As where a decoder goes on after a weight update before its prefiller does, of which the clients' legs are open.
+
+    Paused twice: the legs of the first pause are open in the second.
+    """
+    port, file = free_port(), ground.folder / "late-ends"
+    kind = Kind(plugins=("late_ends",), environment={LATE_ENDS: str(file)})
+    late = replace(pair, prefiller=ground.side("prefill", kind, port, name="late-prefill"), bootstrap_port=port)
+    start(stack, [late.prefiller.server])
+    prompts, names = LOAD.prompts()[:3], [f"again-{uuid.uuid4()}" for _ in range(3)]
+    before = late.decoder.metric(ARRIVED)
+    file.touch()
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        legs = [
+            pool.submit(late.attempt_at_decoder, prompt, RETRACTED_ANSWER_TOKENS, name)
+            for prompt, name in zip(prompts, names, strict=True)
+        ]
+        for pause in range(2):
+            due = before + (pause + 1) * len(prompts)
+            wait_until(lambda due=due: late.decoder.metric(ARRIVED) == due, NOTICED_LIMIT_SECONDS, "all KV is there")  # type: ignore[misc]
+            wait_until(lambda: late.decoder.running() == len(prompts), NOTICED_LIMIT_SECONDS, "all are being answered")
+            late.decoder.server.post("/pause_generation", {"mode": "retract"})
+            assert not any(leg.done() for leg in legs), "the pause came too late"
+            assert late.prefiller.queued("prefill_inflight_queue_reqs") >= len(prompts), "a first leg has ended"
+            late.decoder.server.post("/continue_generation", {})
+        outcomes = [leg.result(NOTICED_LIMIT_SECONDS) for leg in legs]
+    file.unlink()
+    answers = [(outcome.words or [outcome.detail])[:ANSWER_TOKENS] for outcome in outcomes]
+    assert answers == [by_sglang.to(prompt) for prompt in prompts]
+    late.wait_at_rest()
 
 
 def killed_halfway(pair: Pair, side: Side, prompts: list[str]) -> None:

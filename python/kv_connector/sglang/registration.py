@@ -73,7 +73,7 @@ def hook_scheduler() -> None:
     """Installs the hooks of a scheduler that uses this backend; others run without them."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from kv_connector.sglang import decoder_stages, hooks, misfits, rank_decisions, sglang_api
+    from kv_connector.sglang import decoder_stages, hooks, misfits, rank_decisions, recomputes, sglang_api
 
     by_target = {
         f"{_RECEIVER}._broadcast_reqs_across_ranks": (rank_decisions.DECISIONS.broadcast, HookType.AROUND),
@@ -87,6 +87,7 @@ def hook_scheduler() -> None:
         f"{_DECODE_QUEUE}._create_receiver_and_enqueue": (hooks.name_new_receiver, HookType.AFTER),
         f"{_DECODE_QUEUE}._send_kv_metadata": (hooks.name_receiver, HookType.BEFORE),
         _RECEIVED: (pair_check.compare_received, HookType.AROUND),
+        recomputes.ASKS: (recomputes.ask_again, HookType.AROUND),
         decoder_stages.ENDED: (decoder_stages.lowest_states, HookType.AROUND),
         decoder_stages.RELEASE: (decoder_stages.end_alike, HookType.AROUND),
         **dict.fromkeys(weight_changes.SOURCES, (weight_changes.note_update, HookType.AROUND)),
