@@ -1,7 +1,8 @@
 """What SGLang asked of the backend for one request, as text: a title, then a line a call, first the prefiller's.
 
 The lines of a side are in the order of its calls. How the calls of two sides lie to each other is not said: it is
-another one in each run.
+another one in each run. So it is with those of a room that is asked for again: they come behind those of the first leg,
+whether a prefiller has seen its end by then or not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def calls_of(folder: Path, room: int) -> list[Call]:
     """All that was recorded of a room so far, by any process."""
     lines = [line for file in folder.glob("*.jsonl") for line in file.read_text(encoding="utf-8").splitlines(True)]
     calls = [json.loads(line) for line in lines if line.endswith("\n")]
-    return sorted((call for call in calls if call["room"] == room), key=lambda call: int(call["at_ns"]))
+    return sorted(
+        (call for call in calls if call["room"] == room), key=lambda call: (int(call["transfer"]), int(call["at_ns"]))
+    )
 
 
 def draft_rows(folder: Path) -> list[str]:

@@ -1,12 +1,14 @@
 """A plug-in of SGLang that writes down what its scheduler asks of KV Messenger's senders and receivers, in order.
 
-A line of JSON a call, into a file for each process in the folder that `KV_MESSENGER_RECORDING` names: the room, the
-call, and its arguments without data. Of polls only those are said that end a request.
+A line of JSON a call, into a file for each process in the folder that `KV_MESSENGER_RECORDING` names: the room, which
+of the process's senders and receivers it is, the call, and its arguments without data. Of polls only those are said
+that end a request.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import time
@@ -42,42 +44,45 @@ class Recording:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{os.getpid()}.jsonl"
-        self._in_pass: Sequence[tuple[int, int, int]] = ()
-        """Of each request in the forward pass: its room, and its first and its end token there."""
+        self._count = itertools.count(1)
+        self._in_pass: Sequence[tuple[Any, int, int]] = ()
+        """Of each request in the forward pass: its sender, and its first and its end token there."""
 
-    def say(self, side: str, room: int, call: str, fields: Fields) -> None:
-        line = {"at_ns": time.monotonic_ns(), "side": side, "room": room, "call": call, **fields}
+    def say(self, side: str, transfer: Any, call: str, fields: Fields) -> None:
+        made = {"room": transfer.bootstrap_room, "transfer": transfer.recorded_number}
+        line = {"at_ns": time.monotonic_ns(), "side": side, **made, "call": call, **fields}
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def around(self, side: str, call: str, described: Described) -> Callable[..., Any]:
         def recorded(original: Callable[..., Any], transfer: Any, *given: Any, **named: Any) -> Any:
-            self.say(side, transfer.bootstrap_room, call, described(transfer, *given, **named))
+            self.say(side, transfer, call, described(transfer, *given, **named))
             return original(transfer, *given, **named)
 
         return recorded
 
     def made(self, side: str, original: Callable[..., None], transfer: Any, *given: Any, **named: Any) -> None:
+        transfer.recorded_number = next(self._count)
         original(transfer, *given, **named)
-        self.say(side, transfer.bootstrap_room, "new", {})
+        self.say(side, transfer, "new", {})
 
     def poll(self, side: str, original: Callable[..., int], transfer: Any) -> int:
         known = transfer.conclude_state
         state = original(transfer)
         if int(state) in ENDS and known != state:
-            self.say(side, transfer.bootstrap_room, "poll", {"state": ENDS[int(state)]})
+            self.say(side, transfer, "poll", {"state": ENDS[int(state)]})
         return state
 
     def plan(self, original: Callable[..., Any], sender: Any, end_token: int, prompt_tokens: int, pages_of: Any) -> Any:
         planned = original(sender, end_token, prompt_tokens, pages_of)
         fields = {"end_token": end_token, "prompt_tokens": prompt_tokens, "leaves": planned is not None}
-        self.say("prefill", sender.bootstrap_room, "plan", fields)
+        self.say("prefill", sender, "plan", fields)
         return planned
 
     def run_batch(self, original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
         extend = batch.forward_mode.is_extend()
         self._in_pass = [
-            (request.disagg_kv_sender.bootstrap_room, request.prefix_len, request.extend_end)
+            (request.disagg_kv_sender, request.prefix_len, request.extend_end)
             for request in (batch.reqs if extend else ())
             if hasattr(getattr(request, "disagg_kv_sender", None), "leave_to_send")
         ]
@@ -88,8 +93,8 @@ class Recording:
 
     def forward(self, original: Callable[..., Any], runner: Any, *more: Any, **named: Any) -> Any:
         result = original(runner, *more, **named)
-        for room, first_token, end_token in self._in_pass:
-            self.say("prefill", room, "computed", {"first_token": first_token, "end_token": end_token})
+        for sender, first_token, end_token in self._in_pass:
+            self.say("prefill", sender, "computed", {"first_token": first_token, "end_token": end_token})
         return result
 
 
