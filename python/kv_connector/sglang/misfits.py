@@ -2,16 +2,39 @@
 
 SGLang checks what it writes into a row of metadata only after the forward pass, and raises there. A prompt without
 tokens gets no pages, and neither side of SGLang expects that. Several samples of one request come under one room.
+
+They are turned away where SGLang turns its own misfits away, so that the client reads HTTP 400: what is answered with
+500 counts against the server, which a router then takes out. Senders and receivers refuse the same once more.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from kv_connector.sglang.client_fields import logprobs_fault, prompt_fault, samples_fault
+from kv_connector.sglang.client_fields import (
+    address_fault,
+    dp_rank_fault,
+    logprobs_fault,
+    prompt_fault,
+    room_fault,
+    samples_fault,
+)
+from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.prompt_name import length_of
 from kv_connector.sglang.receiver import Receiver
 from kv_connector.sglang.sender import Sender
+
+
+def turn_away_sending(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs before ``PrefillBootstrapQueue.add``."""
+    if isinstance(queue.kv_manager, TransferEndpoint):
+        _turn_away(request, room_fault(request.bootstrap_room) or _fault(queue, request))
+
+
+def turn_away_receiving(queue: Any, request: Any, is_retracted: bool = False, is_rebootstrap: bool = False) -> None:
+    """Runs before ``DecodePreallocQueue.add``."""
+    if isinstance(queue.kv_manager, TransferEndpoint) and not is_retracted and not is_rebootstrap:
+        _turn_away(request, _address_fault(request) or _fault(queue, request))
 
 
 def refuse_sending(_result: Any, queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -25,6 +48,26 @@ def refuse_receiving(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> N
     """Runs after ``DecodePreallocQueue._create_receiver_and_enqueue``: its prefiller refuses the request, too."""
     if isinstance(waiting.kv_receiver, Receiver) and (fault := _fault(queue, waiting.req)):
         waiting.kv_receiver.refuse(fault)
+
+
+def _turn_away(request: Any, fault: str) -> None:
+    """Marks a request that has nothing yet, so that SGLang answers it at once; one that it refuses itself stays so."""
+    from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, is_aborted, is_unadmitted_reject
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    if not fault or request.bootstrap_host == FAKE_BOOTSTRAP_HOST or is_aborted(request):
+        return
+    request.to_finish = FINISH_ABORT(fault)
+    is_new, request.to_finish = is_unadmitted_reject(request), None
+    if is_new:
+        request.set_finish_with_abort(fault)
+
+
+def _address_fault(request: Any) -> str:
+    host, rank = request.bootstrap_host, request.disagg_prefill_dp_rank
+    address = f"{host if isinstance(host, str) else ''}:{request.bootstrap_port}"
+    rank_fault = "" if rank is None else dp_rank_fault(rank)
+    return room_fault(request.bootstrap_room) or address_fault(address) or rank_fault
 
 
 def _fault(queue: Any, request: Any) -> str:

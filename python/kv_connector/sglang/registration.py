@@ -98,6 +98,8 @@ def hook_scheduler() -> None:
         (weight_changes.RELEASE, (hooks.end_pulls_of, HookType.BEFORE)),
         (f"{_PREFILL_QUEUE}.create_sender", (hooks.leave_unclaimed, HookType.AFTER)),
         (f"{_PREFILL_QUEUE}.create_sender", (hooks.note_weights, HookType.AFTER)),
+        (f"{_PREFILL_QUEUE}.add", (misfits.turn_away_sending, HookType.BEFORE)),
+        (f"{_DECODE_QUEUE}.add", (misfits.turn_away_receiving, HookType.BEFORE)),
         (f"{_PREFILL_QUEUE}.create_sender", (misfits.refuse_sending, HookType.AFTER)),
         (f"{_DECODE_QUEUE}._create_receiver_and_enqueue", (misfits.refuse_receiving, HookType.AFTER)),
         (f"{_PREFILL_QUEUE}.pop_bootstrapped", (hooks.name_queued, HookType.BEFORE)),
@@ -113,6 +115,7 @@ def hook_scheduler() -> None:
             *(_LOAD_MODEL, _ALLOCATE_POOLS, _ALLOCATE_METADATA, _TRANSFER_QUEUE, _DESCRIBE_STATE, _FLUSH),
             *(loaded_adapters.FROM_FILES, loaded_adapters.FROM_TENSORS, _ROUTED_BY_ROOM),
             *by_target,
+            *dict(further),
         )
     )
 

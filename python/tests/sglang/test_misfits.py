@@ -105,3 +105,110 @@ def test_should_be_asked_by_sglang_where_it_makes_senders_and_receivers() -> Non
     hooked = {hook: target for target, hooks in HookRegistry._hooks.items() for _kind, hook, _source in hooks}
     assert hooked[misfits.refuse_sending].endswith("PrefillBootstrapQueue.create_sender")
     assert hooked[misfits.refuse_receiving].endswith("DecodePreallocQueue._create_receiver_and_enqueue")
+
+
+FIELDS: dict[str, dict[str, list[Any]]] = {
+    "bootstrap_room": {
+        "prefill decode": [None, True, 0, -1, 1 << 64, 10**5000, 1.5, "", "7", [1], {"room": 1}],
+    },
+    "bootstrap_host": {"decode": [None, 7, 1.5, "", "a b", "hö", "h" * 300, ["h"], {"host": "h"}]},
+    "bootstrap_port": {"decode": [None, 0, -1, 65536, 1 << 70, 1.5, "", "port", [9], {"port": 9}]},
+    "disagg_prefill_dp_rank": {"decode": [True, -1, 1 << 70, 1.5, "0", [0]]},
+}
+CASES = [
+    (side, field, value)
+    for field, by_sides in FIELDS.items()
+    for sides, values in by_sides.items()
+    for side in sides.split()
+    for value in values
+]
+
+
+def asked_for(tokens: int = 7, alternatives: int | None = None, samples: int | None = None, **fields: Any) -> Any:
+    request = request_of(tokens, alternatives, samples)
+    right = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 9, "bootstrap_room": 7, "disagg_prefill_dp_rank": None}
+    for name, value in {**right, **fields}.items():
+        setattr(request, name, value)
+    return request
+
+
+def answer_at_the_door(pair: Pair, side: str, request: Any, **more: bool) -> Any:
+    """What SGLang's own queue does with it: the reason for which it is answered at once; None where it is taken in."""
+    from sglang.srt.disaggregation.decode import DecodePreallocQueue
+    from sglang.srt.disaggregation.prefill import PrefillBootstrapQueue
+
+    from kv_connector.sglang.registration import hook_scheduler
+
+    hook_scheduler()
+    retired: list[Any] = []
+    own = {"prefill": pair.prefiller, "decode": pair.decoder}[side]
+    taken = {"create_sender": lambda *_: False, "_check_if_req_exceed_kv_capacity": lambda _: True}
+    queue = SimpleNamespace(
+        kv_manager=own.endpoint,
+        metadata_buffers=own.metadata,
+        scheduler=SimpleNamespace(retire_unadmitted_request=retired.append),
+        **taken,
+    )
+    if side == "prefill":
+        PrefillBootstrapQueue.add(queue, request, 4)
+    else:
+        DecodePreallocQueue.add(queue, request, **more)
+    assert retired in ([], [request])
+    return request.to_finish if retired else None
+
+
+@pytest.mark.parametrize(
+    ("side", "field", "value"), CASES, ids=lambda each: each[:20] if isinstance(each, str) else type(each).__name__
+)
+def test_should_answer_400_to_a_field_of_a_client_that_no_pair_can_serve(
+    pair: Pair, side: str, field: str, value: Any
+) -> None:
+    reason = answer_at_the_door(pair, side, asked_for(**{field: value}))
+    assert reason is not None, "it was taken in"
+    named = "data-parallel rank" if field == "disagg_prefill_dp_rank" else field
+    assert (int(reason.status_code), named in reason.message, ", expected " in reason.message) == (400, True, True)
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"tokens": 0}, "the prompt has 0 tokens"),
+        ({"alternatives": ROW + 1}, "top_logprobs_num is 129"),
+        ({"samples": 2}, "n is 2"),
+    ],
+)
+def test_should_answer_400_to_what_a_row_or_a_room_does_not_hold(
+    pair: Pair, side: str, asked: dict[str, int], said: str
+) -> None:
+    reason = answer_at_the_door(pair, side, asked_for(**asked))
+    assert reason is not None
+    assert (int(reason.status_code), reason.message.startswith(said)) == (400, True)
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"bootstrap_host": "::1"}, {"disagg_prefill_dp_rank": 0}, {"bootstrap_port": 65535}]
+)
+def test_should_take_in_what_it_can_hand_over(pair: Pair, side: str, fields: dict[str, Any]) -> None:
+    assert answer_at_the_door(pair, side, asked_for(**fields)) is None
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_should_leave_alone_what_has_no_decoder_or_was_taken_in_before(pair: Pair, side: str) -> None:
+    """SGLang's warm-up, a request that it refuses itself, and those that come back with what they have."""
+    from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST
+
+    warm_up = asked_for(bootstrap_host=FAKE_BOOTSTRAP_HOST, bootstrap_room=None)
+    assert answer_at_the_door(pair, side, warm_up) is None
+    refused = asked_for(samples=2)
+    refused.set_finish_with_abort("SGLang's own reason")
+    assert answer_at_the_door(pair, side, refused).message == "SGLang's own reason"
+    again = asked_for(bootstrap_room=0)
+    again.is_retracted = True
+    assert answer_at_the_door(pair, side, again) is None
+    assert (again.to_finish, len(again.origin_input_ids)) == (None, 7)
+    if side == "decode":
+        computed_again = asked_for(bootstrap_room=0)
+        assert answer_at_the_door(pair, side, computed_again, is_rebootstrap=True) is None
+        assert computed_again.to_finish is None
