@@ -13,6 +13,7 @@ from kv_connector.sglang.client_fields import (
     ROOM_MAX,
     address_fault,
     dp_rank_fault,
+    logprob_start_fault,
     logprobs_fault,
     room_fault,
     samples_fault,
@@ -60,7 +61,15 @@ def odd_values(seed: int = 0) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "check", [room_fault, address_fault, dp_rank_fault, samples_fault, lambda value: logprobs_fault(value, most=128)]
+    "check",
+    [
+        room_fault,
+        address_fault,
+        dp_rank_fault,
+        samples_fault,
+        logprob_start_fault,
+        lambda value: logprobs_fault(value, most=128),
+    ],
 )
 def test_should_answer_any_value_with_one_short_sentence_or_none(check: Any) -> None:
     for value in odd_values():

@@ -74,6 +74,16 @@ def logprobs_fault(asked: object, most: int) -> str:
     )
 
 
+def logprob_start_fault(asked: object) -> str:
+    """Why logprobs of a prompt cannot be given from there on, in one sentence; "" if they can, or are not asked for."""
+    if asked is None or (isinstance(asked, int) and asked >= -1):
+        return ""
+    return (
+        f"logprob_start_len is {_seen(asked)}, expected an integer of at least 0, or -1 for none of the prompt: SGLang"
+        " ends at another one"
+    )
+
+
 def samples_fault(asked: object) -> str:
     """Why so many samples of one request (``n``) cannot be handed over, in one sentence; "" if they can."""
     if isinstance(asked, int) and asked <= 1:

@@ -1,10 +1,11 @@
 """Refuses requests that SGLang takes in and that a pair cannot hand over, some of which would end its scheduler.
 
 SGLang checks what it writes into a row of metadata only after the forward pass, and raises there. A prompt without
-tokens gets no pages, and neither side of SGLang expects that. Several samples of one request come under one room.
+tokens gets no pages, and neither side of SGLang expects that. Several samples of one request come under one room. An
+SGLang that is to give logprobs from a negative place of the prompt on ends behind its forward pass.
 
-They are turned away where SGLang turns its own misfits away, so that the client reads HTTP 400: what is answered with
-500 counts against the server, which a router then takes out. Senders and receivers refuse the same once more.
+They are turned away where SGLang turns its own misfits away, so that the client reads HTTP 400: 500 is for a server
+that has failed. Senders and receivers refuse the same once more.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from kv_connector.sglang.client_fields import (
     address_fault,
     dp_rank_fault,
+    logprob_start_fault,
     logprobs_fault,
     prompt_fault,
     room_fault,
@@ -26,9 +28,11 @@ from kv_connector.sglang.sender import Sender
 
 
 def turn_away_sending(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Runs before ``PrefillBootstrapQueue.add``."""
+    """Runs before ``PrefillBootstrapQueue.add``. A prefiller needs no address, but its decoder refuses a wrong one."""
     if isinstance(queue.kv_manager, TransferEndpoint):
-        _turn_away(request, room_fault(request.bootstrap_room) or _fault(queue, request))
+        is_named = request.bootstrap_host is not None
+        place = _address_fault(request) if is_named else room_fault(request.bootstrap_room)
+        _turn_away(request, place or _fault(queue, request))
 
 
 def turn_away_receiving(queue: Any, request: Any, is_retracted: bool = False, is_rebootstrap: bool = False) -> None:
@@ -72,6 +76,7 @@ def _address_fault(request: Any) -> str:
 
 def _fault(queue: Any, request: Any) -> str:
     asked = request.logprob.top_logprobs_num if request.return_logprob else 0
+    start = logprob_start_fault(request.logprob_start_len) if request.return_logprob else ""
     most = queue.metadata_buffers.output_top_logprobs_val.shape[1]
     samples = samples_fault(request.sampling_params.n)
-    return prompt_fault(length_of(request)) or logprobs_fault(asked, most) or samples
+    return prompt_fault(length_of(request)) or logprobs_fault(asked, most) or start or samples

@@ -83,6 +83,19 @@ def test_should_refuse_a_prompt_without_tokens_on_both_sides(pair: Pair) -> None
     pair.assert_nothing_held()
 
 
+@pytest.mark.parametrize("with_logprobs", [False, True])
+@pytest.mark.parametrize("start", [-(1 << 40), -8, -7, -2, -1, 0, 3, 6])
+def test_should_refuse_logprobs_from_a_negative_place_on(pair: Pair, start: int, with_logprobs: bool) -> None:
+    """SGLang asserts, behind the forward pass, that there are as many as from that place on."""
+    request = request_of(7, 0 if with_logprobs else None)
+    request.logprob_start_len = start
+    refused = refusals(pair, request)
+    fits = start >= -1 or not with_logprobs
+    assert [bool(each) for each in refused] == [not fits, not fits]
+    assert fits or all(f"logprob_start_len is {start}, expected" in each for each in refused)
+    pair.assert_nothing_held()
+
+
 @pytest.mark.parametrize("samples", [None, 0, 1, 2, 3, 16, 1 << 40])
 @pytest.mark.parametrize("tokens", [1, 7])
 def test_should_refuse_several_samples_under_one_room_on_both_sides(
@@ -111,9 +124,12 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "bootstrap_room": {
         "prefill decode": [None, True, 0, -1, 1 << 64, 10**5000, 1.5, "", "7", [1], {"room": 1}],
     },
-    "bootstrap_host": {"decode": [None, 7, 1.5, "", "a b", "hö", "h" * 300, ["h"], {"host": "h"}]},
-    "bootstrap_port": {"decode": [None, 0, -1, 65536, 1 << 70, 1.5, "", "port", [9], {"port": 9}]},
-    "disagg_prefill_dp_rank": {"decode": [True, -1, 1 << 70, 1.5, "0", [0]]},
+    "bootstrap_host": {
+        "decode": [None],
+        "prefill decode": [7, 1.5, "", "a b", "hö", "h" * 300, ["h"], {"host": "h"}],
+    },
+    "bootstrap_port": {"prefill decode": [None, 0, -1, 65536, 1 << 70, 1.5, "", "port", [9], {"port": 9}]},
+    "disagg_prefill_dp_rank": {"prefill decode": [True, -1, 1 << 70, 1.5, "0", [0]]},
 }
 CASES = [
     (side, field, value)
@@ -171,19 +187,20 @@ def test_should_answer_400_to_a_field_of_a_client_that_no_pair_can_serve(
 
 @pytest.mark.parametrize("side", ["prefill", "decode"])
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "sentence"),
     [
         ({"tokens": 0}, "the prompt has 0 tokens"),
         ({"alternatives": ROW + 1}, "top_logprobs_num is 129"),
         ({"samples": 2}, "n is 2"),
+        ({"alternatives": 0, "logprob_start_len": -7}, "logprob_start_len is -7"),
     ],
 )
 def test_should_answer_400_to_what_a_row_or_a_room_does_not_hold(
-    pair: Pair, side: str, asked: dict[str, int], said: str
+    pair: Pair, side: str, asked: dict[str, int], sentence: str
 ) -> None:
     reason = answer_at_the_door(pair, side, asked_for(**asked))
     assert reason is not None
-    assert (int(reason.status_code), reason.message.startswith(said)) == (400, True)
+    assert (int(reason.status_code), reason.message.startswith(sentence)) == (400, True)
 
 
 @pytest.mark.parametrize("side", ["prefill", "decode"])
@@ -192,6 +209,10 @@ def test_should_answer_400_to_what_a_row_or_a_room_does_not_hold(
 )
 def test_should_take_in_what_it_can_hand_over(pair: Pair, side: str, fields: dict[str, Any]) -> None:
     assert answer_at_the_door(pair, side, asked_for(**fields)) is None
+
+
+def test_should_need_no_address_at_a_prefiller(pair: Pair) -> None:
+    assert answer_at_the_door(pair, "prefill", asked_for(bootstrap_host=None)) is None
 
 
 @pytest.mark.parametrize("side", ["prefill", "decode"])
