@@ -179,6 +179,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
                 .handler(new ChannelInitializer<SocketChannel>() {
                     @Override
                     protected void initChannel(SocketChannel channel) {
+                        IdleProbes.begin(channel);
                         prepare(channel, dial.link(), false);
                         if (!dialled.contains(dial.link())) { // closed before the link was there to be closed
                             links.remove(dial.link());
