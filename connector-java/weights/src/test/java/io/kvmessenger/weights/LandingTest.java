@@ -5,9 +5,6 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import com.google.protobuf.ByteString;
 import io.kvmessenger.transfer.ImmWindow;
-import io.kvmessenger.transfer.Memory;
-import io.kvmessenger.transfer.Region;
-import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -22,7 +19,7 @@ class LandingTest {
 
     private final MemorySegment bytes = Arena.ofAuto().allocate(LENGTH_BYTES);
     private final Window window = new Window();
-    private final Landing landing = new Landing(new Landed(bytes), LandingParts.PRODUCTION, engine());
+    private final Landing landing = new Landing(new LandedRegion(bytes), LandingParts.PRODUCTION, engine());
 
     /** A window whose arrivals the test sets. */
     private static final class Window implements ImmWindow {
@@ -48,21 +45,6 @@ class LandingTest {
         public void close(boolean drained) {
             closed = true;
         }
-    }
-
-    private record Landed(MemorySegment content) implements Region {
-        @Override
-        public RegionDescriptor descriptor() {
-            return new RegionDescriptor(1, content.byteSize(), RegionDescriptor.VERSION, false);
-        }
-
-        @Override
-        public Memory memory() {
-            return Memory.host(content);
-        }
-
-        @Override
-        public void deregister() {}
     }
 
     /** An engine that only opens windows. */

@@ -16,16 +16,13 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.ImmWindow;
-import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
-import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TrafficClass;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.lang.reflect.Proxy;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -233,23 +230,8 @@ final class WeightSenderTest {
         }
     }
 
-    private record Landed(MemorySegment content) implements Region {
-        @Override
-        public RegionDescriptor descriptor() {
-            return new RegionDescriptor(1, content.byteSize(), RegionDescriptor.VERSION, false);
-        }
-
-        @Override
-        public Memory memory() {
-            return Memory.host(content);
-        }
-
-        @Override
-        public void deregister() {}
-    }
-
     private static Region region() {
-        return new Landed(Arena.ofAuto().allocate(3 * PARTS.writeBytes()));
+        return new LandedRegion(Arena.ofAuto().allocate(3 * PARTS.writeBytes()));
     }
 
     private static SubjectPorts ports(String name, ControlNetwork network, TransferEngine engine) {
