@@ -95,7 +95,7 @@ final class DecoderFrames {
      */
     int reportOverdue(Announcement overdue) {
         if (meetings.of(overdue.transfer).awaiting(overdue.transfer, overdue.session) != null) {
-            meetings.expectLonger(overdue, clock.nowNs()); // its end is told, unless it ends as another attempt
+            meetings.expectLonger(overdue, clock.nowNs()); // its end is reported, unless it ends as another attempt
             return 0;
         }
         replies.prefilled(overdue.session, overdue.transfer);
