@@ -12,8 +12,8 @@ NIXL_OPTIONS: Mapping[str, str] = {
     "enforce_handshake_compat": "leave it out, the two sides' KV layouts are always compared",
     "engine_ttl": "leave it out, a peer that sends nothing is given up after silence_limit_seconds",
     "kv_recompute_threshold": "leave it out, a prompt's KV is fetched whatever its length",
-    "bidirectional_kv_xfer": "leave it out, a decoder's KV is not fetched by a prefiller",
-    "decoder_kv_blocks_ttl": "leave it out, a decoder's KV is not fetched by a prefiller",
+    "bidirectional_kv_xfer": "leave it out, a prefiller pulls from the engine that a request names as its source",
+    "decoder_kv_blocks_ttl": "leave it out, what the prefix cache still has is pulled, nothing is kept for it",
     "push_registration_timeout": "leave it out, connect_limit_seconds and grant_wait_seconds are the limits here",
 }
 
