@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ def test_should_name_on_the_page_of_the_boundary_what_is_passed_beside_the_optio
     beside = parse().for_java().keys() - options
     assert beside == {"role", "engineId", "unheardAskedMillis"}
     assert all(f"`{name}`" in section for name in beside)
+    table = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert set(table) - options == beside | {"pageKey"}, "else Java reads what no user can set"
 
 
 def test_should_give_java_times_in_milliseconds() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kv_connector.cli import engine_http
+from kv_connector.configuration.engine_keys import NO_KEYS
 from kv_connector.runtime import plain_http
 from kv_connector.sglang import prefillers
 
@@ -170,5 +171,5 @@ def test_should_ask_engines_at_the_port_of_the_scheme(monkeypatch: pytest.Monkey
         return plain_http.Answer(200, "up")
 
     monkeypatch.setattr(plain_http, "ask", ask)
-    assert engine_http.ask_text(url, "/health", 60) == "up"
+    assert engine_http.ask_text(url, "/health", 60, NO_KEYS) == "up"
     assert urls == [asked]

@@ -130,7 +130,7 @@ class Bed:
 def bed(monkeypatch: pytest.MonkeyPatch) -> Bed:
     made = Bed()
     monkeypatch.setattr(SubjectMessenger, "open_subject", lambda *_given: made.messenger)
-    monkeypatch.setattr(sender_module, "Server", lambda url, _limit: made.servers[url])
+    monkeypatch.setattr(sender_module, "Server", lambda url, _limit, _keys: made.servers[url])
     monkeypatch.setattr(sender_module, "time", made.clock)
     monkeypatch.setattr(sender_module, "REPORT_SECONDS", 0.3)
     return made

@@ -11,10 +11,12 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kv_connector.cli.engine_http import ask_json, ask_text, require_address
+from kv_connector.configuration.engine_keys import NO_KEYS, EngineKeys, keys_in
+from kv_connector.exceptions import OptionError
 from kv_connector.runtime.plain_http import shortened
 
 TOKEN_IDS = range(16, 250)
@@ -40,6 +42,8 @@ class Comparison:
     tolerance: float = 0.25
     seed: int | None = None
     limit_seconds: float = 300.0
+    keys: EngineKeys = NO_KEYS
+    """Of both servers; :func:`run` reads the environment's."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def default_lengths(page_tokens: int, prompt_tokens_max: int) -> tuple[int, ...]
 def run(asked: Comparison, say: Callable[[str], object]) -> int:
     """Prints a line for each length; returns 0 if all are the same, 1 if one differs, 2 if a server cannot be asked."""
     try:
+        asked = replace(asked, keys=keys_in())
         for url in (asked.router, asked.decoder):
             require_address(url)
         model, longest = served_model(asked)
@@ -118,7 +123,7 @@ def run(asked: Comparison, say: Callable[[str], object]) -> int:
         draws = random.Random(secrets.randbits(64) if asked.seed is None else asked.seed)
         say("prompt tokens   same tokens   largest difference of log-probability\n")
         return judged(compare_each(asked, model, lengths, draws, say), len(lengths), say)
-    except (OSError, ValueError) as failure:
+    except (OSError, ValueError, OptionError) as failure:
         say(f"{failure}\n")
         return 2
 
@@ -160,7 +165,7 @@ def judged(differing: Iterable[tuple[int, str]], count: int, say: Callable[[str]
 
 def served_model(asked: Comparison) -> tuple[str, int]:
     """The model's name and its longest sequence, from the decoder."""
-    answered = ask_json(asked.decoder, "/v1/models", None, asked.limit_seconds)
+    answered = ask_json(asked.decoder, "/v1/models", None, asked.limit_seconds, asked.keys)
     try:
         longest_of = {
             str(model["id"]): int(model.get("max_model_len") or max(PASS_TOKENS)) for model in answered["data"]
@@ -180,7 +185,7 @@ def served_model(asked: Comparison) -> tuple[str, int]:
 def page_tokens_of(asked: Comparison) -> int:
     """From vLLM's metrics page; an engine without one, or another engine, has the default."""
     try:
-        page = ask_text(asked.decoder, "/metrics", asked.limit_seconds)
+        page = ask_text(asked.decoder, "/metrics", asked.limit_seconds, asked.keys)
     except OSError:
         return PAGE_TOKENS
     _, _, behind = page.partition('block_size="')
@@ -199,7 +204,7 @@ def answer_of(url: str, asked: Comparison, model: str, prompt: list[int], more: 
         "logprobs": 2,
         **more,
     }
-    answered = ask_json(url, "/v1/completions", body, asked.limit_seconds)
+    answered = ask_json(url, "/v1/completions", body, asked.limit_seconds, asked.keys)
     try:
         spoken = answered["choices"][0]["logprobs"]
         chosen = tuple(float(value) for value in spoken["token_logprobs"])

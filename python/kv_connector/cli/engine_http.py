@@ -7,15 +7,18 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from kv_connector.configuration.engine_keys import REFUSED, EngineKeys, wants_key
 from kv_connector.configuration.option_values import shown
-from kv_connector.runtime import plain_http
+from kv_connector.runtime import keyed_http, plain_http
 
 _PORTS = {"http": 80, "https": 443}
 
 
-def ask_json(url: str, path: str, body: dict[str, Any] | None, limit_seconds: float) -> dict[str, Any]:
+def ask_json(
+    url: str, path: str, body: dict[str, Any] | None, limit_seconds: float, keys: EngineKeys
+) -> dict[str, Any]:
     """The JSON object that answers a GET, or a POST of ``body``; raises OSError with the address and the reason."""
-    text = _ask(url, path, body, limit_seconds)
+    text = _ask(url, path, body, limit_seconds, keys)
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError) as garbled:
@@ -25,9 +28,9 @@ def ask_json(url: str, path: str, body: dict[str, Any] | None, limit_seconds: fl
     return answer
 
 
-def ask_text(url: str, path: str, limit_seconds: float) -> str:
+def ask_text(url: str, path: str, limit_seconds: float, keys: EngineKeys) -> str:
     """The text that answers a GET; raises OSError with the address and the reason."""
-    return _ask(url, path, None, limit_seconds)
+    return _ask(url, path, None, limit_seconds, keys)
 
 
 def require_address(url: str) -> None:
@@ -53,20 +56,22 @@ def _with_port(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{_PORTS[parts.scheme]}"))
 
 
-def _ask(url: str, path: str, body: dict[str, Any] | None, limit_seconds: float) -> str:
+def _ask(url: str, path: str, body: dict[str, Any] | None, limit_seconds: float, keys: EngineKeys) -> str:
     asked = url.rstrip("/") + path
     try:
         asked = _with_port(asked)
         if body is None:
-            answer = plain_http.ask("GET", asked, limit_seconds=limit_seconds)
+            answer = keyed_http.ask("GET", asked, keys, limit_seconds=limit_seconds)
         else:
             kind = {"Content-Type": "application/json"}
             sent = json.dumps(body).encode()
-            answer = plain_http.ask("POST", asked, limit_seconds=limit_seconds, body=sent, headers=kind)
+            answer = keyed_http.ask("POST", asked, keys, limit_seconds=limit_seconds, body=sent, headers=kind)
     except ValueError as wrong:
         raise _no_address(url) from wrong
     except OSError as failure:
         raise OSError(f"{asked} cannot be asked ({failure})") from failure
+    if answer.status in REFUSED:
+        raise OSError(wants_key(asked, answer.status))
     if answer.status != HTTPStatus.OK:
         raise OSError(f"{asked} answered {answer.status}: {plain_http.shortened(answer.text)}")
     return answer.text

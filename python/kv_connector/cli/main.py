@@ -199,7 +199,8 @@ def add_comparison(commands: Commands) -> None:
         help="compare a pair's answers with those of its decoder alone",
         description="Sends prompts of several lengths through the router to the pair, then to the decoder alone,"
         " and compares tokens and log-probabilities. The status is 0 if all are the same, 1 if a length differs,"
-        " 2 if a server cannot be asked. Use it after a change of options, and before a pair gets requests.",
+        " 2 if a server cannot be asked. Use it after a change of options, and before a pair gets requests."
+        " Servers with --api-key get the key of the environment's KV_MESSENGER_ENGINE_API_KEY_FILE.",
     )
     command.add_argument("router", metavar="ROUTER", help="the router's address, such as http://127.0.0.1:8000")
     command.add_argument("decoder", metavar="DECODER", help="the address of the decoder's own API server")

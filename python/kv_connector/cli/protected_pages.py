@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from kv_connector.configuration import shared_secret
+from kv_connector.configuration.engine_keys import bearer
 from kv_connector.configuration.host_addresses import port_of
 from kv_connector.exceptions import OptionError
 from kv_connector.runtime import page_key
@@ -31,7 +32,7 @@ def open_page(method: str, page: str, path: str) -> str:
                 method,
                 url,
                 body=b"" if method == "POST" else None,
-                headers={"Authorization": f"Bearer {key}"} if key else {},
+                headers=bearer(key),
                 limit_seconds=PAGE_LIMIT_SECONDS,
             )
         except (OSError, ValueError) as failure:
@@ -97,7 +98,7 @@ def show_key(page: str, say: Callable[[str], object], complain: Callable[[str], 
             answer = ask(
                 "HEAD",
                 f"http://{page}/state",
-                headers={"Authorization": f"Bearer {key}"},
+                headers=bearer(key),
                 limit_seconds=PAGE_LIMIT_SECONDS,
             )
         except (OSError, ValueError) as failure:

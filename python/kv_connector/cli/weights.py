@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kv_connector.cli.argument_types import number
+from kv_connector.configuration.engine_keys import keys_in
 from kv_connector.configuration.option_values import shown
 from kv_connector.exceptions import KvConnectorError, OptionError
 from kv_connector.weights.checkpoint import Checkpoint
@@ -38,10 +39,15 @@ def run(parsed: argparse.Namespace, say: Say, complain: Say) -> int:
 
 
 def status(urls: Sequence[str], say: Say, complain: Say) -> int:
-    """Prints what each server serves, and what it knows of updates; 1 if one does not answer."""
+    """Prints what each server serves, and what it knows of updates; 1 if one does not answer, 2 if a key is wrong."""
+    try:
+        keys = keys_in()
+    except OptionError as wrong:
+        complain(f"{wrong}\n")
+        return 2
     failed = 0
     for url in urls:
-        server = Server(url, STATUS_SECONDS)
+        server = Server(url, STATUS_SECONDS, keys)
         try:
             say(f"{url}: version {server.version()}\n")
             say("".join(f"  {line}\n" for line in lines_of(server.status())))
@@ -107,7 +113,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="write a checkpoint's folder into running servers, which go on answering",
         description="Servers of vLLM need VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config"
         f' \'{{"backend":"kv_messenger"}}\', and those of SGLang --custom-weight-loader {SGLANG_LOADER}. The status is'
-        " 0 if all serve the new weights, 1 if one does not. Options are read from the environment (docs/weights.md).",
+        " 0 if all serve the new weights, 1 if one does not. Options, and keys of servers with --api-key, are read from"
+        " the environment (docs/weights.md).",
     )
     sends.add_argument("folder", metavar="FOLDER", type=Path, help="a folder with a model's .safetensors files")
     sends.add_argument(

@@ -7,20 +7,19 @@ Users set them in snake_case: for vLLM in ``kv_connector_extra_config``, for SGL
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+from kv_connector.configuration import engine_keys as keys
 from kv_connector.configuration import host_addresses, nixl_options, option_rules, option_variables, tls_files
 from kv_connector.configuration import option_fields as fields
 from kv_connector.configuration import shared_secret as secrets
 from kv_connector.configuration.java_values import boundary_name, for_java, millis
 from kv_connector.configuration.option_values import OptionSpec, Place, checked
+from kv_connector.configuration.option_warnings import warn_of_overruled, warn_of_unknown
 from kv_connector.configuration.own_address import AUTO, outward_address
 from kv_connector.exceptions import OptionError
-
-logger = logging.getLogger("kv_connector")
 
 Role = Literal["prefiller", "decoder", "both"]
 
@@ -272,6 +271,26 @@ class Options:
         "",
         default_shown="none: decoder-first requests are refused",
     )
+    engine_api_key: str = fields.text(
+        "Key that an engine's HTTP server wants (--api-key). It is sent to engine_api_url; by an SGLang decoder to the"
+        " prefillers that it has sessions with; by a sender of weights and by commands to the servers that they name."
+        " Engines log their configuration: prefer engine_api_key_file.",
+        "",
+        default_shown="this engine's own: VLLM_API_KEY of the environment, or SGLang's --api-key; else none",
+        secret=True,
+    )
+    engine_api_key_file: str = fields.text("File that holds engine_api_key.", "", default_shown="none", java=False)
+    engine_admin_api_key: str = fields.text(
+        "Key that an SGLang server wants before it takes weights (--admin-api-key), sent by a sender of weights where"
+        " the server does not take engine_api_key. Prefer engine_admin_api_key_file.",
+        "",
+        default_shown="none",
+        java=False,
+        secret=True,
+    )
+    engine_admin_api_key_file: str = fields.text(
+        "File that holds engine_admin_api_key.", "", default_shown="none", java=False
+    )
     pulls: str = fields.choice(
         "Whether the beginning of a prompt may come from another engine's prefix cache (docs/pulls.md): auto asks the"
         " engine that a request names in remote_kv_source unless computing is expected to be faster; always pulls"
@@ -430,7 +449,7 @@ def parse_options(
     of_variables = option_variables.given_in(_KINDS, environment)
     for name, value in of_variables.items():
         if name in given:
-            _warn_of_overruled_variable(name, value, values[name])
+            warn_of_overruled(name, value, values[name])
         else:
             values[name] = checked(Place.variable(name), OPTION_SPECS[name], value)
     try:
@@ -452,11 +471,12 @@ def _together(
     values["shared_secret"] = secrets.find_secret(
         values.get("shared_secret", ""), values.get("shared_secret_file", ""), environment
     )
+    values |= {name: keys.key_of(name, values) for name in keys.NAMES}
     for name in ("listen_host", "advertise_host", "metrics_host"):
         if name in values:
             values[name] = host_addresses.bare(values[name])
     values["data_hosts"] = tuple(host_addresses.bare(host) for host in values.get("data_hosts", ()))
-    _warn_of_unknown_variables(environment)
+    warn_of_unknown(_KINDS, environment)
     options = Options(role=role, engine_id=engine_id, **values)
     option_rules.check_together(options, place=VLLM_OPTIONS_PLACE)
     tls_files.check({name: getattr(options, name) for name in ("tls_certificate", "tls_key", "tls_ca")})
@@ -465,25 +485,6 @@ def _together(
 
 def _checked_kv_port(kv_port: object) -> object:
     return checked(Place("kv_port", "fix it beside kv_connector"), OPTION_SPECS["listen_port"], kv_port)
-
-
-_warned: set[str] = set()
-
-
-def _warn_of_unknown_variables(environment: Mapping[str, str]) -> None:
-    """Once for each in a process: an engine reads its options several times."""
-    for sentence in unknown_variables(environment):
-        if sentence not in _warned:
-            _warned.add(sentence)
-            logger.warning("%s", sentence)
-
-
-def _warn_of_overruled_variable(name: str, value: object, used: object) -> None:
-    """Once for each in a process, if the two differ."""
-    variable = option_variables.variable_of(name)
-    if (tuple(value) if isinstance(value, list) else value) != used and variable not in _warned:
-        _warned.add(variable)
-        logger.warning("environment variable %s changes nothing: option %r is set in the configuration", variable, name)
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:

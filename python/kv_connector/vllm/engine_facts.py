@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import os
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kv_connector.configuration.engine_keys import is_key
 from kv_connector.configuration.option_values import shown
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 from kv_connector.exceptions import OptionError
@@ -20,6 +22,9 @@ from kv_connector.vllm.kv_groups import KvGroup, read_groups
 from kv_connector.vllm.rank_groups import RankGroups
 
 logger = logging.getLogger("vllm.kv_messenger")
+
+OWN_KEY_VARIABLE = "VLLM_API_KEY"
+"""By which vLLM's own server has its key unless ``--api-key`` names it, which its engine does not see."""
 
 _ROLES: Mapping[str, Role] = {"kv_producer": "prefiller", "kv_consumer": "decoder", "kv_both": "both"}
 
@@ -54,12 +59,16 @@ def read_options(vllm_config: Any) -> Options:
         logger.warning(
             "%s is set, which SGLang reads: vLLM's options go into %s", SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE
         )
-    return parse_options(
+    options = parse_options(
         transfer.kv_connector_extra_config or {},
         role=role,
         engine_id=transfer.engine_id,
         kv_port=transfer.kv_port,
     )
+    own_key = os.environ.get(OWN_KEY_VARIABLE, "")
+    if options.engine_api_key or not is_key(own_key):
+        return options
+    return dataclasses.replace(options, engine_api_key=own_key)
 
 
 def refuse_device(device_type: str, gpu: str) -> None:

@@ -15,6 +15,7 @@ from kv_connector.weights.calls import ServerCalls
 from kv_connector.weights.commands import Send
 from kv_connector.weights.landing import SharedMemory
 from kv_connector.weights.manifest import Manifest
+from kv_connector.weights.sender_options import keys_of
 from kv_connector.weights.servers import Server
 
 logger = logging.getLogger("kv_connector")
@@ -56,7 +57,7 @@ class WeightSender:
         """
         self._options = options
         self._described = manifest.described() if described is None else described
-        self._servers = {secrets.token_hex(16): Server(url, CALL_SECONDS) for url in urls}
+        self._servers = {secrets.token_hex(16): Server(url, CALL_SECONDS, keys_of(options)) for url in urls}
         self._memory = memory or SharedMemory(manifest.length_bytes)
         self.staging = self._memory.view
         """Where the tensors' bytes belong, each at its place in the manifest; unchanged while :meth:`send` runs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from kv_connector.configuration.engine_keys import EngineKeys
 from kv_connector.configuration.host_addresses import port_of
 from kv_connector.configuration.option_values import shown
 from kv_connector.configuration.options import Options
@@ -26,6 +27,11 @@ def sender_options(listen: str, given: Mapping[str, object], named: str) -> Opti
     if host not in ("", LOOPBACK) and not options.shared_secret:
         raise OptionError(f"{named} is {shown(listen)}, which needs a {SECRET}: set KV_MESSENGER_WEIGHTS_SECRET_FILE")
     return options
+
+
+def keys_of(options: Options) -> EngineKeys:
+    """The keys of the servers that a sender writes to."""
+    return EngineKeys(options.engine_api_key, options.engine_admin_api_key)
 
 
 def listening(text: str, named: str) -> tuple[str, int]:

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from kv_connector.configuration.engine_keys import NO_KEYS, REFUSED, EngineKeys, wants_key
 from kv_connector.exceptions import WeightsError
-from kv_connector.runtime import plain_http
+from kv_connector.runtime import keyed_http, plain_http
 from kv_connector.weights.routes import Routes, SglangRoutes, VllmRoutes
 
 READY_POLL_SECONDS = 1.0
@@ -26,9 +27,10 @@ def checked_urls(servers: Sequence[str]) -> list[str]:
 class Server:
     """One server, of the engine that answers. Each method blocks until it has answered, and raises WeightsError."""
 
-    def __init__(self, url: str, limit_seconds: float) -> None:
-        """``url`` is such as http://127.0.0.1:8000; ``limit_seconds`` is for each answer."""
+    def __init__(self, url: str, limit_seconds: float, keys: EngineKeys = NO_KEYS) -> None:
+        """``url`` is such as http://127.0.0.1:8000; ``limit_seconds`` is for each answer; ``keys`` are the server's."""
         self.url = url.rstrip("/")
+        self._keys = keys
         self._limit_seconds = limit_seconds
         self._found: Routes | None = None
 
@@ -97,9 +99,11 @@ class Server:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if data else {}
         try:
-            answer = plain_http.ask(
-                method, self.url + path, limit_seconds=self._limit_seconds, body=data, headers=headers
+            answer = keyed_http.ask(
+                method, self.url + path, self._keys, limit_seconds=self._limit_seconds, body=data, headers=headers
             )
-            return answer.status, answer.text
         except (OSError, ValueError) as failure:
             raise WeightsError(f"{self.url}{path} did not answer: {failure}") from failure
+        if answer.status in REFUSED:
+            raise WeightsError(wants_key(self.url + path, answer.status))
+        return answer.status, answer.text

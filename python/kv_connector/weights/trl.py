@@ -14,7 +14,7 @@ from typing import Any
 
 from kv_connector.exceptions import WeightsError
 from kv_connector.weights.sender import LANDING_LIMIT_SECONDS, WeightSender
-from kv_connector.weights.sender_options import sender_options
+from kv_connector.weights.sender_options import keys_of, sender_options
 from kv_connector.weights.servers import Server, checked_urls
 from kv_connector.weights.staging import Staging
 from kv_connector.weights.versions import Versions
@@ -66,7 +66,7 @@ class KvMessengerWeightTransfer:
     def init_weight_transfer(self) -> None:
         """Waits for the servers. Raises WeightsError if one does not come up, or has another backend for weights."""
         for url in self._urls:
-            Server(url, ANSWER_LIMIT_SECONDS).await_ready(self._ready_limit_seconds)
+            Server(url, ANSWER_LIMIT_SECONDS, keys_of(self._options)).await_ready(self._ready_limit_seconds)
 
     def pause(self) -> None:
         """Nothing: servers go on answering until all is there, and load it between two steps."""
