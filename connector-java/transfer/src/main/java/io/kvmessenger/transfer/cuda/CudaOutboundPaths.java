@@ -10,7 +10,6 @@ import io.kvmessenger.transfer.samehost.SameHostRecord;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.PathEvents;
-import io.kvmessenger.transfer.spi.PeerChannel;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
 
@@ -216,7 +215,7 @@ final class CudaOutboundPaths extends RingOutboundPaths {
     protected void release() {
         copier.close();
         memories.close();
-        channel().report(PeerChannel.QUIET_KIND, MemorySegment.NULL);
+        showQuiet();
         releaseRing();
     }
 }

@@ -24,9 +24,12 @@ public final class ImmRing {
 
     private static final long TAKEN_OFFSET = 64;
     private static final long PARKED_OFFSET = 128;
+    private static final long QUIET_OFFSET = 192;
     private static final long SLOTS_OFFSET = 4096;
     private static final int AWAKE = 0;
     private static final int PARKED = 1;
+    private static final int WRITING = 0;
+    private static final int QUIET = 1;
 
     private final MemorySegment memory;
     private long position;
@@ -64,6 +67,16 @@ public final class ImmRing {
         VarHandle.fullFence();
         return (int) INT.getOpaque(memory, PARKED_OFFSET) == PARKED
                 && INT.compareAndSet(memory, PARKED_OFFSET, PARKED, AWAKE);
+    }
+
+    /** Writer, at last: nothing of it writes any more, by a device neither. There is always room for that. */
+    public void showQuiet() {
+        INT.setRelease(memory, QUIET_OFFSET, QUIET);
+    }
+
+    /** Target: whether the writer has shown that. A writer of an earlier release sends it as a record only. */
+    public boolean isQuiet() {
+        return (int) INT.getAcquire(memory, QUIET_OFFSET) != WRITING;
     }
 
     /** Target: the next immediate, or {@link #EMPTY}. */

@@ -67,6 +67,11 @@ public final class PeerRing {
         }
     }
 
+    /** At last: nothing of this engine writes to the peer any more. */
+    public void showQuiet() {
+        ring.showQuiet();
+    }
+
     public void close() {
         file.close();
         libC.close(wakeFd);

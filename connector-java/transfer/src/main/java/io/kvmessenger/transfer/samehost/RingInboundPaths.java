@@ -17,7 +17,7 @@ import java.lang.foreign.MemorySegment;
  *
  * <p>Worker only. The proof that the peer writes no more is its confirmation, or the end of its control socket, as its
  * engine unmaps before either. If a device writes, the end of the socket is a proof only after the peer's confirmation;
- * otherwise the end of its process is. A peer that has not reported ready has been given no memory.
+ * otherwise the end of its process is. The confirmation is in the ring, or a record. A peer that has not reported ready has been given no memory.
  */
 public final class RingInboundPaths extends ReaderPaths {
     /** Immediates that one duty cycle may take before other peers are served. */
@@ -163,7 +163,7 @@ public final class RingInboundPaths extends ReaderPaths {
 
     @Override
     public boolean outlivesHangUp() {
-        return byDevice && isReady() && !quiet;
+        return byDevice && isReady() && !quiet && !ring.isQuiet();
     }
 
     @Override

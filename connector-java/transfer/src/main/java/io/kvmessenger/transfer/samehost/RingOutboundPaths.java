@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.PathEvents;
+import io.kvmessenger.transfer.spi.PeerChannel;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
 
@@ -105,6 +106,17 @@ public abstract class RingOutboundPaths extends WriterPaths implements Endpoint 
     protected final Endpoint settle() {
         reportPushed();
         return this;
+    }
+
+    /**
+     * Shows the peer that nothing is written any more, by a device neither. The record alone could find the control
+     * socket full, or be discarded with what waits there when the link closes; earlier releases read only the record.
+     */
+    protected final void showQuiet() {
+        if (ring != null) {
+            ring.showQuiet();
+        }
+        channel().report(PeerChannel.QUIET_KIND, MemorySegment.NULL);
     }
 
     /** Unmaps the ring: nothing is pushed any more. */

@@ -12,7 +12,7 @@ public interface PeerChannel {
     int FIRST_KIND = 16;
     int LAST_KIND = 254;
 
-    /** Writer: its paths are closed and nothing of it writes any more. Needed where a hang-up does not imply that. */
+    /** Writer: its paths are closed and nothing of it writes any more. Needed where a hang-up does not imply that; may be lost. */
     int QUIET_KIND = 15;
 
     /** No descriptor came with the record. */
