@@ -278,8 +278,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         }
         state = State.DISMISSED;
         String refusal = attachments.stop();
-        control.offer(ControlRecord.NOTICE, new Notice(fault, detail + refusal).encode());
-        control.finish();
+        control.finish(ControlRecord.NOTICE, new Notice(fault, detail + refusal).encode());
         settleIfOver(detail);
     }
 

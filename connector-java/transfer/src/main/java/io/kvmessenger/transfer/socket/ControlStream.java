@@ -27,6 +27,9 @@ public final class ControlStream implements Pollable {
     private static final int PREFIX_BYTES = 8;
     private static final int IN_BYTES = PREFIX_BYTES + TransferEngine.MESSAGE_MAX_BYTES;
     private static final int OUT_BYTES = 8 * IN_BYTES;
+    private static final int FINISHED = 0;
+    /** Longest last record, for which there is always room. */
+    public static final int LAST_MAX_BYTES = 2048;
     /** Limit on the descriptors of one record. */
     private static final int DESCRIPTORS_MAX = 2;
 
@@ -61,7 +64,7 @@ public final class ControlStream implements Pollable {
     /** Parts of {@link #in} that were payloads before: records of one kind come in the same places again. */
     private final MemorySegment[] payloads = new MemorySegment[PAYLOADS_KEPT];
 
-    private final MemorySegment out = arena.allocate(OUT_BYTES, 8);
+    private final MemorySegment out = arena.allocate(OUT_BYTES + PREFIX_BYTES + LAST_MAX_BYTES, 8);
     private final MemorySegment vector = arena.allocate(IoVector.SIZE_BYTES, 8);
     private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
     private final MemorySegment control = arena.allocate(MessageHeader.controlSpaceBytes(DESCRIPTORS_MAX), 8);
@@ -79,6 +82,9 @@ public final class ControlStream implements Pollable {
     private int inBytes;
     private int outFrom;
     private int outTo;
+    /** How much may be queued; {@link #FINISHED} once the last record is. */
+    private int outMaxBytes = OUT_BYTES;
+
     private boolean watched = true;
     private boolean refusing;
     private boolean ended;
@@ -108,7 +114,7 @@ public final class ControlStream implements Pollable {
 
     /** Whether a record of this length can be queued now. */
     public boolean hasRoom(long payloadBytes) {
-        return OUT_BYTES - outTo + outFrom >= PREFIX_BYTES + payloadBytes;
+        return outMaxBytes - outTo + outFrom >= PREFIX_BYTES + payloadBytes;
     }
 
     /** Bytes that the peer's machine has not acknowledged; 0 if that is unknown. */
@@ -125,13 +131,17 @@ public final class ControlStream implements Pollable {
             return false;
         }
         if (outTo + PREFIX_BYTES + payload.byteSize() > OUT_BYTES) {
-            MemorySegment.copy(out, outFrom, out, 0, outTo - outFrom);
-            outTo -= outFrom;
-            outFrom = 0;
+            compact();
         }
         append(type, payload);
         flush();
         return true;
+    }
+
+    private void compact() {
+        MemorySegment.copy(out, outFrom, out, 0, outTo - outFrom);
+        outTo -= outFrom;
+        outFrom = 0;
     }
 
     /**
@@ -142,7 +152,7 @@ public final class ControlStream implements Pollable {
      * @throws IllegalStateException when the operating system refuses for good
      */
     public boolean offerDescriptors(int type, MemorySegment payload, int... fds) {
-        if (outTo != outFrom || ended) {
+        if (outTo != outFrom || ended || outMaxBytes == FINISHED) {
             return false;
         }
         outFrom = 0;
@@ -195,6 +205,9 @@ public final class ControlStream implements Pollable {
         outFrom = 0;
         outTo = 0;
         watch(mask & ~Epoll.EPOLLOUT);
+        if (outMaxBytes == FINISHED) {
+            libC.shutdown(fd, SocketApi.SHUT_WR);
+        }
     }
 
     private long send() {
@@ -400,10 +413,17 @@ public final class ControlStream implements Pollable {
         return offered.isEmpty() ? NO_DESCRIPTOR : offered.remove();
     }
 
-    /** Sends what is queued as far as possible, and shuts down the sending direction; reading goes on. */
-    public void finish() {
+    /**
+     * Queues the last record, however much is queued, and shuts down the sending direction once all is sent; reading
+     * goes on.
+     *
+     * @param payload at most {@link #LAST_MAX_BYTES}
+     */
+    public void finish(int type, MemorySegment payload) {
+        compact();
+        append(type, payload);
+        outMaxBytes = FINISHED;
         flush();
-        libC.shutdown(fd, SocketApi.SHUT_WR);
     }
 
     public void close() {

@@ -37,8 +37,7 @@ public final class Farewells {
             return;
         }
         farewells.add(farewell);
-        farewell.stream.offer(ControlRecord.NOTICE, new Notice(fault, detail).encode());
-        farewell.stream.finish();
+        farewell.stream.finish(ControlRecord.NOTICE, new Notice(fault, detail).encode());
     }
 
     public void doWork(long nowNs) {
