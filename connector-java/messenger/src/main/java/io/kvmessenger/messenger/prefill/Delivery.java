@@ -139,6 +139,11 @@ final class Delivery {
         return nextContextRow < contextRows.length;
     }
 
+    /** Whether context rows are in flight, which implies that all KV has left. */
+    boolean contextUnderWay() {
+        return nextContextRow > 0 && writesInFlight > 0;
+    }
+
     /** Whether the delivery can finish by writes alone, without the engine. */
     boolean leavesWithoutEngine() {
         return grant.session().writable() && prefill.computed() && (prefill.ended() || !contextPending());

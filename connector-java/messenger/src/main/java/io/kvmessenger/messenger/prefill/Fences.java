@@ -74,15 +74,14 @@ final class Fences {
     }
 
     /** Sessions whose writes have delayed a fence since that time or longer. */
-    private List<DecoderSession> holdersAfter(long sinceNs) {
+    List<DecoderSession> holdersAfter(long sinceNs) {
         if (busy.isEmpty()) {
             return List.of();
         }
         return busy.stream()
                 .filter(prefill -> isAwaited(prefill) && prefill.fencedNs - sinceNs <= 0)
                 .flatMap(prefill -> prefill.deliveries.stream())
-                .filter(delivery ->
-                        delivery.writesInFlight > 0 && delivery.grant.session().ready())
+                .filter(this::delays)
                 .map(delivery -> delivery.grant.session())
                 .distinct()
                 .toList();
@@ -100,10 +99,14 @@ final class Fences {
         return earliest;
     }
 
-    private static boolean holdsSession(Prefill prefill) {
-        return prefill.deliveries.stream()
-                .anyMatch(delivery ->
-                        delivery.writesInFlight > 0 && delivery.grant.session().ready());
+    private boolean holdsSession(Prefill prefill) {
+        return prefill.deliveries.stream().anyMatch(this::delays);
+    }
+
+    /** Whether a fence waits for this delivery's writes, and the end of its session would end them. */
+    private boolean delays(Delivery delivery) {
+        boolean awaited = contextFollows ? delivery.contextUnderWay() : delivery.writesInFlight > 0;
+        return awaited && delivery.grant.session().ready();
     }
 
     private boolean isAwaited(Prefill prefill) {

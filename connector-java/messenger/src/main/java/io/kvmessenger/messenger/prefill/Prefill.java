@@ -366,7 +366,7 @@ final class Prefill implements Due {
 
     /** Whether context rows are in flight, which implies that all KV has left. */
     boolean contextUnderWay() {
-        return deliveries.stream().anyMatch(d -> d.nextContextRow > 0 && d.writesInFlight > 0);
+        return deliveries.stream().anyMatch(Delivery::contextUnderWay);
     }
 
     String answeredBy() {

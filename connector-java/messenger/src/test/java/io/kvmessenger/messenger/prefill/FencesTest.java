@@ -70,6 +70,31 @@ class FencesTest {
         assertThat(kept.count()).isZero();
     }
 
+    /** A session that holds no write of those delays nothing, and its other requests would end with it. */
+    @ParameterizedTest
+    @MethodSource("cases")
+    void shouldEndTheSessionsThatDelayAFenceAndNoOthers(Case given) {
+        Fences kept = new Fences(given.rowsFollow);
+        Prefill prefill = new Prefill("r", TRANSFER, Geometries.of("m").groups(), 0);
+        List<Delivery> deliveries =
+                given.rows.stream().map(rows -> delivery(prefill)).toList();
+        for (int decoder = 0; decoder < DECODERS; decoder++) {
+            deliveries.get(decoder).nextContextRow = given.rows.get(decoder) ? 1 : 0;
+        }
+        kept.add(prefill, fenced, 0);
+        kept.completeIfQuiet(fenced);
+        int drained = given.order.getFirst();
+        deliveries.get(drained).writesInFlight = 0;
+        kept.onDrained(prefill);
+
+        List<DecoderSession> late = IntStream.range(0, DECODERS)
+                .filter(decoder -> decoder != drained && (!given.rowsFollow || given.rows.get(decoder)))
+                .mapToObj(decoder -> deliveries.get(decoder).grant.session())
+                .toList();
+        assertThat(kept.holdersAfter(0)).containsExactlyElementsOf(late);
+        assertThat(kept.earliestNs(Long.MAX_VALUE / 2, 7)).isEqualTo(late.isEmpty() ? Long.MAX_VALUE / 2 : 7);
+    }
+
     @Test
     void shouldHoldAFenceUntilNoDecodersWriteReadsThePages() {
         Prefill prefill = new Prefill("r", TRANSFER, Geometries.of("m").groups(), 0);
