@@ -185,8 +185,9 @@ public final class WeightSender extends WeightsSubject {
     }
 
     void onEnded(SenderSession session, String reason) {
+        boolean replaced = byTicket.containsKey(session.ticket) && byTicket.get(session.ticket) != session;
         byTicket.remove(session.ticket, session);
-        if (outgoing != null) {
+        if (outgoing != null && !replaced) {
             outgoing.tickets().remove(session.ticket); // its loss, which is reported, is this update's end there
         }
         Peer peer = session.peer;
@@ -197,6 +198,9 @@ public final class WeightSender extends WeightsSubject {
         }
         Delivery delivery = session.delivery;
         Runnable lost = () -> events.lost(session.ticket, reason);
+        if (replaced && (delivery == null || delivery.state().last())) {
+            return; // the server is attached
+        }
         if (delivery == null) {
             lost.run();
         } else if (delivery.state().last()) {
@@ -313,7 +317,10 @@ public final class WeightSender extends WeightsSubject {
     void onPeerReady(Peer peer) {
         SenderSession session = byPeer.get(peer);
         if (session != null && session.ready()) {
-            byTicket.put(session.ticket, session);
+            SenderSession earlier = byTicket.put(session.ticket, session);
+            if (earlier != null && earlier != session) {
+                end(earlier, session.peerName() + " has dialled this sender again");
+            }
             events.attached(session.ticket, session.peerName());
         }
     }

@@ -31,6 +31,7 @@ import java.util.List;
 import java.util.SplittableRandom;
 import java.util.stream.Stream;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /** Of each server that an update is sent to, the trainer hears an end, whatever ends the update and at which state. */
@@ -71,7 +72,7 @@ final class WeightSenderTest {
     private final List<Long> submitted = new ArrayList<>();
     private final Wire senderWire = new Wire();
     private final Wire hostWire = new Wire();
-    private final Peer peer = proxy(Peer.class, (method, given) -> null);
+    private Peer peer = proxy(Peer.class, (method, given) -> null);
     private final SubjectPorts senderPorts = ports("sender", senderWire, senderEngine());
     private final SubjectPorts hostPorts = ports("host", hostWire, hostEngine());
     private final WeightSender sender = new WeightSender(MANIFEST, region(), PARTS, senderPorts, new Heard());
@@ -102,6 +103,40 @@ final class WeightSenderTest {
         assertThat(heard).containsOnlyOnce("refused 5 " + ABSENT);
         assertThat(sender.held()).allSatisfy((name, count) -> assertThat(count).isZero());
         assertThat(sender.finished()).isTrue();
+    }
+
+    /** How often a server dials, when, and whether the earlier session has ended before the next one attaches. */
+    @ParameterizedTest
+    @CsvSource({"2, false, false", "2, true, false", "3, false, false", "2, false, true", "3, true, true"})
+    void shouldHaveOneSessionOfEachServer(int dials, boolean amidAnUpdate, boolean endsBefore) {
+        attach();
+        if (amidAnUpdate) {
+            bring(Stage.WRITING);
+        }
+        for (long link = LINK + 1; link < LINK + dials; link++) {
+            if (endsBefore) {
+                senderPorts.sessions().onLinkClosed(link - 1, WHY);
+            }
+            peer = proxy(Peer.class, (method, given) -> null);
+            hostWire.link = link;
+            host.dial("there", 7, ATTACHED, "");
+            senderPorts.sessions().onLinkOpened(link, true, "here:1", 0);
+            hostPorts.sessions().onLinkOpened(link, false, "there:7", 0);
+            carry();
+            sender.onPeerReady(peer);
+        }
+        while (!submitted.isEmpty()) {
+            sender.onWriteFailed(submitted.removeFirst(), TransferFault.DISCONNECTED, "closed");
+        }
+        long losses =
+                heard.stream().filter(event -> event.equals("lost " + ATTACHED)).count();
+        assertThat(losses).as("of %s", heard).isEqualTo(endsBefore ? dials - 1 : amidAnUpdate ? 1 : 0);
+        assertThat(senderWire.closed).as("sessions of the one server").hasSize(endsBefore ? 0 : dials - 1);
+        heard.clear();
+        sender.send(6, 2, List.of(ATTACHED));
+        cycle();
+        assertThat(heard).as("the last session is written to").isEmpty();
+        assertThat(sender.held()).containsEntry("updatesLeaving", 1);
     }
 
     private void attach() {
@@ -155,38 +190,45 @@ final class WeightSenderTest {
 
     private void carry() {
         while (!senderWire.sent.isEmpty() || !hostWire.sent.isEmpty()) {
-            senderWire.take().forEach(frame -> hostPorts.sessions().onFrame(LINK, frame, 0));
-            hostWire.take().forEach(frame -> senderPorts.sessions().onFrame(LINK, frame, 0));
+            senderWire.take().forEach(sent -> hostPorts.sessions().onFrame(sent.link, sent.frame, 0));
+            hostWire.take().forEach(sent -> senderPorts.sessions().onFrame(sent.link, sent.frame, 0));
         }
     }
 
     // ---- ports
 
+    private record Sent(long link, ControlFrame frame) {}
+
     /** Keeps frames until the test carries them. */
     private static final class Wire implements ControlNetwork {
-        final Deque<ControlFrame> sent = new ArrayDeque<>();
+        final Deque<Sent> sent = new ArrayDeque<>();
+        final List<Long> closed = new ArrayList<>();
+        /** Of the next dial. */
+        long link = LINK;
 
-        List<ControlFrame> take() {
-            List<ControlFrame> all = List.copyOf(sent);
+        List<Sent> take() {
+            List<Sent> all = List.copyOf(sent);
             sent.clear();
             return all;
         }
 
         @Override
         public long dial(String host, int port) {
-            return LINK;
+            return link;
         }
 
         @Override
         public void send(long link, ControlFrame frame) {
-            sent.add(frame);
+            sent.add(new Sent(link, frame));
         }
 
         @Override
         public void trust(long link) {}
 
         @Override
-        public void close(long link) {}
+        public void close(long link) {
+            closed.add(link);
+        }
     }
 
     private static final class NoTally implements Tally {
