@@ -45,6 +45,12 @@ _ASLEEP = (
     "this server sleeps, and may have no memory for weights: wake it up first (POST /wake_up, with tags=weights if its"
     " KV is to stay away), then send again"
 )
+_DRAFT = "start_draft_weight_update"
+_NO_DRAFT = (
+    "KV Messenger writes weights of the model and not of its draft, expected no /start_draft_weight_update: nothing has"
+    " been changed; leave it out, and start the server again for another draft"
+)
+_SHUTDOWN = "shutdown_weight_transfer_engine"
 _WAITED_FOR = f"; or send with --under-way {FINISH}, which waits for that"
 
 Call = Callable[..., Any]
@@ -60,6 +66,8 @@ def load_at_rest(core_class: Any) -> None:
 
     @functools.wraps(call)
     def collective_rpc(core: Any, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None) -> Any:
+        if method in (_DRAFT, _SHUTDOWN) and _takes_ours(core):
+            return _answer_for_workers(method)
         session = _session_of(core, call) if WeightsSession.answers(method) else None
         if session is not None:
             return _ANSWERED[method](session, args or (), kwargs or {})
@@ -77,10 +85,25 @@ def load_at_rest(core_class: Any) -> None:
     core_class.collective_rpc, core_class.set_weight_version = collective_rpc, set_weight_version
 
 
+def _takes_ours(core: Any) -> bool:
+    config = getattr(core.vllm_config, "weight_transfer_config", None)
+    return getattr(config, "backend", "") == WEIGHTS_BACKEND
+
+
+def _answer_for_workers(method: object) -> list[Any]:
+    """What would raise in each worker is answered without them: raises RuntimeError for a draft's weights.
+
+    vLLM raises in a worker for an engine that takes no draft, and where one is shut down amid an update. Ours has
+    nothing to shut down.
+    """
+    if method == _DRAFT:
+        raise RuntimeError(_NO_DRAFT)
+    return []
+
+
 def _session_of(core: Any, call: Call) -> WeightsSession | None:
     """None where another backend takes the weights, or several engines would have to rest together."""
-    config = getattr(core.vllm_config, "weight_transfer_config", None)
-    if getattr(config, "backend", "") != WEIGHTS_BACKEND or core.vllm_config.parallel_config.data_parallel_size > 1:
+    if not _takes_ours(core) or core.vllm_config.parallel_config.data_parallel_size > 1:
         return None
     session: WeightsSession | None = getattr(core, WEIGHTS_SESSION, None)
     if session is None:

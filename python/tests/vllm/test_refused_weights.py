@@ -169,3 +169,61 @@ def test_should_not_call_what_a_later_sender_loaded_by_the_version_of_an_earlier
     send(core, 2)
     core.set_weight_version("5")
     assert (name(), core._weight_version) == ("landed cd", "6")
+
+
+class RaisingWorkers(Workers):
+    """With vLLM's own rules for a session of updates, by which each of several ranks raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_active = False
+        self.raised: list[str] = []
+
+    def call(self, method: Any, _timeout: Any = None, _args: Any = (), kwargs: Any = None) -> list[Any]:
+        if method == "start_draft_weight_update" or (
+            self.is_active and method in ("start_weight_update", "shutdown_weight_transfer_engine")
+        ):
+            self.raised.append(method)
+            raise RuntimeError("each rank raises, and the second one's answer is taken for that of the next call")
+        if method in ("start_weight_update", "finish_weight_update"):
+            self.is_active = method == "start_weight_update"
+        return super().call(method, _timeout, _args, kwargs)
+
+
+BEFORE: dict[str, Callable[[Any], object]] = {
+    "nothing": lambda _core: None,
+    "an open update": lambda core: core.collective_rpc("start_weight_update"),
+    "a refused update": lambda core: send(core, 2),
+    "an update that was ended": lambda core: finish(core, None),
+}
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("method", ["start_draft_weight_update", "shutdown_weight_transfer_engine"])
+def test_should_ask_no_worker_what_each_would_raise_for(
+    core_class: type, engine: EngineMaker, monkeypatch: pytest.MonkeyPatch, method: str, before: str, engines: int
+) -> None:
+    monkeypatch.setitem(globals(), "Workers", RaisingWorkers)
+    core, workers, name = serving(core_class, engine)
+    BEFORE[before](core)
+    core.vllm_config.parallel_config.data_parallel_size = engines
+    if method.startswith("start_draft"):
+        with pytest.raises(RuntimeError, match=r"and not of its draft, expected no /start_draft_weight_update"):
+            core.collective_rpc(method)
+    else:
+        assert core.collective_rpc(method) == []
+    assert workers.raised == []  # type: ignore[attr-defined]
+    core.vllm_config.parallel_config.data_parallel_size = 1
+    workers.landed = (3, 7, "ef")
+    send(core, 3)
+    assert (name(), core._weight_version) == ("landed ef", "7"), "updates go on"
+
+
+@pytest.mark.parametrize("method", ["start_draft_weight_update", "shutdown_weight_transfer_engine"])
+def test_should_leave_the_calls_of_another_backend_to_its_workers(
+    core_class: type, engine: EngineMaker, method: str
+) -> None:
+    core, _, _ = serving(core_class, engine)
+    core.vllm_config.weight_transfer_config.backend = "nccl"
+    assert core.collective_rpc(method) == [None]
