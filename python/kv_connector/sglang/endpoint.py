@@ -8,7 +8,6 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import logging
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -38,7 +37,8 @@ from kv_connector.sglang.prefillers import Prefillers, RankPlace, cp_rank_of, dp
 from kv_connector.sglang.prefix_pulls import PrefixPulls
 from kv_connector.sglang.pull_rules import PullRules, pull_rules
 from kv_connector.sglang.pulls import Pull
-from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
+from kv_connector.sglang.recompute_calls import RecomputeCalls
+from kv_connector.sglang.sglang_api import CommonEndpoint, unknown_topology
 from kv_connector.sglang.twins import Twins
 from kv_connector.sglang.unsettled import Unsettled
 from kv_connector.sglang.weight_changes import WEIGHTS
@@ -85,6 +85,7 @@ class TransferEndpoint(CommonEndpoint):
         self.prefillers = Prefillers()
         self.pair_check: PairCheck | None = None
         """A decoder's, of the KV that it receives."""
+        self.recompute_calls: RecomputeCalls
         self.next_prompt_digest = NO_DIGEST
         self.next_prompt_tokens = 0
         self.next_pull: Pull | None = None
@@ -106,7 +107,6 @@ class TransferEndpoint(CommonEndpoint):
         """Those of this endpoint's messengers after the first one, which keep its ports."""
         self._stand_in: StandIn | None = None
         """At the messenger's ports while the engine sleeps."""
-        self._scheduler_thread = threading.get_ident()
         device = get_device().device
         for each in engine_facts.modes(self._mode, server_args):
             refusals.refuse_device(device, engine_facts.read_options(each, args).gpu)
@@ -144,6 +144,8 @@ class TransferEndpoint(CommonEndpoint):
     def _watch_pairs(self) -> None:
         pairs = PairStates(self._last_token_check, weights=weight_changes.name, logger=logger)
         self.exchange.on_connected = pairs.connected
+        key, secret = engine_facts.api_key(self._configured), bool(self._configured.shared_secret)
+        self.recompute_calls = RecomputeCalls(key, pairs.hosts, has_secret=secret)
         self.pair_check = PairCheck(
             pairs, self.exchange, self._server_args, window_tokens=self._pools.model.window_tokens, logger=logger
         )
@@ -323,15 +325,7 @@ class TransferEndpoint(CommonEndpoint):
             self.forget_prefiller(unfit)
         # Raised here, the error would end the scheduler; stored, it fails the requests that name this prefiller.
         self._unfit[bootstrap_addr] = (str(fault), time.monotonic())
-        self.prefill_info_table[bootstrap_addr] = PrefillServerInfo(
-            attn_tp_size=1,
-            attn_cp_size=1,
-            dp_size=1,
-            pp_size=1,
-            page_size=None,
-            kv_cache_dtype=None,
-            follow_bootstrap_room=True,
-        )
+        self.prefill_info_table[bootstrap_addr] = unknown_topology()
         return True
 
     def _resolve_rank_mapping(self, info: Any) -> None:
@@ -393,9 +387,15 @@ class TransferEndpoint(CommonEndpoint):
         self.prefill_info_table.pop(bootstrap_addr, None)
         self.prefillers.forget(bootstrap_addr)
 
-    def on_scheduler_thread(self) -> bool:
-        """Whether the caller may access transfers: SGLang aborts a failed recompute on threads of its own."""
-        return threading.get_ident() == self._scheduler_thread
+    def _run_prefill_recompute(self, kv_receiver: Any, prefill_url: str, payload: Any) -> None:
+        """In place of SGLang's own, on its threads for recomputes."""
+        if fault := self.recompute_calls.ask(prefill_url, payload, self.waiting_timeout):
+            self._fail_prefill_recompute(kv_receiver, fault)
+
+    def _fail_prefill_recompute(self, kv_receiver: Any, reason: str) -> None:
+        """SGLang's own keeps the reason by the room, where it outlives a request that has ended; for any thread."""
+        logger.error("room %s: %s", kv_receiver.bootstrap_room, reason)
+        kv_receiver.end_beside(reason)
 
     def is_abort_release_safe(self, bootstrap_room: int, required_acks: int) -> bool:  # noqa: ARG002 - SGLang's word
         """Whether nothing can write to the pages of a failed request any more."""

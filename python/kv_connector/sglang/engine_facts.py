@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from kv_connector.configuration.engine_keys import is_key
 from kv_connector.configuration.option_values import shown
 from kv_connector.configuration.option_variables import variable_of
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
@@ -195,6 +196,14 @@ def _other_leg_seconds(mode: str, environment: Mapping[str, str]) -> float:
         return max(0.0, float(environment.get(_UNHEARD_VARIABLES[mode], "")))
     except ValueError:
         return 0.0  # SGLang takes its default, and says so
+
+
+def api_key(options: Options) -> str:
+    """The key for the HTTP servers of prefillers: the option, or else this engine's own; "" = none."""
+    from sglang.srt.runtime_context import get_serving
+
+    own = str(get_serving().api_key or "")
+    return options.engine_api_key or (own if is_key(own) else "")
 
 
 def early_options(mode: str) -> Options:

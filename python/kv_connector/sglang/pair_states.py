@@ -111,6 +111,10 @@ class PairStates:
         self._incarnations: dict[PrefillerAddress, str] = {}
         """As last connected."""
 
+    def hosts(self) -> list[str]:
+        """Where messengers listen with which there has been a session; for any thread."""
+        return [address.host for address in list(self._incarnations)]
+
     # ---- a fetch
 
     def fetching(self, arrival: Arrival, prefillers: tuple[PrefillerAddress, ...]) -> str:

@@ -1,8 +1,7 @@
-"""One request on the decoder, in SGLang's terms. The scheduler's thread only, except ``abort``; nothing blocks."""
+"""One request on the decoder, in SGLang's terms. The scheduler's thread only, except ``end_beside``; nothing blocks."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -61,10 +60,8 @@ class Receiver(BaseKVReceiver):
         self._failure = ""
         self._failure_elsewhere = _FAILED_ELSEWHERE
         """The reason if this rank has none."""
-        self._abort_asked = False
-        """Whether another thread has called ``abort``."""
-        self._lifecycle_lock = threading.RLock()
-        """Taken by SGLang's base class when it ends a request on a thread of its own."""
+        self._ended_beside = ""
+        """Why another thread has ended it, for the next poll."""
         if refusal:
             self._fail(refusal)
 
@@ -166,8 +163,8 @@ class Receiver(BaseKVReceiver):
 
     def poll(self) -> int:
         """The state of the transfer, a KVPoll; Success means that everything has arrived, including the metadata."""
-        if self._abort_asked and self.conclude_state is None:
-            self._abort_as_asked()
+        if self._ended_beside and self.conclude_state is None:
+            self.abort()
         if self.conclude_state is not None:
             return self.conclude_state
         self.kv_mgr.exchange.drain()
@@ -245,22 +242,14 @@ class Receiver(BaseKVReceiver):
     # ---- its end
 
     def abort(self) -> None:
-        """Aborts the request; its pages are kept until nothing can write to them.
-
-        SGLang also calls this on other threads, after a recompute request failed; the next poll then does the work.
-        """
-        if not self.kv_mgr.on_scheduler_thread():
-            self._abort_asked = True
-            return
-        self._failure = self._failure or _ABORTED
+        """Aborts the request; its pages are kept until nothing can write to them."""
+        self._failure = self._failure or self._ended_beside or _ABORTED
         self.conclude_state = KVPoll.Failed
         self.ensure_abort_notified()
 
-    def _abort_as_asked(self) -> None:
-        """Aborts for another thread, under the lock that SGLang holds until it has recorded the reason."""
-        with self._lifecycle_lock:
-            self._failure = self.kv_mgr.failure_records.pop(self.bootstrap_room, _ABORTED)
-        self.abort()
+    def end_beside(self, reason: str) -> None:
+        """Has the next poll abort the request, unless it has ended; for any thread. The first reason counts."""
+        self._ended_beside = self._ended_beside or reason
 
     def ensure_abort_notified(self, *, force_arm: bool = False) -> None:  # noqa: ARG002 - SGLang's word
         """Cancels the transfer in progress; SGLang then asks the endpoint until the pages are safe."""
@@ -318,8 +307,7 @@ class Receiver(BaseKVReceiver):
     @property
     def stage_failure(self) -> str:
         """Why this pipeline stage has failed, for the others."""
-        own = self.kv_mgr.failure_records.get(self.bootstrap_room, self._failure)
-        return f"pipeline stage {self.kv_mgr.kv_args.pp_rank}: {own or self._failure_elsewhere}"
+        return f"pipeline stage {self.kv_mgr.kv_args.pp_rank}: {self._failure or self._failure_elsewhere}"
 
     def fail_with_others(self, reason: str) -> None:
         """A pipeline stage has failed; SGLang keeps the pages of this one until nothing can write to them."""
@@ -328,8 +316,6 @@ class Receiver(BaseKVReceiver):
 
     def failure_exception(self) -> None:
         """Raises KVTransferError with the reason of the failure."""
-        if self.bootstrap_room != NO_ROOM:
-            self._failure = self.kv_mgr.failure_records.pop(self.bootstrap_room, self._failure)
         own = bool(self._failure)
         self.conclude_state = KVPoll.Failed
         raise KVTransferError(
@@ -342,5 +328,3 @@ class Receiver(BaseKVReceiver):
         """Called when the scheduler drops the request."""
         if self._incoming is not None:
             self.kv_mgr.exchange.abandon(self._incoming)
-        if self.bootstrap_room != NO_ROOM:  # one for a request that was served would be the next one's of this room
-            self.kv_mgr.failure_records.pop(self.bootstrap_room, None)

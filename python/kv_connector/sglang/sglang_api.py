@@ -40,8 +40,6 @@ if TYPE_CHECKING:
         prefill_info_table: dict[str, Any]
         request_status: Any
         """On a prefiller with pipeline stages a PPConsensusStore, which is replicated to the first stage."""
-        failure_records: dict[int, str]
-        """Reasons for which SGLang itself has ended rooms."""
         waiting_timeout: float
         bootstrap_timeout: float
         enable_deferred_decode_kv_release: bool
@@ -158,6 +156,11 @@ _SIGNATURES = (
     ),
     (f"{_DISAGGREGATION}.decode.DecodePreallocQueue._submit_prefill_recompute", "self, decode_req"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.submit_prefill_recompute", "self, kv_receiver, payload"),
+    (f"{_DISAGGREGATION}.common.conn.CommonKVManager._fail_prefill_recompute", "self, kv_receiver, reason"),
+    (
+        f"{_DISAGGREGATION}.common.conn.CommonKVManager._run_prefill_recompute",
+        "self, kv_receiver, prefill_url, payload",
+    ),
     ("sglang.srt.managers.schedule_batch.Req.build_rebootstrap_payload", "self"),
     ("sglang.srt.managers.schedule_batch.Req.set_finish_with_abort", "self, error_msg, status_code, err_type"),
     (f"{_DISAGGREGATION}.decode.SchedulerDisaggregationDecodeMixin._verify_kv_checksums", "self, batch"),
@@ -225,8 +228,8 @@ _ATTRIBUTES = (
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__", "_zmq_ctx"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.try_ensure_parallel_info", "self._resolve_rank_mapping(info)"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__", "self._prefill_recompute_executor"),
-    (f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__", "self.failure_records"),
-    (f"{_DISAGGREGATION}.common.conn.CommonKVManager._fail_prefill_recompute", "kv_receiver._lifecycle_lock"),
+    (f"{_DISAGGREGATION}.common.conn.CommonKVManager.submit_prefill_recompute", "self._run_prefill_recompute, kv_"),
+    (f"{_DISAGGREGATION}.common.conn.CommonKVManager.submit_prefill_recompute", "self._fail_prefill_recompute("),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "maybe_send_cached_prefix_chunk"),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self.enable_overlap"),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self.forward_stream"),
@@ -305,6 +308,19 @@ _WEIGHTS_NAMES = (
     "sglang.srt.runtime_context.get_model",
 )
 """What weights from outside need besides: a server starts without."""
+
+
+def unknown_topology() -> Any:
+    """Stands for the topology of a prefiller that does not fit, so that its requests reach what fails them."""
+    return PrefillServerInfo(
+        attn_tp_size=1,
+        attn_cp_size=1,
+        dp_size=1,
+        pp_size=1,
+        page_size=None,
+        kv_cache_dtype=None,
+        follow_bootstrap_room=True,
+    )
 
 
 def lack_for_weights() -> str:

@@ -131,7 +131,6 @@ def test_should_end_a_request_whose_recompute_could_not_be_asked_for(pair: Pair,
     until(lambda: endpoint.is_abort_release_safe(room, 1), "the pages are safe")
     sender.clear()
     receiver.clear()
-    assert not endpoint.failure_records
     pair.assert_nothing_held()
 
 

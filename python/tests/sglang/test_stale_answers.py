@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -65,17 +64,13 @@ def test_should_not_give_the_reason_of_a_request_that_was_served_to_the_next_one
 
     served = Receiver(decoder, ADDRESS, ROOM)
     served.conclude_state = KVPoll.Success
-    decoder._scheduler_thread = -1
-    served.abort()
-    decoder.failure_records[ROOM] = "the recompute failed"
-    decoder._scheduler_thread = threading.get_ident()
+    decoder._fail_prefill_recompute(served, "the recompute failed")
     assert served.poll() == KVPoll.Success
     served.clear()
     following = Receiver(decoder, ADDRESS, ROOM)
     following.abort()
     with pytest.raises(KVTransferError, match=r"Aborted by AbortReq"):
         following.failure_exception()
-    assert not decoder.failure_records
 
 
 def test_should_fetch_from_a_prefiller_that_was_started_again_while_the_request_waited_for_pages(

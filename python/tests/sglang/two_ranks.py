@@ -280,14 +280,12 @@ class DecoderRank:
             kv_args=SimpleNamespace(page_size=PAGE_TOKENS),
             waiting_timeout=300.0,
             pair_check=None,
-            failure_records={},
             prefillers=Prefillers(lambda *_: {"rank_ip": THERE.host, "rank_port": next(ports)}, AtOnce()),
             places=lambda *_: places,
             ask_again=lambda _: known,
             learn=lambda *_: None,
             forget_prefiller=lambda _: None,
             prompt_parts=lambda page_count, *_: PromptParts(page_count * PAGE_TOKENS),
-            on_scheduler_thread=lambda: True,
         )
         self.receiver: Receiver | None = None
         self.end: int | None = None

@@ -141,19 +141,11 @@ class DecodeEngine:
     def _abort(self, request: DecodeRequest, on_another_thread: bool) -> None:
         for rank, receiver in zip(self.ranks, request.receivers.of_ranks, strict=True):
             if on_another_thread:
-                rank.endpoint.failure_records[request.ask.room] = "its recompute failed"
-                rank.endpoint._scheduler_thread = -1
-            receiver.abort()
-            if on_another_thread:
-                rank.endpoint._scheduler_thread = self._thread
+                rank.endpoint._fail_prefill_recompute(receiver, "its recompute failed")
+            else:
+                receiver.abort()
         request.ask.note(self.mode, "the client left")
         request.ask.declined(self.network.now)
-
-    @property
-    def _thread(self) -> int:
-        import threading
-
-        return threading.get_ident()
 
     def _free(self, request: DecodeRequest, end: str, whole_pages: int = 0) -> None:
         self.cache.release(request.table, whole_pages)

@@ -7,7 +7,6 @@ stands for all schedulers of an engine.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -121,12 +120,11 @@ class SimulatedEndpoint(TransferEndpoint):
         self.is_mla_backend = self.is_hybrid_mla_backend = False
         self.attn_tp_size, self.attn_tp_rank, self.attn_cp_size, self.attn_cp_rank = plan.tp_size, tp_rank, 1, 0
         self.attn_dp_rank, self.dcp_size, self.pp_size, self.pp_rank = plan.dp_rank, 1, 1, 0
-        self.prefill_info_table, self.failure_records = {}, {}
+        self.prefill_info_table = {}
         self.bootstrap_timeout, self.waiting_timeout = network.limits.bootstrap, network.limits.fetch
         self._pools = pools_of(plan)
         self._first_contacts = FirstContacts(lambda question: self.prefillers.run(question))
         self._asked_again, self._unfit = {}, {}
-        self._scheduler_thread = threading.get_ident()
         self.misplaced: set[int] = set()
         """Rooms that have come to the wrong data-parallel rank."""
 
@@ -139,7 +137,6 @@ class SimulatedEndpoint(TransferEndpoint):
         return {
             name: count
             for name, count in {
-                "reasons": len(self.failure_records),
                 "first contacts": len(asked),
                 "late declines": self.prefillers.late_declines.count(),
                 "digests": int(bool(self.next_prompt_digest)),
