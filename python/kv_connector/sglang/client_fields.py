@@ -52,11 +52,22 @@ def address_fault(bootstrap_addr: object) -> str:
     return ""
 
 
-def dp_rank_fault(rank: object) -> str:
-    """Why this is no data-parallel rank, in one sentence; "" if it may be one."""
-    if type(rank) is int and 0 <= rank <= PORT_MAX:
+def dp_rank_fault(rank: object, count: int = PORT_MAX + 1) -> str:
+    """Why this is no data-parallel rank of ``count``, in one sentence; "" if it may be one."""
+    if type(rank) is int and 0 <= rank < count:
         return ""
-    return f"the prefiller's data-parallel rank is {_seen(rank)}, expected an integer of at least 0: leave it out"
+    those = f"0 to {count - 1}, as its --dp-size is {count}" if count <= PORT_MAX else "at least 0"
+    return f"the prefiller's data-parallel rank is {_seen(rank)}, expected an integer of {those}: leave it out"
+
+
+def other_rank_fault(named: object, count: int, own: int) -> str:
+    """Why a prefiller's rank ``own`` of ``count`` is not the one that decoders ask, in one sentence; "" if it is."""
+    if named is None or named == own:
+        return ""
+    return dp_rank_fault(named, count) or (
+        f"the prefiller's data-parallel rank is {_seen(named)}, where decoders look for the request, and it came to"
+        f" rank {own}: send routed_dp_rank {_seen(named)} too, or leave both out"
+    )
 
 
 def prompt_fault(token_count: int) -> str:
@@ -86,7 +97,7 @@ def logprob_start_fault(asked: object) -> str:
 
 def samples_fault(asked: object) -> str:
     """Why so many samples of one request (``n``) cannot be handed over, in one sentence; "" if they can."""
-    if isinstance(asked, int) and asked <= 1:
+    if isinstance(asked, int | float) and not asked > 1:
         return ""
     return (
         f"n is {_seen(asked)}, expected 1, since SGLang sends all samples of a request under its one room: send the"

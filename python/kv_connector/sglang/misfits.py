@@ -10,6 +10,7 @@ that has failed. Senders and receivers refuse the same once more.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from kv_connector.sglang.client_fields import (
@@ -17,11 +18,13 @@ from kv_connector.sglang.client_fields import (
     dp_rank_fault,
     logprob_start_fault,
     logprobs_fault,
+    other_rank_fault,
     prompt_fault,
     room_fault,
     samples_fault,
 )
 from kv_connector.sglang.endpoint import TransferEndpoint
+from kv_connector.sglang.prefillers import dp_rank_of
 from kv_connector.sglang.prompt_name import length_of
 from kv_connector.sglang.receiver import Receiver
 from kv_connector.sglang.sender import Sender
@@ -32,13 +35,27 @@ def turn_away_sending(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> 
     if isinstance(queue.kv_manager, TransferEndpoint):
         is_named = request.bootstrap_host is not None
         place = _address_fault(request) if is_named else room_fault(request.bootstrap_room)
-        _turn_away(request, place or _fault(queue, request))
+        _turn_away(request, place or _rank_fault(queue, request) or _fault(queue, request))
 
 
 def turn_away_receiving(queue: Any, request: Any, is_retracted: bool = False, is_rebootstrap: bool = False) -> None:
     """Runs before ``DecodePreallocQueue.add``."""
     if isinstance(queue.kv_manager, TransferEndpoint) and not is_retracted and not is_rebootstrap:
         _turn_away(request, _address_fault(request) or _fault(queue, request))
+
+
+def answer_mistakes(_result: Any, queue: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Runs after ``DecodePreallocQueue._update_handshake_waiters``, which answers 500 to all that have failed.
+
+    What only the prefiller's topology shows to be a client's mistake is answered as at the door.
+    """
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    for waiting in queue.queue:
+        receiver, reason = waiting.kv_receiver, waiting.req.finished_reason
+        if isinstance(receiver, Receiver) and receiver.mistake and isinstance(reason, FINISH_ABORT):
+            reason.message, reason.status_code = receiver.mistake, HTTPStatus.BAD_REQUEST
+            reason.err_type = "BadRequestError"
 
 
 def refuse_sending(_result: Any, queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -72,6 +89,12 @@ def _address_fault(request: Any) -> str:
     address = f"{host if isinstance(host, str) else ''}:{request.bootstrap_port}"
     rank_fault = "" if rank is None else dp_rank_fault(rank)
     return room_fault(request.bootstrap_room) or address_fault(address) or rank_fault
+
+
+def _rank_fault(queue: Any, request: Any) -> str:
+    from sglang.srt.runtime_context import get_parallel
+
+    return other_rank_fault(request.disagg_prefill_dp_rank, get_parallel().num_dp_ranks, dp_rank_of(queue.kv_manager))
 
 
 def _fault(queue: Any, request: Any) -> str:

@@ -46,6 +46,8 @@ class Receiver(BaseKVReceiver):
         self.abort_notified = False
         """Whether pages of the failed request may still be written to; SGLang then keeps them."""
         self.bootstrap_infos: Sequence[PrefillerAddress] = ()
+        self.mistake = ""
+        """What the client has wrong, if the request has failed by that."""
         self._dp_rank = 0
         self._places: Sequence[RankPlace] = ()
         self._lookup: Lookup | None = None
@@ -53,7 +55,7 @@ class Receiver(BaseKVReceiver):
         """The arguments of the fetch, to repeat it at another address."""
         self._incoming: Incoming | None = None
         self._topology: Future[Any] | None = None
-        """The topology that was requested after the fetch had failed."""
+        """The topology that was requested again, after the fetch had failed or for a rank that is not known."""
         self._asked_again = False
         self._seeks_late = False
         """Whether it has ended, and its prefiller is looked up to be declined."""
@@ -83,11 +85,34 @@ class Receiver(BaseKVReceiver):
         found = self.kv_mgr.places(self.bootstrap_addr, prefill_dp_rank, self.bootstrap_room)
         if isinstance(found, str):
             self._fail(found)
+        elif self._rank_fault():  # it may have been started again, with more ranks
+            self._topology = self.kv_mgr.ask_again(self.bootstrap_addr)
         else:
-            self._places = found
-            self._lookup = self.kv_mgr.prefillers.find(self.bootstrap_addr, self._places)
+            self._find(found)
+
+    def _find(self, places: Sequence[RankPlace]) -> None:
+        self._places = places
+        self._lookup = self.kv_mgr.prefillers.find(self.bootstrap_addr, places)
+
+    def _rank_fault(self) -> str:
+        """Why the prefiller, as far as it is known, has no such data-parallel rank; "" if it has."""
+        known = self.kv_mgr.prefill_info_table.get(self.bootstrap_addr)
+        return dp_rank_fault(self._dp_rank, known.dp_size) if known is not None else ""
+
+    def _poll_topology(self, topology: Future[Any]) -> int:
+        if not topology.done():
+            return KVPoll.Bootstrapping
+        places = self._places_again(self._dp_rank)
+        self.mistake = "" if isinstance(places, str) else self._rank_fault()
+        if isinstance(places, str) or self.mistake:
+            return self._fail(self.mistake or str(places))
+        self._topology = None
+        self._find(places)
+        return KVPoll.Bootstrapping
 
     def _poll_lookup(self) -> int:
+        if self._topology is not None:
+            return self._poll_topology(self._topology)
         if self.bootstrap_infos:
             return KVPoll.WaitingForInput
         if self._lookup is None or not self._lookup.done():

@@ -103,6 +103,7 @@ def hook_scheduler() -> None:
         (f"{_PREFILL_QUEUE}.create_sender", (misfits.refuse_sending, HookType.AFTER)),
         (f"{_DECODE_QUEUE}._create_receiver_and_enqueue", (misfits.refuse_receiving, HookType.AFTER)),
         (f"{_PREFILL_QUEUE}.pop_bootstrapped", (hooks.name_queued, HookType.BEFORE)),
+        (f"{_DECODE_QUEUE}._update_handshake_waiters", (misfits.answer_mistakes, HookType.AFTER)),
     ]
     for target, (hook, kind) in [*by_target.items(), *further]:
         if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):

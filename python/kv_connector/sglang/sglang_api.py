@@ -155,6 +155,10 @@ _SIGNATURES = (
         "self, decode_req, kv_indices, page_size, state_indices, metadata_kwargs",
     ),
     (f"{_DISAGGREGATION}.decode.DecodePreallocQueue._submit_prefill_recompute", "self, decode_req"),
+    (
+        f"{_DISAGGREGATION}.decode.DecodePreallocQueue._update_handshake_waiters",
+        "self, rids_to_check, pp_good_rids, pp_bad_rids",
+    ),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.submit_prefill_recompute", "self, kv_receiver, payload"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager._fail_prefill_recompute", "self, kv_receiver, reason"),
     (
@@ -221,6 +225,7 @@ _ATTRIBUTES = (
     (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.create_sender", "pending_bootstrap"),
     (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.add", "is_unadmitted_reject(req)"),
     (f"{_DISAGGREGATION}.decode.DecodePreallocQueue.add", "is_unadmitted_reject(req)"),
+    (f"{_DISAGGREGATION}.decode.DecodePreallocQueue._update_handshake_waiters", "prepare_abort("),
     (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.__init__", "self.metadata_buffers = metadata_buffers"),
     (f"{_DISAGGREGATION}.decode.DecodePreallocQueue.__init__", "self.metadata_buffers = metadata_buffers"),
     (f"{_DISAGGREGATION}.utils.MetadataBuffers.set_buf", "self.output_top_logprobs_val.shape[1]"),

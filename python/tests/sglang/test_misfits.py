@@ -185,6 +185,105 @@ def test_should_answer_400_to_a_field_of_a_client_that_no_pair_can_serve(
     assert (int(reason.status_code), named in reason.message, ", expected " in reason.message) == (400, True, True)
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3, 7, 65535])
+def test_should_answer_400_on_both_sides_to_a_rank_that_the_prefiller_has_not(pair: Pair, rank: int) -> None:
+    """Its decoder knows that only by the prefiller's topology, behind its door."""
+    from one_process import until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+    from sglang.srt.disaggregation.utils import prepare_abort
+
+    from kv_connector.sglang import misfits
+
+    sentence = f"the prefiller's data-parallel rank is {rank}, expected an integer of 0 to 0, as its --dp-size is 1"
+    reason = answer_at_the_door(pair, "prefill", asked_for(disagg_prefill_dp_rank=rank))
+    assert reason is not None, "it waits for a decoder that asks another rank"
+    assert (int(reason.status_code), sentence in reason.message) == (400, True)
+    assert answer_at_the_door(pair, "decode", asked_for(disagg_prefill_dp_rank=rank)) is None
+    receiver, endpoint = pair.new_receiver(pair.next_room()), pair.decoder.endpoint
+    until(lambda: endpoint.try_ensure_parallel_info(pair.address), "the prefiller is known")
+    receiver.init(rank)
+    until(lambda: receiver.poll() == KVPoll.Failed, "it is refused")
+    request = asked_for()
+    with pytest.raises(Exception, match="the prefiller's data-parallel rank is"):
+        receiver.failure_exception()
+    prepare_abort(request, "SGLang's own", status_code=500)
+    queue = SimpleNamespace(queue=[SimpleNamespace(kv_receiver=receiver, req=request)])
+    misfits.answer_mistakes(None, queue)
+    assert (int(request.finished_reason.status_code), sentence in request.finished_reason.message) == (400, True)
+    receiver.ensure_abort_notified(force_arm=True)
+    receiver.clear()
+    until(lambda: endpoint.prefillers.late_declines.poll() or not endpoint.prefillers.late_declines.count(), "declined")
+    pair.assert_nothing_held()
+
+
+def test_should_ask_for_the_topology_again_before_it_refuses_a_rank(pair: Pair) -> None:
+    """A prefiller that was started again may have more of them."""
+    from concurrent.futures import Future
+
+    from one_process import until, wait_for
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    receiver, endpoint = pair.new_receiver(pair.next_room()), pair.decoder.endpoint
+    until(lambda: endpoint.try_ensure_parallel_info(pair.address), "the prefiller is known")
+    known, now = endpoint.prefill_info_table[pair.address], SimpleNamespace(dp_size=3)
+    now = type(known)(**{**vars(known), "dp_size": 3})
+    answer: Future[Any] = Future()
+    endpoint.ask_again = lambda _: answer
+    asked: list[int] = []
+    find = endpoint.prefillers.find
+    endpoint.prefillers.find = lambda address, places: (
+        asked.append(places[0].dp_rank) or find(address, [first_of(places)])
+    )
+    try:
+        receiver.init(2)
+        assert receiver.poll() == KVPoll.Bootstrapping
+        answer.set_result(now)
+        wait_for(receiver, KVPoll.WaitingForInput)
+    finally:
+        del endpoint.ask_again, endpoint.prefillers.find
+        endpoint.learn(pair.address, known)
+    assert asked == [2]
+    assert not receiver.mistake
+    receiver.abort()
+    receiver.clear()
+    pair.assert_nothing_held()
+
+
+def first_of(places: Any) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(places[0], dp_rank=0)
+
+
+@pytest.mark.parametrize(
+    ("count", "own", "named"), [(2, 0, 1), (2, 1, 0), (4, 3, 0), (2, 0, None), (2, 1, 1), (1, 0, 0)]
+)
+def test_should_refuse_at_a_prefillers_rank_what_its_decoder_seeks_at_another(
+    count: int, own: int, named: int | None
+) -> None:
+    from kv_connector.sglang.client_fields import other_rank_fault
+
+    fault = other_rank_fault(named, count, own)
+    assert bool(fault) == (named not in (None, own))
+    assert not fault or f"rank is {named}, where decoders look for the request, and it came to rank {own}" in fault
+
+
+@pytest.mark.parametrize("n", [None, True, False, 0, 1, -1, 0.5, 1.0, 1.5, 2.0, float("nan"), "1", "", [], [1], {}])
+def test_should_take_in_the_number_of_samples_that_sglang_serves_as_one(pair: Pair, n: Any) -> None:
+    from sglang.srt.managers.io_struct import GenerateReqInput
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    try:
+        asked = GenerateReqInput(input_ids=[5, 6, 7], sampling_params={"n": n})
+        asked.normalize_batch_and_arguments()
+        SamplingParams(n=n).verify(1000)
+    except Exception:
+        return  # SGLang's own server answers that, with this backend and without
+    for side in ("prefill", "decode"):
+        reason = answer_at_the_door(pair, side, asked_for(samples=n))
+        assert (reason is None) == asked.is_single, f"{side}: {reason and reason.message}"
+
+
 @pytest.mark.parametrize("side", ["prefill", "decode"])
 @pytest.mark.parametrize(
     ("asked", "sentence"),

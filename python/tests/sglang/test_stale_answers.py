@@ -55,22 +55,34 @@ def test_should_not_fail_a_request_for_a_prefiller_that_was_forgotten_after_it_h
     assert decoder.try_ensure_parallel_info(ADDRESS), "it is asked again"
 
 
-def test_should_not_give_the_reason_of_a_request_that_was_served_to_the_next_one_of_its_room(
-    decoder: SimulatedEndpoint,
+@pytest.mark.parametrize("late", ["before it is polled", "after it was polled", "after it was dropped"])
+@pytest.mark.parametrize("served", [True, False])
+def test_should_not_give_the_reason_of_an_earlier_request_to_the_next_one_of_its_room(
+    decoder: SimulatedEndpoint, late: str, served: bool
 ) -> None:
-    """SGLang's own thread learns late that the connection of a recompute broke: its KV has arrived."""
+    """A thread learns late that the connection of a recompute broke: its KV has arrived, or it was aborted."""
     from kv_connector.sglang.receiver import Receiver
     from kv_connector.sglang.sglang_api import KVPoll, KVTransferError
 
-    served = Receiver(decoder, ADDRESS, ROOM)
-    served.conclude_state = KVPoll.Success
-    decoder._fail_prefill_recompute(served, "the recompute failed")
-    assert served.poll() == KVPoll.Success
-    served.clear()
+    earlier = Receiver(decoder, ADDRESS, ROOM)
+    if served:
+        earlier.conclude_state = KVPoll.Success
+    else:
+        earlier.abort()
+    steps = {
+        "before it is polled": lambda: None,
+        "after it was polled": earlier.poll,
+        "after it was dropped": lambda: (earlier.poll(), earlier.clear()),
+    }
+    steps[late]()
+    decoder._fail_prefill_recompute(earlier, "the recompute failed")
+    assert earlier.poll() == (KVPoll.Success if served else KVPoll.Failed)
+    earlier.clear()
     following = Receiver(decoder, ADDRESS, ROOM)
     following.abort()
     with pytest.raises(KVTransferError, match=r"Aborted by AbortReq"):
         following.failure_exception()
+    assert not getattr(decoder, "failure_records", {}), "nothing is kept by room"
 
 
 def test_should_fetch_from_a_prefiller_that_was_started_again_while_the_request_waited_for_pages(
