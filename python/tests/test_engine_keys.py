@@ -110,31 +110,31 @@ def test_should_take_keys_of_senders_from_options_and_the_environment(
 
 def test_should_show_the_status_of_servers_with_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine("sglang", API, ADMIN)
-    said: list[str] = []
+    shown: list[str] = []
     try:
-        assert weights.status([engine.url], said.append, said.append) == 1
-        assert f"{VARIABLE}_FILE" in said[-1]
+        assert weights.status([engine.url], shown.append, shown.append) == 1
+        assert f"{VARIABLE}_FILE" in shown[-1]
         monkeypatch.setenv(VARIABLE, API)
         monkeypatch.setenv(ADMIN_VARIABLE, ADMIN)
-        assert weights.status([engine.url], said.append, said.append) == 0
-        assert f"{engine.url}: version 7\n" in said
+        assert weights.status([engine.url], shown.append, shown.append) == 0
+        assert f"{engine.url}: version 7\n" in shown
         monkeypatch.setenv(VARIABLE, "two\nlines")
-        assert weights.status([engine.url], said.append, said.append) == 2
-        assert VARIABLE in said[-1]
+        assert weights.status([engine.url], shown.append, shown.append) == 2
+        assert VARIABLE in shown[-1]
     finally:
         engine.close()
-    assert not [line for line in said if API in line or ADMIN in line or "two" in line]
+    assert not [line for line in shown if API in line or ADMIN in line or "two" in line]
 
 
 def test_should_compare_a_pair_whose_servers_have_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine("vllm", API, "")
-    said: list[str] = []
+    shown: list[str] = []
     asked = compare.Comparison(engine.url, engine.url, lengths=(2,))
     try:
-        assert compare.run(asked, said.append) == 2
-        assert f"{VARIABLE}_FILE" in said[-1]
+        assert compare.run(asked, shown.append) == 2
+        assert f"{VARIABLE}_FILE" in shown[-1]
         monkeypatch.setenv(VARIABLE, API)
-        assert compare.run(asked, said.append) == 0
+        assert compare.run(asked, shown.append) == 0
     finally:
         engine.close()
 
