@@ -21,6 +21,8 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
     static final long REST_MAX_NS = 1_000_000_000L;
 
+    private static final int NONE = -1;
+
     private enum State {
         DIALLING,
         /** Connected; READY has not been received. */
@@ -76,6 +78,9 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     private final int network;
     private State state = State.RESTING;
     private int serial;
+    /** Of the socket that broke unused and whose break is still to be reported; {@link #NONE} if there is none. */
+    private int unreported = NONE;
+
     private Dialer dialer;
     private TcpSendPath path;
     private boolean asked;
@@ -181,11 +186,20 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
     /** The target has hung up before the socket was used: nothing is lost, and it may take another. */
     private void onTurnedAwayLate() {
-        owner.report(TcpRecord.PATH_BROKEN, role, serial);
+        unreported = serial;
         path.close();
         path = null;
         rest();
+        reportBreak();
         owner.onDialFailed(this, "the peer broke a data path", true);
+    }
+
+    /** Returns whether nothing is left to be reported: until then the target may hold the place for the old socket. */
+    private boolean reportBreak() {
+        if (unreported != NONE && owner.report(TcpRecord.PATH_BROKEN, role, unreported)) {
+            unreported = NONE;
+        }
+        return unreported == NONE;
     }
 
     /**
@@ -260,7 +274,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
                 owner.look(answer, nowNs);
             }
             case RESTING -> {
-                if (pause.isOver(nowNs)) {
+                if (reportBreak() && pause.isOver(nowNs)) {
                     dial(dialLimitNs);
                 }
             }
