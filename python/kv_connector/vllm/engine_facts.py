@@ -86,14 +86,17 @@ def refuse_device(device_type: str, gpu: str) -> None:
 def refuse_sleep(vllm_config: Any, *, reports_sleep: bool) -> None:
     """Raises OptionError if the engine may sleep without telling connectors so: KV memory would go under a messenger.
 
-    On a CPU vLLM keeps all its memory.
+    Assumed of vLLM: `/sleep` unmaps whatever its cumem allocator has given out, also where sleep mode is not enabled,
+    and sleep mode enables that allocator. On a CPU vLLM keeps all its memory.
     """
-    may_sleep = bool(getattr(vllm_config.model_config, "enable_sleep_mode", False))
-    if may_sleep and not reports_sleep and vllm_config.device_config.device_type != "cpu":
-        raise OptionError(
-            "enable_sleep_mode is True, expected False, because this vLLM does not tell connectors when it gives KV"
-            " memory back: start without --enable-sleep-mode, or take vLLM 0.33"
-        )
+    if reports_sleep or vllm_config.device_config.device_type == "cpu":
+        return
+    for name in ("enable_sleep_mode", "enable_cumem_allocator"):
+        if getattr(vllm_config.model_config, name, False):
+            raise OptionError(
+                f"{name} is True, expected False, because this vLLM does not tell connectors when it gives KV memory"
+                f" back: start without --{name.replace('_', '-')}, or take vLLM 0.33"
+            )
 
 
 def _refuse_micro_batches(parallel: Any) -> None:

@@ -247,14 +247,24 @@ def test_should_check_the_first_pass_of_each_messenger(engine: EngineMaker) -> N
     assert half._open.counted_right == 0
 
 
-def test_should_refuse_to_start_where_nothing_reports_a_sleep(vllm_release: Release) -> None:
-    may_sleep = SimpleNamespace(
-        model_config=SimpleNamespace(enable_sleep_mode=True), device_config=SimpleNamespace(device_type="cuda")
+@pytest.mark.parametrize("sleeps", [True, False])
+@pytest.mark.parametrize("unmaps", [True, False])
+def test_should_refuse_to_start_where_nothing_reports_a_sleep(
+    vllm_release: Release, sleeps: bool, unmaps: bool
+) -> None:
+    """`/sleep` is served with and without sleep mode, and unmaps what the cumem allocator gave out."""
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(enable_sleep_mode=sleeps, enable_cumem_allocator=unmaps),
+        device_config=SimpleNamespace(device_type="cuda"),
     )
     assert vllm_release.vllm_api.reports_sleep() == (vllm_release.name != "0.32.0")
     refuse = vllm_release.engine_facts.refuse_sleep
-    refuse(may_sleep, reports_sleep=True)
-    with pytest.raises(OptionError, match=r"enable_sleep_mode is True, expected False, .* or take vLLM 0.33"):
-        refuse(may_sleep, reports_sleep=False)
-    may_sleep.device_config.device_type = "cpu"
-    refuse(may_sleep, reports_sleep=False)
+    refuse(config, reports_sleep=True)
+    if sleeps or unmaps:
+        name = "enable_sleep_mode" if sleeps else "enable_cumem_allocator"
+        with pytest.raises(OptionError, match=rf"{name} is True, expected False, .* or take vLLM 0.33"):
+            refuse(config, reports_sleep=False)
+    else:
+        refuse(config, reports_sleep=False)
+    config.device_config.device_type = "cpu"
+    refuse(config, reports_sleep=False)
