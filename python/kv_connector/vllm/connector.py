@@ -20,7 +20,6 @@ from kv_connector.exceptions import KvConnectorError, MessengerError, OptionErro
 from kv_connector.runtime.facade import Messenger
 from kv_connector.runtime.preflight import find_java
 from kv_connector.vllm.deep_params import TOO_DEEP, kept_from_workers
-from kv_connector.vllm.drafts import draft_with_kv
 from kv_connector.vllm.engine_facts import (
     EngineFacts,
     adapters_kept_max,
@@ -29,6 +28,7 @@ from kv_connector.vllm.engine_facts import (
     read_options,
     refuse_device,
     refuse_sleep,
+    side_of,
 )
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.guards import guarded
@@ -45,7 +45,6 @@ from kv_connector.vllm.rank_start import OpenMessenger, RankStart
 from kv_connector.vllm.request_numbers import shown
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.stats import MessengerPromMetrics, MessengerStats
-from kv_connector.vllm.transfer_params import Side
 from kv_connector.vllm.vllm_api import (
     CacheHitSource,
     KVConnectorBase,
@@ -91,11 +90,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         self._start: RankStart | None = None
         self._part = OwnPart()
         self._failed_blocks: set[int] = set()
-        groups = self._facts.groups
         if role == KVConnectorRole.SCHEDULER:
-            own = (groups.tp_size, groups.pp_size, groups.messenger_count)
-            drafts = draft_with_kv(vllm_config) is not None
-            side = Side(self._facts.options.role, *own, ids_are_randomised(), self._facts.is_one_of_several, drafts)
+            side = side_of(vllm_config, self._facts, ids_have_suffix=ids_are_randomised())
             longest = longest_request_blocks(kv_cache_config, vllm_config)
             gate = FetchGate(longest, self._facts.options.fetch_limit_seconds)
             self._adapters = LoadedAdapters(adapters_kept_max(vllm_config), logger)

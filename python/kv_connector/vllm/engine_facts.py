@@ -17,9 +17,10 @@ from kv_connector.exceptions import OptionError
 from kv_connector.memory.handover import why_memory_cannot_be_shared
 from kv_connector.memory.peer_access import lack_of_peer_access
 from kv_connector.naming.weights_digest import digest_of_weights
-from kv_connector.vllm.drafts import refuse_unserved_layers, refuse_unserved_method
+from kv_connector.vllm.drafts import draft_with_kv, refuse_unserved_layers, refuse_unserved_method
 from kv_connector.vllm.kv_groups import KvGroup, read_groups
 from kv_connector.vllm.rank_groups import RankGroups
+from kv_connector.vllm.transfer_params import Side
 
 logger = logging.getLogger("vllm.kv_messenger")
 
@@ -144,6 +145,21 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
         not_shared_because=not_shared_because,
         kv_groups=kv_groups,
         layer_names=tuple(ordered),
+    )
+
+
+def side_of(vllm_config: Any, facts: EngineFacts, *, ids_have_suffix: bool) -> Side:
+    """The properties of this engine that requests must fit."""
+    return Side(
+        role=facts.options.role,
+        tp_size=facts.groups.tp_size,
+        pp_size=facts.groups.pp_size,
+        messenger_count=facts.groups.messenger_count,
+        ids_have_suffix=ids_have_suffix,
+        is_one_of_several=facts.is_one_of_several,
+        has_draft_kv=draft_with_kv(vllm_config) is not None,
+        gets_encoded_media=bool(getattr(getattr(vllm_config, "ec_transfer_config", None), "is_ec_consumer", False)),
+        recomputes=getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "fail") == "recompute",
     )
 
 

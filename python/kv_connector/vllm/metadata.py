@@ -168,6 +168,12 @@ class StepMetadata(KVConnectorMetadata):
     shadow_proofs: list[ShadowProof] = field(default_factory=list)
     tallies: list[ProofTally] = field(default_factory=list)
 
+    def needs_step(self) -> bool:
+        """Whether it has to reach the workers even if the engine has no request left."""
+        return bool(
+            self.prefill_ends or self.abandoned or self.refusals or self.declines or self.rejections or self.offers
+        )
+
 
 @dataclass
 class WorkerNews(KVConnectorWorkerMetadata):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -121,6 +121,13 @@ def announced_again(open_ones: Mapping[str, Prefill], numbers: RequestNumbers) -
         if not prefill.given_up
         for number, name in ((numbers.of(request_id), prefill.name), *prefill.other_names.values())
     ]
+
+
+def report(open_ones: Mapping[str, Prefill], numbers: RequestNumbers, announces: Iterable[Announce]) -> None:
+    """The workers get these announcements with the next step."""
+    for announce in announces:
+        if (prefill := open_ones.get(numbers.name(announce.request))) is not None:
+            prefill.reported = True
 
 
 class PrefillChunks:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kv_connector.runtime.commands import Announce, Decline, Expect, PrefillEnded
 from kv_connector.vllm import prefill_chunks, rejections
+from kv_connector.vllm.absent_media import AbsentMedia
 from kv_connector.vllm.beginnings import fitting, loaded, part_of
 from kv_connector.vllm.coming_to_rest import ComingToRest
 from kv_connector.vllm.ended_prefills import EndedPrefills
@@ -36,7 +37,7 @@ from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.request_numbers import RequestNumbers, shown
 from kv_connector.vllm.scheduled import prompt_tokens, scheduled
 from kv_connector.vllm.shadow_fetches import ShadowFetches, held_as
-from kv_connector.vllm.transfer_params import Ask, Receive, Refused, Send, Sibling, Side, read
+from kv_connector.vllm.transfer_params import Ask, Receive, Refused, Send, Sibling, Side, asking_nothing, read
 from kv_connector.vllm.window_blocks import WindowBlocks
 
 
@@ -78,6 +79,7 @@ class SchedulerHalf:
         self._numbers = RequestNumbers()
         self._quarantine = Quarantine(logger)
         self._window_blocks = WindowBlocks()
+        self._absent = AbsentMedia(groups, side, logger)
         self._chunks = PrefillChunks(groups, self._window_blocks, self._numbers)
         sending = self._prefills, self._ended, self._chunks, self._window_blocks, self._numbers
         self._preemptions = Preemptions(*sending, lambda request_id: self._shadows.gone(request_id), logger)
@@ -129,6 +131,7 @@ class SchedulerHalf:
     def queued(self, request: Any) -> None:
         """The engine has queued the request; it may wait for a long time before it has blocks."""
         request_id = request.request_id
+        self._absent.queued(request)
         carrier = read_carrier(request.kv_transfer_params)
         if carrier is not None and not beyond_token_ids(request):  # a messenger's has token ids; a client's may be any
             self._offers.asked(request, carrier)
@@ -168,6 +171,10 @@ class SchedulerHalf:
             self._proofs.renamed(request)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
+        """As ``_matched_tokens``; what can neither be loaded nor computed is a load, which is refused."""
+        return self._absent.matched(request, computed_tokens, self._matched_tokens(request, computed_tokens))
+
+    def _matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """(tokens beyond the computed ones that will be loaded, whether asynchronously); changes no state.
 
         The number is None while the request has to wait. A request that will be refused is admitted like one that will
@@ -197,7 +204,10 @@ class SchedulerHalf:
 
     def allocated(self, request: Any, block_ids: tuple[list[int], ...], external_tokens: int) -> None:
         """The scheduler has allocated the request's blocks; called again, with 0 tokens, once they are filled."""
-        ask = self._read(request)
+        wanted = self._read(request)
+        ask = self._absent.asked(request, wanted, external_tokens, self._loaded, self._gate.why_here)
+        if ask is not wanted:
+            self._decline(request, wanted)
         if isinstance(ask, Send) and request.request_id not in self._prefills:
             self._prefills[request.request_id] = begin_prefill(request, ask, self._digest_of)
         if (prefill := self._prefills.get(request.request_id)) is not None:
@@ -207,12 +217,7 @@ class SchedulerHalf:
             if blocks is not None:
                 self._awaited[request.request_id] = list(blocks)
         else:
-            # A copy: requests that were split from one share the object.
-            request.kv_transfer_params = {
-                **(request.kv_transfer_params if isinstance(request.kv_transfer_params, dict) else {}),
-                "do_remote_prefill": False,
-                "do_remote_decode": False,
-            }
+            request.kv_transfer_params = asking_nothing(request.kv_transfer_params)
             self._take_in(request, ask, block_ids, external_tokens)
             self._names.forget(request.request_id)
 
@@ -231,7 +236,7 @@ class SchedulerHalf:
             return
         begun = part_of(request, ask)
         end_token = transferred_tokens(self._groups, begun.num_prompt_tokens)
-        first_token = self._loaded(request, ask) - tokens
+        first_token = max(0, self._loaded(request, ask) - tokens)
         groups = [
             table[group.needed(first_token, end_token)] for group, table in zip(self._groups, block_ids, strict=True)
         ]
@@ -304,9 +309,7 @@ class SchedulerHalf:
         meta.pull_reports = self._pulls.take_reports()
         self._offers.step_begins(meta)
         self._pulls.rate.step_begins(meta, prompt_tokens(scheduler_output))
-        for announce in meta.announces:
-            if (prefill := self._prefills.get(self._numbers.name(announce.request))) is not None:
-                prefill.reported = True
+        prefill_chunks.report(self._prefills, self._numbers, meta.announces)
         self.rest.step(meta)
         meta.tallies += self._proofs.take_tallies()
         try:
@@ -484,10 +487,8 @@ class SchedulerHalf:
 
     def has_work(self) -> bool:
         """Whether the engine must go on stepping even if it has no request left."""
-        pending = self._pending
-        news = pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines or pending.rejections
-        of_pulls = pending.offers or self._offers.has_work()
-        return bool(self._ended.has_work() or news or of_pulls or self._shadows.has_work())
+        parts = self._ended, self._offers, self._shadows
+        return self._pending.needs_step() or any(part.has_work() for part in parts)
 
     def is_idle(self) -> bool:
         """Whether no state is left; for leak checks at rest."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from kv_connector.configuration.messenger_addresses import Messengers
 from kv_connector.naming.pair_rules import PROBE_TOKENS_MIN
+from kv_connector.vllm.absent_media import end_of_absent
 from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup, has_state, transferred_blocks, transferred_tokens
 from kv_connector.vllm.misfits import unfit_to_be_enqueued
 from kv_connector.vllm.pair_proofs import Judged, PairProofs, Way
@@ -96,7 +97,9 @@ class ShadowFetches:
         """``PairProofs.way``, for a request that a prefiller could be asked for."""
         if ask.decoder_first and (has_state(self._groups) or unfit_to_be_enqueued(request)):
             return Way.FETCH  # and is refused then, with the reason
-        return self._proofs.way(request, ask, lambda: self._has_room(request))
+        way = self._proofs.way(request, ask, lambda: self._has_room(request))
+        is_here = way in (Way.HERE, Way.SHADOW)
+        return Way.FETCH if is_here and end_of_absent(request) else way  # it cannot be computed here
 
     def may_pull(self, request: Any, ask: Receive) -> bool:
         """Whether the beginning of its prompt may be fetched: wrong KV of an unproven pair would not be seen."""

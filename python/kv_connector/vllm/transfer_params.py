@@ -101,6 +101,10 @@ class Side:
     """Whether parts of one HTTP request may be with other data-parallel ranks."""
     has_draft_kv: bool = False
     """Whether pages also hold a draft's KV, which may depend on the token that follows."""
+    gets_encoded_media: bool = False
+    """Whether another engine encodes images, videos and sounds for this one (vLLM's ``ec_transfer_config``)."""
+    recomputes: bool = False
+    """Whether the engine computes what could not be loaded (``kv_load_failure_policy``), and so ends no request."""
 
 
 def read(params: object, request_id: str, side: Side) -> Ask:
@@ -146,6 +150,11 @@ def read(params: object, request_id: str, side: Side) -> Ask:
     if name.choice > 0 and not isinstance(ask, Refused):
         return Sibling(name.first_choice, send, base)
     return _with_beginning(params, name, ask) if isinstance(ask, Receive) else ask
+
+
+def asking_nothing(params: object) -> dict[str, Any]:
+    """A copy that asks for no transfer any more: requests that were split from one share the object."""
+    return {**(params if isinstance(params, dict) else {}), "do_remote_prefill": False, "do_remote_decode": False}
 
 
 def _with_beginning(params: Mapping[str, Any], name: RequestName, ask: Receive) -> Ask:

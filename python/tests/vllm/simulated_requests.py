@@ -31,6 +31,8 @@ class SimulatedRequest:
     priority: int = 0
     abort_immediately: bool = False
     lora_request: Any = None
+    mm_features: Any = None
+    sampling_params: Any = None
     skip_reading_prefix_cache: bool = False
     """As with prompt_logprobs: the engine computes the whole prompt, whatever a connector has."""
 
