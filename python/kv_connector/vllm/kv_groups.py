@@ -24,6 +24,9 @@ _STATES_SHOWN = ("SHORT_CONV", "MAMBA2", "GDN_ATTN")
 STATE_PAGE_TOKENS = 1 << 30
 """The number of tokens that a slot of state is declared to hold: more than any prompt has."""
 
+_LEAVE_OUT = "take KvMessengerConnector out of --kv-transfer-config"
+"""The remedy for a model that is not served."""
+
 NULL_BLOCK = 0
 """The id of vLLM's null block, the first of the pool, which never holds KV."""
 
@@ -179,7 +182,7 @@ def read_groups(kv_cache_config: Any) -> tuple[KvGroup, ...]:
     """Reads the engine's groups; raises OptionError if one is not supported."""
     groups = kv_cache_config.kv_cache_groups
     if not groups:
-        raise OptionError("the model has no KV caches, expected at least one: there is nothing to transfer")
+        raise OptionError(f"the model has no KV caches, expected at least one: {_LEAVE_OUT}")
     found = tuple(_read(group, index, len(groups)) for index, group in enumerate(groups))
     return tuple(_behind_the_last(group) for group in found) if has_state(found) else found
 
@@ -189,7 +192,7 @@ def _behind_the_last(group: KvGroup) -> KvGroup:
     if group.chunked:
         raise OptionError(
             f"layers {_worded(group.layer_names)} have chunked local attention and others state, expected one of the"
-            " two: KV Messenger serves no model with both"
+            f" two: {_LEAVE_OUT}"
         )
     return replace(group, window_tokens=group.window_tokens - 1) if group.window_tokens > 1 else group
 
@@ -202,20 +205,22 @@ def _read(group: Any, index: int, count: int) -> KvGroup:
     served = _FULL + _WINDOWED + _CHUNKED + _STATE
     if len(kinds) != 1 or kinds[0] not in served:
         raise OptionError(
-            f"{where} is of kind {' and '.join(kinds)}, expected one of {', '.join(served)}: KV Messenger serves models"
-            " whose layers have full attention, a sliding window, chunked local attention, latent KV or state"
+            f"{where} is of kind {' and '.join(kinds)}, expected one of {', '.join(served)} (full attention, a"
+            f" sliding window, chunked local attention, latent KV, state): {_LEAVE_OUT}"
         )
     if kinds[0] in _STATE:
         return _read_state(group, specs, where)
     if any(getattr(s, "tokens_per_state", 1) != 1 for s in specs):
-        raise OptionError(f"{where} holds several tokens in one state, expected one token in each")
+        raise OptionError(f"{where} holds several tokens in one state, expected one token in each: {_LEAVE_OUT}")
     if getattr(group, "is_eagle_group", False):
         raise OptionError(f"{where} belongs to a draft model, expected none: start without speculative decoding")
     if not getattr(group, "enable_kv_transfer", True):
-        raise OptionError(f"{where} is one that vLLM does not transfer, expected that it does")
+        raise OptionError(f"{where} is one that vLLM does not transfer, expected that it does: {_LEAVE_OUT}")
     windows = {_window(s) for s in specs}
     if len(windows) != 1:
-        raise OptionError(f"{where} has windows of {sorted(windows)} tokens, expected one window for all its layers")
+        raise OptionError(
+            f"{where} has windows of {sorted(windows)} tokens, expected one window for all its layers: {_LEAVE_OUT}"
+        )
     return KvGroup(
         tuple(group.layer_names),
         int(spec.block_size),
@@ -231,7 +236,7 @@ def _read_state(group: Any, specs: Sequence[Any], where: str) -> KvGroup:
     if not set(types) <= set(_STATES_SHOWN):
         raise OptionError(
             f"{where} holds state of {' and '.join(types)} layers, expected of {', '.join(_STATES_SHOWN)} layers only:"
-            " KV Messenger serves no model with other ones yet"
+            f" {_LEAVE_OUT}"
         )
     modes = sorted({str(s.mamba_cache_mode) for s in specs})
     if modes != ["none"]:
@@ -243,7 +248,9 @@ def _read_state(group: Any, specs: Sequence[Any], where: str) -> KvGroup:
         raise OptionError(f"{where} holds states of drafted tokens, expected none: start without speculative decoding")
     formats = sorted({_state_format(s) for s in specs})
     if len(formats) != 1:
-        raise OptionError(f"{where} holds state of formats {' and '.join(formats)}, expected one for all its layers")
+        raise OptionError(
+            f"{where} holds state of formats {' and '.join(formats)}, expected one for all its layers: {_LEAVE_OUT}"
+        )
     on_each_rank = all(getattr(s, "tp_replicated", False) for s in specs)
     names = tuple(group.layer_names)
     return KvGroup(names, STATE_PAGE_TOKENS, latent=on_each_rank, state=True, state_format=formats[0])

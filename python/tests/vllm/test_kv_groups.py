@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from kv_connector import OptionError
 from kv_connector.naming.last_token import STATE
+from kv_connector.vllm import kv_groups
 from kv_connector.vllm.kv_groups import (
     STATE_PAGE_TOKENS,
     GroupPages,
@@ -269,3 +272,14 @@ def test_should_never_let_vllm_drop_a_block_that_a_beginning_fills(
             needed = local.needed(0, tokens)
             assert kept_by_vllm(local, loaded) <= needed.start
             assert local.blocks_of(loaded) == needed.stop
+
+
+def test_should_name_a_remedy_in_each_refusal_of_a_model() -> None:
+    source = Path(kv_groups.__file__).read_text(encoding="utf-8")
+    raised = [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "OptionError"
+    ]
+    assert len(raised) > 8
+    assert not [each for each in raised if "_LEAVE_OUT" not in each and "start with" not in each]
