@@ -6,9 +6,12 @@ import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HEADER_BYTES_MAX = 100_000_000
 """The limit of safetensors itself."""
+_FILE_BYTES_MAX = 1 << 62
+"""Beyond it no file has bytes."""
 _LENGTH = struct.Struct("<Q")
 INDEX = "model.safetensors.index.json"
 _OTHER_NAMING = "consolidated"
@@ -28,26 +31,49 @@ class StoredTensor:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The files of the model in this folder; raises OSError, ValueError or KeyError if its index is unreadable."""
+    """The files of the model in this folder; raises OSError, or ValueError if its index is of another form."""
     index = folder / INDEX
     if index.is_file():
-        placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [folder / name for name in sorted(set(placed.values()))]
+        return [folder / name for name in _placed_in(index)]
     found = sorted(folder.glob("*.safetensors"))
     return [file for file in found if not file.name.startswith(_OTHER_NAMING)] or found
 
 
 def tensors_in(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file, by name; raises OSError, ValueError, KeyError, TypeError or struct.error."""
+    """The tensors of one file, by name; raises OSError, or ValueError if the file is of another form."""
     with file.open("rb") as content:
-        (length,) = _LENGTH.unpack(content.read(_LENGTH.size))
+        begun = content.read(_LENGTH.size)
+        if len(begun) < _LENGTH.size:
+            raise ValueError(f"{file} has {len(begun)} bytes, expected a safetensors file")
+        (length,) = _LENGTH.unpack(begun)
         if length > HEADER_BYTES_MAX:
             raise ValueError(f"{file} begins with a header of {length} bytes, expected at most {HEADER_BYTES_MAX}")
-        header = json.loads(content.read(length))
+        header = _parsed(file, content.read(length))
     start = _LENGTH.size + length
-    found = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            found[name] = StoredTensor(file, entry["dtype"], tuple(entry["shape"]), start + begin, end - begin)
-    return found
+    return {name: _stored(file, name, entry, start) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _placed_in(index: Path) -> list[str]:
+    """The files' names, each once, in order."""
+    placed = _parsed(index, index.read_bytes()).get("weight_map")
+    if not isinstance(placed, dict) or not all(name and isinstance(name, str) for name in placed.values()):
+        raise ValueError(f"{index} has no weight_map of files' names")
+    return sorted(set(placed.values()))
+
+
+def _parsed(file: Path, content: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError) as other:
+        raise ValueError(f"{file} does not hold JSON where it has to: {other}") from other
+    if not isinstance(parsed, dict):
+        raise ValueError(f"{file} holds {type(parsed).__name__} of JSON, expected an object")
+    return parsed
+
+
+def _stored(file: Path, name: str, entry: object, start: int) -> StoredTensor:
+    match entry:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
+            if 0 <= begin <= end < _FILE_BYTES_MAX and all(isinstance(extent, int) for extent in shape):
+                return StoredTensor(file, dtype, tuple(shape), start + begin, end - begin)
+    raise ValueError(f"{file} describes tensor {name:.200} by {entry!s:.200}, expected dtype, shape and data_offsets")

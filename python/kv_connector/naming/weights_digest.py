@@ -23,6 +23,8 @@ from kv_connector.naming.safetensors_files import StoredTensor, files_in, tensor
 SAMPLES_MAX = 256
 SAMPLE_BYTES = 4096
 """The sample of a tensor: thousands of numbers, because in 16 bits many stay the same in a short training."""
+_AGAIN = " in another file"
+"""Behind the name of a tensor that an earlier file has too: which one an engine keeps is its own choice."""
 PARTS_OF_KIND = 8
 """A kind's tensors are divided into so many parts, with a sample of each. A tensor that is alone is no kind."""
 
@@ -61,7 +63,9 @@ def digest_of_files(files: Sequence[Path], settings: str = "") -> str:
     tensors: dict[str, Tensor] = {}
     for file in files:
         for name, stored in tensors_in(file).items():
-            tensors.setdefault(name, _tensor_in(stored))
+            while name in tensors:
+                name += _AGAIN
+            tensors[name] = _tensor_in(stored)
     if not tensors:
         raise ValueError(f"no tensor in {', '.join(map(str, files)) or 'a .safetensors file'}")
     return digest_of_tensors(tensors, settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,8 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self._index = folder / INDEX
+        self._copies: list[tuple[str, StoredTensor]] = []
+        """Tensors that an earlier file has too, by their names."""
         self._seen: dict[Path, _State | None] = {}
         """Each file as it was before its header was read; None for an index that is missing."""
         try:
@@ -57,7 +58,7 @@ class Checkpoint:
                 (name, DTYPES.get(stored.dtype, stored.dtype), stored.shape)
                 for name, stored in sorted(self._stored.items())
             )
-        except (OSError, ValueError, KeyError, TypeError, struct.error, ManifestError) as unread:
+        except (OSError, ValueError, ManifestError) as unread:
             what = unread if isinstance(unread, ManifestError) else f"{type(unread).__name__}: {unread}"
             raise CheckpointError(
                 f"{folder} cannot be read ({what}), expected a folder with the .safetensors files of a model: name one"
@@ -67,19 +68,41 @@ class Checkpoint:
                 raise CheckpointError(f"{self._stored[place.name].file} is damaged: {place.name} has another length")
 
     def read_into(self, target: memoryview) -> None:
-        """Copies all tensors to their places; raises CheckpointError if a file has changed or ended."""
+        """Copies all tensors to their places.
+
+        Raises CheckpointError if a file has changed or ended, or two files have a tensor otherwise: engines load both,
+        and which one they keep depends on them.
+        """
+        parts: dict[str, memoryview] = {}
         for place in self.manifest.places:
-            stored = self._stored[place.name]
-            part = target[place.offset_bytes : place.offset_bytes + place.length_bytes]
-            try:
-                with stored.file.open("rb", buffering=0) as content:
-                    self._check(stored.file, _state(os.fstat(content.fileno())))
-                    content.seek(stored.begin_bytes)
-                    _fill(part, content)
-            except OSError as unread:
-                raise CheckpointError(f"{stored.file} cannot be read: {unread}") from unread
+            parts[place.name] = target[place.offset_bytes : place.offset_bytes + place.length_bytes]
+            self._read(self._stored[place.name], parts[place.name])
+        for name, copy in self._copies:
+            self._compare(name, copy, parts[name])
         for file in self._seen:
             self._check(file, _state_of(file))
+
+    def _read(self, stored: StoredTensor, part: memoryview) -> None:
+        try:
+            with stored.file.open("rb", buffering=0) as content:
+                self._check(stored.file, _state(os.fstat(content.fileno())))
+                content.seek(stored.begin_bytes)
+                _fill(part, content)
+        except OSError as unread:
+            raise CheckpointError(f"{stored.file} cannot be read: {unread}") from unread
+
+    def _compare(self, name: str, copy: StoredTensor, part: memoryview) -> None:
+        first = self._stored[name]
+        same = (copy.dtype, copy.shape, copy.length_bytes) == (first.dtype, first.shape, first.length_bytes)
+        if same:
+            content = bytearray(copy.length_bytes)
+            self._read(copy, memoryview(content))
+            same = content == part
+        if not same:
+            raise CheckpointError(
+                f"tensor {name} is in {first.file} and, with other content, in {copy.file}: delete the file that is not"
+                " of this checkpoint"
+            )
 
     def _tensors(self, folder: Path) -> dict[str, StoredTensor]:
         self._seen[self._index] = _state_of(self._index)
@@ -90,7 +113,8 @@ class Checkpoint:
         for file in files:
             self._seen[file] = _state_of(file)
             for name, stored in tensors_in(file).items():
-                found.setdefault(name, stored)
+                if found.setdefault(name, stored) is not stored:
+                    self._copies.append((name, stored))
         return found
 
     def _check(self, file: Path, now: _State | None) -> None:
