@@ -107,11 +107,13 @@ class Landing:
         self.version = 70
         self.digest = "d1"
         self.landing: Any = None
+        self.is_taken = False
         self.dialled: list[tuple[str, Manifest, str]] = []
         self.reports: list[tuple[int, str]] = []
 
     def dial(self, sender: str, _ticket: str, manifest: Manifest, unfit: str) -> None:
         self.dialled.append((sender, manifest, unfit))
+        self.is_taken = self.is_taken or not unfit
         if not unfit:
             self.landing = SimpleNamespace(memfd=len(sender), length_bytes=manifest.length_bytes)
 

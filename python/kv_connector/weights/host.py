@@ -24,6 +24,9 @@ from kv_connector.weights.manifest import Manifest
 DECISION_SECONDS = 5.0
 """Until the messenger's thread answers, which never blocks; then nothing is changed."""
 WAIT_SECONDS = 1.0
+OTHER_TYPES = (
+    "the tensors' types or order are not those of earlier updates: send them as before, or start this server again"
+)
 _NO_LANDING_BYTES = 4096
 """Of a messenger that only refuses."""
 
@@ -47,6 +50,8 @@ class WeightsHost:
         """The version that the engine has loaded last, and when by the monotonic clock."""
         self._refusal = ("", 0.0)
         """Why weights were refused last, and when."""
+        self._taking: list[str] = []
+        """The tickets of senders for whose tensors the landing may still be made."""
         self.manifest: Manifest | None = None
         """The tensors of the landing; None before the first sender."""
         self.landing: SharedMemory | None = None
@@ -66,8 +71,15 @@ class WeightsHost:
                 sender,
             )
         else:
+            if not unfit:
+                self._taking.append(ticket)
             dial = Dial(addresses[0].host, addresses[0].port, ticket, unfit)
             threading.Thread(target=self._dial, args=(dial, manifest), name="kv-messenger-weights", daemon=True).start()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether it has a landing, or one is being made: it has no room for other tensors then."""
+        return bool(self._taking) or self.landing is not None
 
     def decide(self, update_id: int) -> str:
         """Why the engine must not load this update; "" = it loads the landing now, and calls :meth:`applied`."""
@@ -133,7 +145,11 @@ class WeightsHost:
     def _dial(self, dial: Dial, manifest: Manifest) -> None:
         try:
             with self._lock:
-                unfit = dial.refusal or self._open(manifest)
+                try:
+                    unfit = dial.refusal or self._open(manifest)
+                finally:
+                    if not dial.refusal and dial.ticket in self._taking:
+                        self._taking.remove(dial.ticket)
                 if not unfit and self._messenger is not None:
                     self._messenger.submit([dial])
                     return
@@ -147,9 +163,7 @@ class WeightsHost:
             return (
                 ""
                 if manifest.digest == self.manifest.digest
-                else manifest.difference_from(self.manifest)
-                or "the tensors' types or order are not those of earlier"
-                " updates: send them as before, or start this server again"
+                else manifest.difference_from(self.manifest) or OTHER_TYPES
             )
         try:
             landing = SharedMemory(manifest.length_bytes)

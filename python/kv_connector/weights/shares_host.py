@@ -9,7 +9,7 @@ import os
 from kv_connector.configuration.options import Options
 from kv_connector.weights.decision import Decision
 from kv_connector.weights.experts import named_as_in
-from kv_connector.weights.host import WeightsHost
+from kv_connector.weights.host import OTHER_TYPES, WeightsHost
 from kv_connector.weights.landed_name import landed_name
 from kv_connector.weights.manifest import Manifest
 from kv_connector.weights.shares import Share, why_too_many
@@ -36,7 +36,7 @@ class SharesHost:
         if unfit:
             self._hosts[0].dial(sender, ticket, share.own, unfit)
             return
-        if self._share is None or not self._has_landing():
+        if not self._is_taken():
             self._share = share
             silent = dataclasses.replace(self._options, metrics_port=-1)
             missing = share.count - len(self._hosts)
@@ -98,12 +98,17 @@ class SharesHost:
         if too_many := why_too_many(share):
             return too_many
         mine = self._share
-        if mine is not None and self._has_landing() and (share.count, share.split) != (mine.count, mine.split):
+        if mine is None or not self._is_taken():
+            return ""
+        if (share.count, share.split) != (mine.count, mine.split):
             return (
                 f"the tensors come from {share.count} trainer ranks, and came from {mine.count} or were split"
                 " otherwise: send them as before, or start this server again"
             )
+        if share.whole.digest != mine.whole.digest:
+            return share.whole.difference_from(mine.whole) or OTHER_TYPES
         return ""
 
-    def _has_landing(self) -> bool:
-        return any(host.landing is not None for host in self._hosts)
+    def _is_taken(self) -> bool:
+        """Landings are made beside the engine, which another trainer may ask meanwhile: they are all one trainer's."""
+        return any(host.is_taken for host in self._hosts)
