@@ -7,6 +7,7 @@ from weight_figures import (
     Span,
     Update,
     aligned,
+    answer_under_way,
     bounds,
     busy_seconds,
     longest_gap,
@@ -42,6 +43,7 @@ def update(flow: str, **changed: object) -> Update:
         "link_seconds": 1.0,
         "kvperf_rate": LINK_RATE,
         "right": True,
+        "whole_answers": True,
     }
     return Update(**(given | changed))  # type: ignore[arg-type]
 
@@ -71,6 +73,11 @@ def test_tokens_under_way_are_of_the_present_answer(at: float, count: int) -> No
     assert under_way([1.0, 2.0, 3.0, 4.0, 5.0], [0, 3], at) == count
 
 
+@pytest.mark.parametrize(("at", "number"), [(0.5, 0), (1.0, 0), (3.5, 0), (4.0, 1), (9.0, 1)])
+def test_the_answer_under_way_had_the_last_token(at: float, number: int) -> None:
+    assert answer_under_way([1.0, 2.0, 3.0, 4.0, 5.0], [0, 3, 5], at) == number
+
+
 def test_what_an_interface_has_sent_is_its_own_line() -> None:
     assert sent_bytes(NET_DEV, "kvmd7") == 193188761
     assert sent_bytes(NET_DEV, "lo") == 200
@@ -87,12 +94,13 @@ def test_a_link_is_busy_between_the_first_and_the_last_bytes_that_matter() -> No
 
 
 def test_a_first_update_has_a_row_of_its_own_and_a_wrong_answer_shows() -> None:
-    seen = [update("ours"), update("ours", whole=1.0), update("ours", whole=2.0, right=False, longest_gap=0.5)]
+    wrong = update("ours", whole=2.0, right=False, whole_answers=False, longest_gap=0.5)
+    seen = [update("ours"), update("ours", whole=1.0), wrong]
     header, first, later = rows(seen, MODEL_BYTES)
     assert first[:3] == ["ours", "first", "0.300"]
     assert later[:4] == ["ours", "2 later", "0.400", "0.500"]
     assert dict(zip(header, later, strict=True))["whole s"] == "1.50"
-    assert (first[-1], later[-1]) == ("right", "WRONG")
+    assert (first[-2:], later[-2:]) == (["right", "right"], ["WRONG", "of neither"])
 
 
 def test_cells_are_below_their_headings() -> None:

@@ -24,8 +24,17 @@ from prompts import cache_home, random_prompt
 from server_process import Server, complete, free_port, start_all, words_of
 from servers import EngineOptions, engine
 from warm_starts import WarmServer
-from weight_figures import Span, Update, busy_seconds, longest_gap, sent_bytes, under_way, usual_gap
-from weights_bed import BACKEND, STREAMED, Stream
+from weight_figures import (
+    Span,
+    Update,
+    answer_under_way,
+    busy_seconds,
+    longest_gap,
+    sent_bytes,
+    under_way,
+    usual_gap,
+)
+from weights_bed import BACKEND, STREAMED, Served, Stream, of_one_version
 
 HERE = Path(__file__).resolve().parent
 LINK_BYTES_A_SECOND: Final = 125e6
@@ -52,13 +61,16 @@ class Flow:
     transports: tuple[str, ...] = ()
     same_host: bool = False
     """Whether its trainer is on the server's host; otherwise it has the link in between."""
+    anew: bool = True
+    """Whether answers under way lose their KV, which is computed anew by the new weights."""
 
 
 FLOWS: Final[Mapping[str, Flow]] = {
     "ours, tcp": Flow("ours", ("tcp",)),
     "broadcast, gloo": Flow("broadcast"),
     "ours, shm": Flow("ours", ("shm",), same_host=True),
-    "/dev/shm + reload": Flow("reload", same_host=True),
+    "/dev/shm + reload": Flow("reload", same_host=True, anew=False),
+    "/dev/shm + reload, KV anew": Flow("reload_anew", same_host=True),
 }
 OURS, BROADCAST = list(FLOWS)[:2]
 
@@ -147,6 +159,8 @@ class Bed:
     folder: Path
     models: tuple[Path, Path]
     expected: list[list[str]]
+    streamed: list[list[str]]
+    """What each checkpoint says to the prompt of the streams."""
     environment: Mapping[str, str]
     streams: list[Stream] = field(default_factory=list)
     token_seconds: float = 0.0
@@ -171,7 +185,7 @@ class Bed:
             "far": self.host.data.far,
             "port": free_port(),
             "ranks": self.ranks,
-            "memory": f"/dev/shm/kv-messenger-race-{os.getpid()}",
+            "memory": f"/dev/shm/kv-messenger-race-{os.getpid()}/{given.kind}",
         }
         prefix = self.host.prefix if given.same_host else ()
         return Trainer(settings, prefix, self.environment, self.folder / f"trainer-{given.kind}.log")
@@ -213,6 +227,15 @@ class Bed:
     def words(self) -> list[str]:
         return words_of(complete(self.server, CHECK_PROMPT, CHECK_TOKENS))
 
+    def whole_answers(self, span: Span, before: list[str]) -> bool:
+        """Of what was under way then, beside what the checkpoint `before` says. The server serves another one now."""
+        served = Served(self.server, 0, *self.models)
+        answers: list[list[str]] = []
+        for stream in self.streams:
+            first, last = (answer_under_way(stream.came_seconds, stream.begun_at, at) for at in (span.begin, span.end))
+            answers += map(list, stream.answers[first : last + 1])
+        return all(of_one_version(answer, before, served, STREAMED) for answer in answers)
+
     def serves(self, number: int) -> bool:
         return self.words() == self.expected[number]
 
@@ -227,6 +250,7 @@ class Bed:
             seen = trainer.ask(f"send {number}")
         self.settle()
         span = Span(seen["begun"], seen["ended"])
+        loaded = seen.get("landed", span.begin)
         recent = [[at for at in times if at > since - BESIDE_SECONDS] for times in self.came()]
         return Update(
             flow=flow,
@@ -235,20 +259,22 @@ class Bed:
             longest_before=longest_gap(recent, beside),
             usual_gap=usual_gap(recent, span),
             load=self.loaded_seconds(),
-            anew=self.anew_seconds(seen.get("landed", span.begin)) if FLOWS[flow].kind == "ours" else 0.0,
+            anew=self.anew_seconds(loaded) if FLOWS[flow].anew else 0.0,
             whole=span.seconds,
             landed=seen["landed"] - seen.get("staged", seen["begun"]) if "landed" in seen else None,
             link_bytes=meter.taken(),
             link_seconds=meter.busy_seconds(),
             kvperf_rate=kvperf_rate,
             right=self.serves(number),
+            whole_answers=self.whole_answers(Span(loaded, span.end), self.streamed[1 - number]),
         )
 
 
-def started(host: Host, ranks: int, folder: Path, stack: ExitStack) -> Bed:
-    """With the server up, which serves the first checkpoint."""
+def started(host: Host, ranks: int, folder: Path, stack: ExitStack, answer_tokens: int) -> Bed:
+    """With the server up, which serves the first checkpoint. Answers to the streams have as many tokens."""
     models = [cached_model(cache_home(), shape) for shape in MODELS]
     expected = [reference_answers(model, [CHECK_PROMPT], CHECK_TOKENS, say)[0] for model in models]
+    streamed = [reference_answers(model, [STREAMED], answer_tokens, say)[0] for model in models]
     if expected[0] == expected[1]:
         raise SystemExit("race-weights: both checkpoints give the same answer, so that neither could be told")
     limit(host, LINK_BYTES_A_SECOND)
@@ -261,7 +287,7 @@ def started(host: Host, ranks: int, folder: Path, stack: ExitStack) -> Bed:
     stack.callback(server.stop)
     start_all([server], say)
     server.post("/collective_rpc", {"method": "race_stopwatch"})
-    bed = Bed(host, server, ranks, folder, (models[0], models[1]), expected, {**os.environ, **shared})
+    bed = Bed(host, server, ranks, folder, (models[0], models[1]), expected, streamed, {**os.environ, **shared})
     if not bed.serves(0):
         raise SystemExit(f"race-weights: the server answers {bed.words()}, a plain vLLM {expected[0]}")
     return bed

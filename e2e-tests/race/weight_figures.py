@@ -23,7 +23,7 @@ HEADER = (
         "whole s",
         "landed s",
     ),
-    *("bytes / model", "on the link MB/s", "kvperf MB/s", "answers"),
+    *("bytes / model", "on the link MB/s", "kvperf MB/s", "answers", "under way"),
 )
 
 
@@ -66,6 +66,8 @@ class Update:
     kvperf_rate: float
     """Bytes a second that kvperf moved over the same link just before, with clients reading too; 0.0 without it."""
     right: bool
+    whole_answers: bool
+    """Whether each token of the answers under way is what one checkpoint says after those before it."""
 
 
 def spans(times: Sequence[float]) -> list[Span]:
@@ -88,6 +90,12 @@ def under_way(times: Sequence[float], begun_at: Sequence[int], at: float) -> int
     """The tokens that one stream's answer had at a time."""
     come = sum(each <= at for each in times)
     return come - max((begun for begun in begun_at if begun <= come), default=0)
+
+
+def answer_under_way(times: Sequence[float], begun_at: Sequence[int], at: float) -> int:
+    """The number of one stream's answer that had the last token at a time."""
+    come = sum(each <= at for each in times)
+    return max((number for number, begun in enumerate(begun_at) if begun < come), default=0)
 
 
 def sent_bytes(text: str, interface: str) -> int:
@@ -146,6 +154,7 @@ def row(some: Sequence[Update], model_bytes: int) -> list[str]:
         f"{median(rates):.1f}" if rates and bytes_share > 0.5 else "-",
         f"{median([each.kvperf_rate for each in some]) / 1e6:.1f}" if some[0].kvperf_rate else "-",
         "right" if all(each.right for each in some) else "WRONG",
+        "right" if all(each.whole_answers for each in some) else "of neither",
     ]
 
 

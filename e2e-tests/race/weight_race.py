@@ -4,8 +4,10 @@
 
 The server is on a second host (a network namespace) behind a link of 1 Gb/s. Every flow has a trainer process with two
 checkpoints, sends them in turns with the others, and every answer behind an update is compared with a plain vLLM's of
-the same checkpoint. The broadcast is vLLM's own flow with gloo in place of NCCL. Over one host's memory two others are
-beside it: our sender over shm, and a folder in /dev/shm that vLLM reloads. Before each of ours kvperf uses the link.
+the same checkpoint; of answers under way each token is. The broadcast is vLLM's own flow with gloo in place of NCCL.
+Over one host's memory others are beside it: our sender over shm, and a folder in /dev/shm that vLLM reloads, either as
+it is, or within a pause, behind which the KV of answers under way is computed anew. Before each of ours kvperf uses the
+link.
 With --kill the trainers of the first two are killed in mid-update instead. Wants a quiet machine, and root.
 """
 
@@ -114,7 +116,7 @@ def run(given: argparse.Namespace) -> None:
         stack.callback(LAUNCHER.stop)
         host = stack.enter_context(second_host())
         named_alike(host)
-        bed = started(host, given.ranks, folder, stack)
+        bed = started(host, given.ranks, folder, stack, given.answer_tokens)
         if not quiet.wait_quiet(given.wait_seconds):
             say("race-weights: the machine did not become quiet")
         for line in weight_kills.lines(bed, given) if given.kill else raced(bed, given, stack):

@@ -125,19 +125,37 @@ class Reload:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def send(self, number: int) -> dict[str, float]:
+        saved = self._save(number)
+        self._reload()
+        return saved
+
+    def _save(self, number: int) -> dict[str, float]:
         from safetensors.torch import save_file
 
         save_file(self._tensors[number], self._folder / "model.safetensors")
-        saved = time.monotonic()
+        return {"landed": time.monotonic()}
+
+    def _reload(self) -> None:
         named = {"weights_path": str(self._folder)}
         post(self._url, "/collective_rpc", {"method": "reload_weights", "kwargs": named})
-        return {"landed": saved}
+
+
+class ReloadAnew(Reload):
+    """The same within vLLM's pause, which drops the KV of the weights before: no token is computed of it."""
+
+    def send(self, number: int) -> dict[str, float]:
+        saved = self._save(number)
+        post(self._url, "/pause?mode=keep")
+        self._reload()
+        post(self._url, "/resume")
+        return saved
 
 
 FLOWS: Mapping[str, Callable[[Settings], Ours | Broadcast | Reload]] = {
     "ours": Ours,
     "broadcast": Broadcast,
     "reload": Reload,
+    "reload_anew": ReloadAnew,
 }
 
 
