@@ -26,7 +26,7 @@ import java.util.Map;
  * <p>Worker only. Regions are mapped when the peer offers them, or on their first write. Their pages are populated
  * ahead, a few at a time: for a short while before the path opens, then while idle, or on their first write. It never
  * writes once it is closed. Each copy is pushed in the same call, so nothing has to be sent again when the mapping is
- * lost.
+ * lost; but for a {@link LongPage}, which shorter writes overtake, and which is copied again by another path.
  */
 final class ShmOutboundPaths extends RingOutboundPaths {
     private static final int BATCH_PAGES_MAX = 256;
@@ -41,6 +41,7 @@ final class ShmOutboundPaths extends RingOutboundPaths {
     private final ArrayDeque<MappedFile> partlyMapped = new ArrayDeque<>();
 
     private final RunCopier copier = new RunCopier(StreamingCopy.ofThisProcess());
+    private final LongPage longPage = new LongPage(copier);
     private final WantedRegion wanted = new WantedRegion(this::askFor);
     /** Whether the peer has confirmed the ring. Before that it may have given up, and would leave the ring unread. */
     private boolean taken;
@@ -156,11 +157,26 @@ final class ShmOutboundPaths extends RingOutboundPaths {
 
     @Override
     protected int serve(long nowNs) {
-        int work = reportPushed();
+        int work = advanceLongPage() + reportPushed();
         if (copyFault != null) {
             lose(TransferFault.PROTOCOL, copyFault);
         }
         return work == 0 && (isRingFull() || mapAhead()) ? LOOK_SOON : work;
+    }
+
+    /** Returns the amount of work: one piece, or the push that ends the page, if the ring has room. */
+    private int advanceLongPage() {
+        if (!longPage.isUnderWay()) {
+            return 0;
+        }
+        boolean copying = !longPage.isCopied();
+        longPage.advance();
+        if (!longPage.isCopied() || !hasRoom()) {
+            return copying ? 1 : 0;
+        }
+        push(longPage.imm(), longPage.postId());
+        longPage.end();
+        return 1;
     }
 
     /** Populates a few pages for later writes; returns whether there are more. */
@@ -181,11 +197,35 @@ final class ShmOutboundPaths extends RingOutboundPaths {
             return 0;
         }
         int units = batch.limit(BATCH_PAGES_MAX, BATCH_BYTES, Imm.WEIGHT_MAX);
+        if (batch.payloadBytes() > LongPage.PIECE_BYTES) {
+            return begin(batch, postId) ? units : 0;
+        }
         if (!copy(batch)) {
             return 0;
         }
         push(immOf(batch), postId);
         return units;
+    }
+
+    /** Begins a page that is copied in pieces; false while another one is. */
+    private boolean begin(WriteBatch batch, long postId) {
+        long to = batch.targetOffsetBytes(0);
+        if (longPage.isUnderWay() || !isInside(to, batch.payloadBytes(), batch.regionId())) {
+            return false;
+        }
+        longPage.begin(
+                batch.source(), batch.sourceOffsetBytes(0), regions.get(batch.regionId()), to, batch.payloadBytes());
+        longPage.owe(immOf(batch), postId);
+        return true;
+    }
+
+    /** Whether a range lies in the region just found; if not, the path is lost. */
+    private boolean isInside(long offset, long lengthBytes, int regionId) {
+        boolean inside = offset >= 0 && offset <= lastRegion.byteSize() - lengthBytes;
+        if (!inside) {
+            copyFault = "the peer's region " + regionId + " is shorter than it said";
+        }
+        return inside;
     }
 
     /** Finds the mapping of a region, or requests the region from the peer. */
@@ -211,8 +251,7 @@ final class ShmOutboundPaths extends RingOutboundPaths {
             runLength = batch.runLength(i);
             long runBytes = runLength * batch.pageBytes();
             long to = batch.targetOffsetBytes(i);
-            if (to < 0 || to > lastRegion.byteSize() - runBytes) {
-                copyFault = "the peer's region " + batch.regionId() + " is shorter than it said";
+            if (!isInside(to, runBytes, batch.regionId())) {
                 copier.drop();
                 return false;
             }
@@ -226,6 +265,7 @@ final class ShmOutboundPaths extends RingOutboundPaths {
     @Override
     protected void release() {
         lastRegion = null;
+        longPage.end();
         regions.values().forEach(MappedFile::close);
         regions.clear();
         partlyMapped.clear();
