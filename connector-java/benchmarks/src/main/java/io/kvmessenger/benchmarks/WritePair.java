@@ -96,6 +96,13 @@ final class WritePair implements AutoCloseable {
         return connected;
     }
 
+    /** Connects the writer to the target as often again, over connections that nothing is written to. */
+    void connectIdle(int count) {
+        for (int i = 0; i < count; i++) {
+            connect(target.admit("writer"));
+        }
+    }
+
     private RemoteWindow window(Admission admission, Peer to) {
         WindowArea area =
                 WindowArea.of(sink.descriptor(), WindowRanges.ofEqual(new long[] {0}, (long) PAGES * pageBytes));

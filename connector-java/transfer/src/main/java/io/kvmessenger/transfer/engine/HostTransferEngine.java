@@ -264,6 +264,7 @@ final class HostTransferEngine implements TransferEngine {
             backPressured++;
             return BACK_PRESSURE;
         }
+        outbound.rest().stir();
         domainGroup.worker().wake();
         return ACCEPTED;
     }

@@ -84,6 +84,7 @@ final class OutboundPeer
     /** Results of the peer's reads, to be sent to it. */
     private final MessageQueue answers = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
 
+    private final PeerRest rest;
     private final PeerDomains domains;
     private final PageLimit pageLimit;
     private final WriteBatch batch = new WriteBatch();
@@ -93,9 +94,8 @@ final class OutboundPeer
     private final Allowances allowances;
     /** Null while the peer is not lost. */
     private volatile Loss loss;
-    /** Worker only. */
-    private Owed owed = Owed.NOTHING;
 
+    private Owed owed = Owed.NOTHING;
     private boolean forgotten;
     private OutboundLink link;
     private int firstPath;
@@ -117,13 +117,14 @@ final class OutboundPeer
         this.allowances = allowances;
         pageLimit = new PageLimit(target.staging.limits().pageMaxBytes());
         writes = new PeerWrites(requestsMax, this);
+        rest = new PeerRest(writes, messages, answers);
         load = new PeerLoad(writes);
         domains = new PeerDomains(clock, this);
         for (Domain domain : target.domains) {
             for (TransportAddress offered : target.address.transports()) {
                 if (offered.transport().equals(domain.name())) {
-                    Figures ofTransport = figures.ofTransport(domain.name());
-                    domains.add(new PeerDomain(domain, ofTransport, offered.location(), writes, domains, this));
+                    Figures own = figures.ofTransport(domain.name());
+                    domains.add(new PeerDomain(domain, own, offered.location(), writes, domains, this));
                     pageLimit.add(domain);
                 }
             }
@@ -171,6 +172,11 @@ final class OutboundPeer
         if (!writes.offer(request, cookie, origin)) {
             throw new AssertionError("a write was queued without room for it");
         }
+        rest.stir();
+    }
+
+    PeerRest rest() {
+        return rest;
     }
 
     MessageQueue messages() {
@@ -360,9 +366,11 @@ final class OutboundPeer
      * peer only.
      */
     int doWork(long nowNs) {
+        rest.end();
         rate.begin(writes.queuedBytes(), writes.endedBytes());
         try {
             int work = advance(nowNs);
+            rest.beginIf(work == 0 && link != null && domains.areReady());
             rate.look(writes.queuedBytes(), writes.endedBytes(), nowNs);
             return work;
         } catch (RuntimeException | Error error) {
@@ -391,8 +399,7 @@ final class OutboundPeer
         int work = gathered == null ? 0 : advanceGathered();
         work += domains.areReady() ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
-        boolean gathering = isGatheringMemory();
-        boolean lookSoon = domains.areReady() && (gathering || domains.used().waits() || load.yields());
+        boolean lookSoon = domains.areReady() && (isGatheringMemory() || domains.used().waits() || load.yields());
         int done = domains.doWork(nowNs);
         lookSoon |= done == OutboundPaths.LOOK_SOON;
         work += Math.max(0, done);
@@ -450,13 +457,12 @@ final class OutboundPeer
     private void yieldOn(PeerDomain peerDomain, long nowNs) {
         load.report(peerDomain.links(), nowNs);
         TrafficClass slowest = load.slowest();
-        boolean mixed = load.isMixed();
         List<PathLink> paths = peerDomain.paths();
         for (int i = 0; i < paths.size(); i++) {
             if (slowest != TrafficClass.URGENT) {
                 paths.get(i).load().look(nowNs);
             }
-            paths.get(i).pace(slowest, mixed, peerDomain.spread() == null ? paths.size() : 0, nowNs);
+            paths.get(i).pace(slowest, load.isMixed(), peerDomain.spread() == null ? paths.size() : 0, nowNs);
         }
     }
 

@@ -67,6 +67,17 @@ final class PeerWrites implements GatheredWrites.Splitter {
         return false;
     }
 
+    /** Worker: whether everything submitted has completed or failed. */
+    boolean haveEnded() {
+        for (int at = 0; at < TrafficClass.COUNT; at++) {
+            WriteLedger ledger = ledger(at);
+            if (ledger != null && !ledger.isEmpty()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
     private boolean hasWork(int at) {
         WriteLedger ledger = ledger(at);
         return ledger != null && ledger.hasWork();

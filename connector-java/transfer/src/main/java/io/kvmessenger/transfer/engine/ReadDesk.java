@@ -166,6 +166,7 @@ final class ReadDesk {
             engine.lose(reader, "the peer asks for more reads at once than it may");
             return;
         }
+        reader.rest().stir();
         engine.wake(reader);
     }
 

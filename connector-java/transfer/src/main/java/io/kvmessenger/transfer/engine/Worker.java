@@ -27,6 +27,8 @@ final class Worker implements Agent {
     static final long SOCKETS_REST_NS = 2_000;
 
     private static final int LOOK_SOON_MILLIS = 1;
+    /** Peers at rest are visited at this interval, and before each sleep: what they wait for are times and losses. */
+    static final long SWEEP_NS = 1_000_000;
     /** While queues and rings keep it busy, sockets are polled at this interval: each poll costs a system call. */
     private static final long SOCKETS_AGE_MAX_NS = 100_000;
 
@@ -44,11 +46,14 @@ final class Worker implements Agent {
     private boolean lookSoon;
     private boolean lastCameInMemory;
     private long socketsAskedNs;
+    /** From when on the next duty cycle visits peers at rest too. */
+    private long sweepAtNs;
 
     Worker(String roleName, Poller poller) {
         this.roleName = roleName;
         this.poller = poller;
         socketsAskedNs = poller.nowNs();
+        sweepAtNs = socketsAskedNs;
     }
 
     /** Sets up the worker before its first duty cycle. */
@@ -125,7 +130,11 @@ final class Worker implements Agent {
 
     private int moveBytes(long nowNs) {
         int work = 0;
+        boolean sweeps = sweeps(nowNs);
         for (int i = 0; i < peers.size(); i++) {
+            if (!sweeps && peers.get(i).rest().isOn()) {
+                continue;
+            }
             int done = peers.get(i).doWork(nowNs);
             lookSoon |= done == OutboundPaths.LOOK_SOON;
             work += Math.max(0, done);
@@ -141,6 +150,14 @@ final class Worker implements Agent {
             work += Math.max(0, done);
         }
         return work;
+    }
+
+    private boolean sweeps(long nowNs) {
+        boolean sweeps = nowNs - sweepAtNs >= 0;
+        if (sweeps) {
+            sweepAtNs = nowNs + SWEEP_NS;
+        }
+        return sweeps;
     }
 
     private int settleLeaving(long nowNs) {
@@ -184,6 +201,7 @@ final class Worker implements Agent {
 
     /** From now on new work wakes the poller. Earlier work does not: a duty cycle has to follow before a sleep. */
     void arm() {
+        sweepAtNs = poller.nowNs();
         parked.set(true);
         // Before the queues are checked: a volatile write alone is not ordered before a later acquiring read.
         VarHandle.fullFence();

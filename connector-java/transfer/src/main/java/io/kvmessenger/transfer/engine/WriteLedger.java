@@ -108,6 +108,11 @@ final class WriteLedger {
         return !again.isEmpty() || cutPosition != submitted.getAcquire();
     }
 
+    /** Worker: whether every write submitted has completed or failed. */
+    boolean isEmpty() {
+        return retired.getPlain() == submitted.getAcquire();
+    }
+
     /** Worker: bytes waiting for a path; may include a request that is still being submitted. */
     long waitingBytes() {
         return submittedBytes.getOpaque() - takenBytes;

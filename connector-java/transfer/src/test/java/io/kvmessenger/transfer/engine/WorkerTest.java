@@ -49,7 +49,13 @@ final class WorkerTest {
     }
 
     private OutboundPeer peer(String name) {
-        OutboundPeer peer = new OutboundPeer(
+        OutboundPeer peer = unused(name);
+        worker.add(peer);
+        return peer;
+    }
+
+    private OutboundPeer unused(String name) {
+        return new OutboundPeer(
                 ++lastPeerId,
                 name,
                 new OutboundPeer.Target(
@@ -64,8 +70,6 @@ final class WorkerTest {
                 completions,
                 new Figures(),
                 loop::nowNs);
-        worker.add(peer);
-        return peer;
     }
 
     private void drain() {
@@ -155,6 +159,33 @@ final class WorkerTest {
         counted.doWork();
         counted.doWork();
         assertThat(poller.pollCount).as("a socket was ready last").isEqualTo(4);
+    }
+
+    /** A visit of each of 512 peers took several times as long as a small write to one of them. */
+    @Test
+    void shouldPassAPeerAtRestByUntilItIsStirredOrASweepIsDue() {
+        CountingPoller poller = new CountingPoller();
+        Worker counted = new Worker("worker", poller);
+        counted.use(links, List.of(domain), STAGING);
+        OutboundPeer peer = unused("resting");
+        counted.add(peer);
+        counted.doWork();
+        domain.events.onReady();
+        domain.events.onPathOpened(new OutboundPeerBed.FakePath());
+        domain.worked.clear();
+        counted.doWork();
+        counted.doWork();
+        assertThat(domain.worked).hasSize(1);
+        peer.rest().stir();
+        counted.doWork();
+        assertThat(domain.worked).as("stirred").hasSize(2);
+        poller.nowNs += Worker.SWEEP_NS;
+        counted.doWork();
+        counted.doWork();
+        assertThat(domain.worked).as("a sweep").hasSize(3);
+        counted.arm();
+        counted.doWork();
+        assertThat(domain.worked).as("before a sleep").hasSize(4);
     }
 
     /** Of a clock that stands still. */
