@@ -110,7 +110,7 @@ class TransferEndpoint(CommonEndpoint):
         device = get_device().device
         for each in engine_facts.modes(self._mode, server_args):
             refusals.refuse_device(device, engine_facts.read_options(each, args).gpu)
-            refusals.refuse_unsupported(args, each)
+            refusals.refuse_unsupported(args, each, latent=self._latent)
         self._device = engine_facts.device_of(args)
         if self._mode == "decode":
             args.prefill_start_layer = HOOKS.first_layer  # SGLang sets it on prefillers only
