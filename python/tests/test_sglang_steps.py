@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ from kv_connector import LayerCounter
 from kv_connector.runtime.commands import Chunk
 from kv_connector.sglang.exchange import PlannedChunk
 from kv_connector.sglang.layerwise import LayerwiseSteps
+from kv_connector.sglang.page_numbers import PageNumbers
+from kv_connector.sglang.reported_step import ComingChunks
 from kv_connector.sglang.twins import Twins
 
 NAMES = ("layer.0", "layer.1")
@@ -36,23 +38,60 @@ class Exchange:
         self.calls.append(("failed", step))
 
 
+class Event:
+    """Of a device."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def query(self) -> bool:
+        return self.over
+
+
 class Passes:
-    """A prefiller whose model fires the hooks of the layers that it is given."""
+    """A prefiller whose model fires the hooks of its layers, and looks for page numbers behind each."""
 
     def __init__(self) -> None:
         self.exchange = Exchange()
         self.word = ctypes.c_uint64()
         self.counter = LayerCounter(ctypes.addressof(self.word), NAMES)
-        self._steps = LayerwiseSteps(self.exchange, self.counter, Twins(16, 1))  # type: ignore[arg-type]
+        self.numbers = PageNumbers(None)
+        self._steps = LayerwiseSteps(
+            self.exchange,  # type: ignore[arg-type]
+            self.counter,
+            Twins(16, 1),
+            page_numbers=self.numbers,
+        )
+        self.taken = 0
 
-    def run(self, *layers: str, fails: bool = False) -> None:
+    def run(
+        self,
+        *layers: str,
+        fails: bool = False,
+        event: Event | None = None,
+        plan: Callable[[], Sequence[PlannedChunk]] | None = None,
+        comes_behind: str = "",
+    ) -> None:
+        """``event``: of its page numbers, which come behind this layer; None = they are here."""
+
         def forward() -> None:
+            self.numbers.look()
             for layer in layers:
                 self.counter.layer_complete(layer)
+                if event is not None and layer == comes_behind:
+                    event.over = True
+                self.numbers.look()
             if fails:
                 raise RuntimeError("no memory")
 
-        self._steps.run(lambda: [PlannedChunk(Chunk("1", "1", "", 16, 0, 0, 16, []), lambda: None)], forward)
+        chunks = plan or self.planned
+        self._steps.run(chunks if event is None else lambda: ComingChunks(event, chunks), forward)
+
+    def planned(self) -> list[PlannedChunk]:
+        return [PlannedChunk(Chunk("1", "1", "", 16, 0, 0, 16, []), self._take)]
+
+    def _take(self) -> None:
+        self.taken += 1
 
 
 def test_should_report_where_the_counter_stands_when_a_pass_begins_and_ends() -> None:
@@ -78,3 +117,73 @@ def test_should_report_no_end_of_a_step_that_the_messenger_did_not_take() -> Non
     with pytest.raises(RuntimeError, match="no memory"):
         passes.run(fails=True)
     assert passes.exchange.calls == []
+
+
+@pytest.mark.parametrize("behind", NAMES)
+def test_should_report_a_pass_while_it_is_queued_once_its_page_numbers_come(behind: str) -> None:
+    passes = Passes()
+    calls: list[int] = []
+    passes.exchange.step = lambda *given: (
+        bool(calls.append(passes.word.value)) or Exchange.step(passes.exchange, *given)
+    )  # type: ignore[method-assign]
+    passes.run(*NAMES, event=Event(), comes_behind=behind)
+    assert calls == [1 + NAMES.index(behind)], "reported behind the layer"
+    assert passes.exchange.calls == [("step", 1, 0), ("ended", 1, 2)]
+
+
+def test_should_report_begin_and_end_of_a_pass_whose_page_numbers_come_behind_it() -> None:
+    passes, event = Passes(), Event()
+    passes.run(*NAMES, event=event)
+    passes.numbers.look()
+    assert passes.exchange.calls == []
+    assert not passes.taken
+    event.over = True
+    passes.numbers.look()
+    assert passes.exchange.calls == [("step", 1, 0), ("ended", 1, 2)]
+    assert passes.taken == 1
+    assert not passes.numbers.are_coming
+
+
+def test_should_report_passes_in_their_order_whatever_comes_first() -> None:
+    passes, first, later = Passes(), Event(), Event()
+    passes.run(*NAMES, event=first)
+    passes.run(*NAMES, event=later, comes_behind=NAMES[0])
+    passes.run(*NAMES)
+    assert passes.exchange.calls == []
+    first.over = True
+    passes.numbers.look()
+    assert passes.exchange.calls == [
+        *(("step", 1, 0), ("ended", 1, 2)),
+        *(("step", 2, 2), ("ended", 2, 4)),
+        *(("step", 3, 4), ("ended", 3, 6)),
+    ]
+
+
+@pytest.mark.parametrize("behind", ["", NAMES[0]])
+def test_should_not_report_a_pass_that_failed_before_its_page_numbers_came(behind: str) -> None:
+    passes, event = Passes(), Event()
+    with pytest.raises(RuntimeError, match="no memory"):
+        passes.run(NAMES[0], fails=True, event=event, comes_behind=behind)
+    event.over = True
+    passes.numbers.look()
+    assert passes.exchange.calls == ([("step", 1, 0), ("failed", 1)] if behind else [])
+    passes.run(*NAMES, event=event)
+    assert passes.exchange.calls[-2:] == [("step", 2, 3), ("ended", 2, 5)]
+
+
+def test_should_report_no_pass_whose_requests_have_all_ended_when_its_page_numbers_come() -> None:
+    passes, event = Passes(), Event()
+    passes.run(*NAMES, event=event, plan=list, comes_behind=NAMES[0])
+    assert passes.exchange.calls == []
+
+
+def test_should_compute_what_cannot_be_planned_when_its_page_numbers_come(caplog: pytest.LogCaptureFixture) -> None:
+    passes = Passes()
+
+    def plan() -> list[PlannedChunk]:
+        raise AssertionError("3 pages for positions 0 to 4")
+
+    passes.run(*NAMES, event=Event(), plan=plan, comes_behind=NAMES[0])
+    assert passes.exchange.calls == []
+    assert "3 pages for positions 0 to 4" in caplog.text
+    assert "a forward pass could not be planned; its chunks leave afterwards" in caplog.text

@@ -199,6 +199,8 @@ NO_WAITS = {
     "sglang/layerwise.py::AttentionHooks._names": FACT,
     "sglang/layerwise.py::AttentionHooks.layers": FACT,
     "sglang/page_list.py::PageList._pages": ENGINE,
+    "sglang/page_numbers.py::PinnedCopies._free": "memory for later passes",
+    "sglang/page_numbers.py::PageNumbers._coming": "of copies that the device has queued",
     "sglang/pair_states.py::PairStates._records": FACT,
     "sglang/pair_states.py::PairStates._incarnations": FACT,
     "sglang/prefillers.py::Prefillers._known": FACT,

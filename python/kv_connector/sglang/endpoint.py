@@ -31,6 +31,7 @@ from kv_connector.sglang.first_contacts import FirstContacts
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.model_pools import ModelPools
+from kv_connector.sglang.page_numbers import PageNumbers, PinnedCopies
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.prefillers import Prefillers, RankPlace, cp_rank_of, dp_rank_of, register_room
@@ -112,6 +113,7 @@ class TransferEndpoint(CommonEndpoint):
             refusals.refuse_device(device, engine_facts.read_options(each, args).gpu)
             refusals.refuse_unsupported(args, each, latent=self._latent)
         self._device = engine_facts.device_of(args)
+        self.page_numbers = PageNumbers(None if self._device is None else PinnedCopies())
         if self._mode == "decode":
             args.prefill_start_layer = HOOKS.first_layer  # SGLang sets it on prefillers only
         super().__init__(args, mode, server_args, is_mla_backend)
@@ -173,10 +175,10 @@ class TransferEndpoint(CommonEndpoint):
             if word is None:
                 return
         counter = LayerCounter(address, layer_names, word)
-        HOOKS.count_into(counter, layer_names)
+        HOOKS.count_into(counter, layer_names, self.page_numbers)
         twins = Twins(self.kv_args.page_size, BATCHES_IN_FLIGHT_MAX * self.pp_size)
         first_pass = FirstPass(counter, counted(layer_names), "KV buffers", logger) if word is not None else None
-        self.steps = LayerwiseSteps(self.exchange, counter, twins, first_pass)
+        self.steps = LayerwiseSteps(self.exchange, counter, twins, first_pass, self.page_numbers)
         if first_pass is None:
             logger.info("layers leave while the forward pass runs")
         else:

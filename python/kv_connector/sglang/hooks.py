@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.sglang import weight_changes
@@ -16,10 +17,12 @@ from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import PlannedChunk
 from kv_connector.sglang.first_pass import run_checked
 from kv_connector.sglang.loaded_adapters import ADAPTERS
+from kv_connector.sglang.page_numbers import Copied, PageNumbers
 from kv_connector.sglang.pair_check import bind
 from kv_connector.sglang.prefix_pulls import PrefixPulls
 from kv_connector.sglang.prompt_name import digest_of, length_of
 from kv_connector.sglang.receiver import Receiver
+from kv_connector.sglang.reported_step import ComingChunks
 from kv_connector.sglang.sender import Sender
 from kv_connector.sglang.twins import Computed, Twins
 
@@ -27,24 +30,35 @@ from kv_connector.sglang.twins import Computed, Twins
 def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
     """Wraps ``Scheduler.run_batch``: the batch has its pages and is computed next."""
     weight_changes.CACHED.filled()
-    if batch.forward_mode.is_extend():
-        _name_anew(scheduler, batch.reqs)
-    pulls = _pulls_of(scheduler)
-    if pulls is None or not batch.forward_mode.is_extend():
-        return _run_batch(original, scheduler, batch, *more, **named)
-    for request in batch.reqs:
-        if isinstance(request.disagg_kv_sender, Sender):
-            request.disagg_kv_sender.leave_pull()
-    tokens = int(batch.extend_num_tokens or 0)
-    return pulls.passes.run(tokens, lambda: _run_batch(original, scheduler, batch, *more, **named))
+    with _before_pass(scheduler):
+        if batch.forward_mode.is_extend():
+            _name_anew(scheduler, batch.reqs)
+        pulls = _pulls_of(scheduler)
+        if pulls is None or not batch.forward_mode.is_extend():
+            return _run_batch(original, scheduler, batch, *more, **named)
+        for request in batch.reqs:
+            if isinstance(request.disagg_kv_sender, Sender):
+                request.disagg_kv_sender.leave_pull()
+        tokens = int(batch.extend_num_tokens or 0)
+        return pulls.passes.run(tokens, lambda: _run_batch(original, scheduler, batch, *more, **named))
+
+
+def _before_pass(scheduler: Any) -> AbstractContextManager[Any]:
+    """While a prefiller's pass is queued, page numbers are not waited for if the one before may still run."""
+    numbers: PageNumbers | None = getattr(_endpoint_that_prefills(scheduler), "page_numbers", None)
+    return contextlib.nullcontext() if numbers is None else numbers.before_pass(overlaps=scheduler.enable_overlap)
+
+
+def _endpoint_that_prefills(scheduler: Any) -> Any:
+    return getattr(getattr(scheduler, "disagg_prefill_bootstrap_queue", None), "kv_manager", None)
 
 
 def _run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
-    queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
-    steps = getattr(getattr(queue, "kv_manager", None), "steps", None)
+    steps = getattr(_endpoint_that_prefills(scheduler), "steps", None)
     if steps is None:
         return original(scheduler, batch, *more, **named)
-    plan, forward = lambda: _plan(scheduler, batch, steps.twins), lambda: original(scheduler, batch, *more, **named)
+    plan = lambda: _plan(scheduler, batch, steps.twins, steps.page_numbers)  # noqa: E731
+    forward = lambda: original(scheduler, batch, *more, **named)  # noqa: E731
     first_pass = steps.first_pass
     if first_pass is None:
         return steps.run(plan, forward)
@@ -61,14 +75,60 @@ def _run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: 
     return original(scheduler, batch, *more, **named)
 
 
-def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:
-    """Plans a chunk for each request of the batch that is being sent."""
+def _plan(scheduler: Any, batch: Any, twins: Twins, page_numbers: PageNumbers) -> Sequence[PlannedChunk] | ComingChunks:
+    """Plans a chunk for each request of the batch that is being sent, or has it planned when its numbers are here."""
     if not batch.forward_mode.is_extend():
         return []
     if scheduler.tree_cache.supports_prefix_sharing():
         twins.leave_to_send([_computed(request) for request in batch.reqs])
-    planned = (_chunk(scheduler, request) for request in batch.reqs)
-    return [chunk for chunk in planned if chunk is not None]
+    parts = [part for part in (_part(scheduler, request) for request in batch.reqs) if part is not None]
+    if not parts:
+        return []
+    copied = page_numbers.copy([part.row for part in parts])
+    if copied.event is None:
+        return _chunks(parts, copied)
+    return ComingChunks(copied.event, lambda: _chunks(parts, copied))
+
+
+def _chunks(parts: Sequence[_Part], copied: Copied) -> list[PlannedChunk]:
+    chunks = [part.chunk(pages) for part, pages in zip(parts, copied.take(), strict=True)]
+    return [chunk for chunk in chunks if chunk is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One request's part of a pass, as it is when the pass is queued: SGLang's request goes on meanwhile."""
+
+    sender: Sender
+    end_token: int
+    prompt_tokens: int
+    first_page: int
+    row: Any
+    """SGLang's numbers of the pages from the first on."""
+
+    def chunk(self, pages: Sequence[int]) -> PlannedChunk | None:
+        """What leaves early, as far as that is known when the numbers of the row are here."""
+        return self.sender.plan(
+            self.end_token,
+            self.prompt_tokens,
+            lambda first, end: list(pages[first - self.first_page : end - self.first_page]),
+        )
+
+
+def _part(scheduler: Any, request: Any) -> _Part | None:
+    sender = request.disagg_kv_sender
+    if not isinstance(sender, Sender) or request.pending_bootstrap:
+        return None
+    end_token, prompt_tokens = request.extend_end, len(request.origin_input_ids)
+    unplanned = sender.unplanned(end_token, prompt_tokens)
+    if unplanned is None:
+        return None
+    first_page, end_page = unplanned
+    page_tokens = sender.kv_mgr.kv_args.page_size
+    row = scheduler.req_to_token_pool.req_to_token[request.kv.req_pool_idx]
+    tokens = row[first_page * page_tokens : min(end_page * page_tokens, end_token) : page_tokens]
+    pages = scheduler.token_to_kv_pool_allocator.translate_kv_indices_for_transfer(tokens) // page_tokens
+    return _Part(sender, end_token, prompt_tokens, first_page, pages)
 
 
 class _Unsent:
@@ -88,22 +148,6 @@ def _computed(request: Any) -> Computed:
         match_limit=request._compute_max_prefix_len(len(request.origin_input_ids)),
         owner=sender if isinstance(sender, Sender) else _Unsent(),
     )
-
-
-def _chunk(scheduler: Any, request: Any) -> PlannedChunk | None:
-    sender = request.disagg_kv_sender
-    if not isinstance(sender, Sender) or request.pending_bootstrap:
-        return None
-    page_tokens = sender.kv_mgr.kv_args.page_size
-
-    def pages_of(first_page: int, end_page: int) -> list[int]:
-        row = scheduler.req_to_token_pool.req_to_token[request.kv.req_pool_idx]
-        last_token = min(end_page * page_tokens, request.extend_end)
-        tokens = row[first_page * page_tokens : last_token : page_tokens]
-        pages = scheduler.token_to_kv_pool_allocator.translate_kv_indices_for_transfer(tokens) // page_tokens
-        return list(pages.tolist())
-
-    return sender.plan(request.extend_end, len(request.origin_input_ids), pages_of)
 
 
 def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -267,9 +311,14 @@ def _pulls_of(scheduler: Any) -> PrefixPulls | None:
 def poll_queued(queue: Any) -> None:
     """Runs before ``PrefillBootstrapQueue.pop_bootstrapped``: reports the state of each request to the first stage.
 
+    It begins a prefiller's round, so page numbers that have come meanwhile are seen here too.
+
     The first stage decides for all when a queued request is computed, by the states that the others have put into a
     store. SGLang never polls what is queued on these: its own backends receive grants on their own threads.
     """
+    endpoint = getattr(queue, "kv_manager", None)
+    if isinstance(endpoint, TransferEndpoint):
+        endpoint.page_numbers.look()
     poll_pulls(queue)
     if queue.pp_rank == 0:
         return

@@ -7,7 +7,8 @@ warning is logged.
 
 Used by the scheduler's thread only. On a CPU that thread runs the forward pass itself. On a GPU it queues the pass, on
 a separate stream if SGLang overlaps passes; the begin and end of a step are then queued on that stream too, and a layer
-is counted at the end of its decoder layer.
+is counted at the end of its decoder layer. The pass is planned when its page numbers have come from the device, for
+which the hooks look before the first layer and behind each.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from kv_connector.memory.first_pass import FirstPass
 from kv_connector.memory.layer_counter import GraphLayers, LayerCounter
 from kv_connector.sglang.exchange import Exchange, PlannedChunk
 from kv_connector.sglang.geometry import is_counted
+from kv_connector.sglang.page_numbers import PageNumbers
+from kv_connector.sglang.reported_step import ComingChunks, ReportedStep
 from kv_connector.sglang.twins import Twins
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
@@ -35,6 +38,7 @@ class AttentionHooks:
         self._counter: LayerCounter | None = None
         self._graph_layers: GraphLayers | None = None
         self._names: dict[int, Sequence[str]] = {}
+        self._page_numbers = PageNumbers(None)
         self._refused = False
         self.layers: set[int] = set()
         """The layers whose attention has a hook."""
@@ -58,15 +62,19 @@ class AttentionHooks:
             around.setdefault(_decoder_layer_of(path), set()).add(layer_id)
         for path, layer_ids in around.items():
             self._install(model.get_submodule(path), sorted(layer_ids))
+        if around:
+            first = min(around, key=lambda path: min(around[path]))
+            model.get_submodule(first).register_forward_pre_hook(self._look_before)
 
     def _install(self, module: Any, layer_ids: Sequence[int]) -> None:
         self.layers.update(layer_ids)
         module.register_forward_hook(self._hook(layer_ids))
 
-    def count_into(self, counter: LayerCounter, names: Iterable[str]) -> None:
-        """Sets the counter, and the geometry's names under which layers are counted."""
+    def count_into(self, counter: LayerCounter, names: Iterable[str], page_numbers: PageNumbers | None = None) -> None:
+        """Sets the counter, the geometry's names under which layers are counted, and the numbers to look for."""
         self._names = _by_layer(names)
         self._counter = counter
+        self._page_numbers = page_numbers or PageNumbers(None)
 
     def count_into_graphs(self, graph_layers: GraphLayers) -> None:
         """Makes graphs that are captured from now on count their layers."""
@@ -76,6 +84,7 @@ class AttentionHooks:
     def stop_counting(self) -> None:
         """Called before the messenger frees the counter's memory."""
         self._counter = None
+        self._page_numbers = PageNumbers(None)
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """The layers of the geometry that no hook counts."""
@@ -94,8 +103,21 @@ class AttentionHooks:
                         counts.layer_complete(name)
             except CudaError:
                 self._say_refused()
+            self._look()
 
         return layer_done
+
+    def _look_before(self, *_ignored: object) -> None:
+        from torch.compiler import is_compiling
+
+        if not is_compiling():
+            self._look()
+
+    def _look(self) -> None:
+        """Looks for page numbers, but not in a capture, which a question about an event would end."""
+        numbers, counter = self._page_numbers, self._counter
+        if numbers.are_coming and counter is not None and not counter.is_capturing:
+            numbers.look()
 
     def _say_refused(self) -> None:
         """Logs a failed count once. The counter stops by itself: the next layer is out of order for it."""
@@ -141,19 +163,25 @@ class LayerwiseSteps:
     """Reports the forward passes of one prefiller to the messenger. Used by the scheduler's thread only."""
 
     def __init__(
-        self, exchange: Exchange, counter: LayerCounter, twins: Twins, first_pass: FirstPass | None = None
+        self,
+        exchange: Exchange,
+        counter: LayerCounter,
+        twins: Twins,
+        first_pass: FirstPass | None = None,
+        page_numbers: PageNumbers | None = None,
     ) -> None:
         self.twins = twins
         self.first_pass = first_pass
         """The check that must succeed before a pass is reported early; None if this thread counts, not a GPU."""
         self._exchange = exchange
         self._counter = counter
+        self.page_numbers = page_numbers or PageNumbers(None)
         self._step = 0
         self._warned_out_of_order = False
 
     def run(
         self,
-        plan: Callable[[], Sequence[PlannedChunk]],
+        plan: Callable[[], Sequence[PlannedChunk] | ComingChunks],
         forward: Callable[[], Any],
         on_stream: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> Any:
@@ -161,12 +189,8 @@ class LayerwiseSteps:
 
         ``on_stream`` is a context in which work is queued on the stream of the pass.
         """
-        try:
-            chunks = plan()
-        except Exception:
-            logger.exception("a forward pass could not be planned; its chunks leave afterwards")
-            chunks = ()
-        if not chunks:
+        coming = _asked(plan)
+        if coming is None:
             return forward()
         self._step += 1
         try:
@@ -175,35 +199,31 @@ class LayerwiseSteps:
         except CudaError:
             logger.exception("a forward pass cannot be counted on the GPU; its chunks leave afterwards")
             return forward()
-        begun = self._exchange.step(self._step, counter_start, [planned.chunk for planned in chunks])
-        if begun:
-            for planned in chunks:
-                planned.on_taken()
+        step = ReportedStep(self._exchange, self._step, counter_start, coming.plan)
+        self.page_numbers.when_here(coming.event, step.begin)
         try:
             result = forward()
         except BaseException:
-            self._fail_step(begun, on_stream)
+            self._fail(step, on_stream)
             raise
         try:
             with on_stream():
                 counter_end = self._counter.end_step()
         except CudaError:
             logger.exception("the end of a forward pass cannot be counted on the GPU: what it computed is not sent")
-            self._fail_step(begun, on_stream)
+            self._fail(step, on_stream)
             return result
         self._say_if_out_of_order()
-        if begun:
-            self._exchange.step_ended(self._step, counter_end)
+        step.end(counter_end)
         return result
 
-    def _fail_step(self, begun: bool, on_stream: Callable[[], AbstractContextManager[Any]]) -> None:
+    def _fail(self, step: ReportedStep, on_stream: Callable[[], AbstractContextManager[Any]]) -> None:
         try:
             with on_stream():
                 self._counter.fail_step()
         except CudaError:
             logger.exception("a forward pass that failed cannot be ended on the GPU")
-        if begun:
-            self._exchange.step_failed(self._step)
+        step.fail()
 
     def _say_if_out_of_order(self) -> None:
         if self._counter.steps_out_of_order and not self._warned_out_of_order:
@@ -212,6 +232,18 @@ class LayerwiseSteps:
                 "this model's layers do not finish in their order: those behind the first that is out of order leave"
                 " when their forward pass is over"
             )
+
+
+def _asked(plan: Callable[[], Sequence[PlannedChunk] | ComingChunks]) -> ComingChunks | None:
+    """What a pass computes that leaves early; None = nothing."""
+    try:
+        planned = plan()
+    except Exception:
+        logger.exception("a forward pass could not be planned; its chunks leave afterwards")
+        return None
+    if isinstance(planned, ComingChunks):
+        return planned
+    return ComingChunks.known(planned) if planned else None
 
 
 def install_hooks(_result: None, runner: Any) -> None:

@@ -68,6 +68,10 @@ class PageList:
             raise AssertionError(f"position {end_page} of {self._known} known")
         return Pages(self.reported_end, self._from(self.reported_end, end_page))
 
+    def unknown(self, end_page: int) -> tuple[int, int] | None:
+        """From and to which position pages before ``end_page`` are not known yet; None if all are."""
+        return (self._known, end_page) if end_page > self._known else None
+
     def plan(self, end_page: int, pages_of: Callable[[int, int], list[int]]) -> Pages | None:
         """The pages before ``end_page`` that the messenger does not know yet; None if it knows all.
 

@@ -139,6 +139,15 @@ class Sender(BaseKVSender):
 
     # ---- chunks
 
+    @property
+    def supports_host_tensor_indices(self) -> bool:
+        """Whether SGLang may copy page numbers without a wait, and give them with an event.
+
+        Before a pass, which they would hold back until the one before is over. Not after it: no pass is ahead of them
+        then, and a prompt's metadata would leave late, since the scheduler's thread waits for the next pass next.
+        """
+        return self.kv_mgr.page_numbers.may_come_later
+
     def get_max_transfer_tokens(self) -> int | None:
         """None, no limit: the messenger splits transfers."""
         return None
@@ -154,10 +163,14 @@ class Sender(BaseKVSender):
         num_kv_tokens: int | None = None,  # noqa: ARG002 - whole pages are sent
         indices_event: Any = None,
     ) -> None:
-        """Gives the next pages of the request, which hold their KV once the wait event has completed."""
+        """Gives the next pages of the request, which hold their KV once the wait event has completed.
+
+        Their numbers may still come from the device: they are here once ``indices_event`` has completed.
+        """
         wait_event, self._early_send_wait_event = self._early_send_wait_event, None
-        if indices_event is not None:
-            raise AssertionError("page indices on the device were not asked for")
+        self.kv_mgr.page_numbers.when_here(indices_event, lambda: self._take(kv_indices, state_indices, wait_event))
+
+    def _take(self, kv_indices: Any, state_indices: Sequence[Any] | None, wait_event: Any) -> None:
         if self.conclude_state is not None:
             return
         try:
@@ -210,16 +223,11 @@ class Sender(BaseKVSender):
         No state changes before the messenger has accepted the chunk, so an unused plan is simply sent afterwards.
         ``pages_of`` gives the pages between two positions of the prompt.
         """
-        out = self._outgoing
-        if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
-            return None
-        if not self._parts.leaves_early:
-            return None  # SGLang gives the pages of another pool after the pass
-        page_tokens = self.kv_mgr.kv_args.page_size
-        end_page = self._pages.total if end_token >= prompt_tokens else end_token // page_tokens
-        planned = self._pages.plan(end_page, pages_of)
+        end_page = self._end_of_plan(end_token, prompt_tokens)
+        planned = None if end_page is None else self._pages.plan(end_page, pages_of)
         if planned is None:
             return None
+        out = self._outgoing
         chunk = Chunk(
             request=out.request,
             transfer=out.transfer,
@@ -227,10 +235,27 @@ class Sender(BaseKVSender):
             prompt_tokens=self._parts.prompt_tokens,
             cached_tokens=0,
             first_token=self._tokens(planned.first_page),
-            end_token=self._tokens(end_page),
+            end_token=self._tokens(planned.end_page),
             groups=self._parts.groups(planned),
         )
         return PlannedChunk(chunk, lambda: self._pages.on_reported(planned))
+
+    def unplanned(self, end_token: int, prompt_tokens: int) -> tuple[int, int] | None:
+        """Between which positions of the prompt a plan needs pages; None if there is nothing to plan.
+
+        A plan that is made later needs none before them.
+        """
+        end_page = self._end_of_plan(end_token, prompt_tokens)
+        return None if end_page is None else self._pages.unknown(end_page)
+
+    def _end_of_plan(self, end_token: int, prompt_tokens: int) -> int | None:
+        out = self._outgoing
+        if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
+            return None
+        if not self._parts.leaves_early:
+            return None  # SGLang gives the pages of another pool after the pass
+        page_tokens = int(self.kv_mgr.kv_args.page_size)
+        return self._pages.total if end_token >= prompt_tokens else end_token // page_tokens
 
     def _tokens(self, page_count: int) -> int:
         return page_count * int(self.kv_mgr.kv_args.page_size)
@@ -239,6 +264,7 @@ class Sender(BaseKVSender):
 
     def poll(self) -> int:
         """The state of the transfer, a KVPoll; Success and Failed mean that nothing reads the pages any more."""
+        self.kv_mgr.page_numbers.look()
         state = self._own_state()
         self._report_stages(state)
         if self._spans is not None:

@@ -102,12 +102,14 @@ def test_should_fail_the_request_alone_of_whose_prompt_the_decoder_has_more_than
     from sglang.srt.disaggregation.base.conn import KVPoll
 
     from kv_connector.sglang.exchange import Outgoing
+    from kv_connector.sglang.page_numbers import PageNumbers
     from kv_connector.sglang.sender import Sender
 
     publish_arguments(tmp_path, 1)
     out = Outgoing("7#1", "7", granted=SimpleNamespace(first_token=64))  # type: ignore[arg-type]
     endpoint = SimpleNamespace(
         kv_args=SimpleNamespace(page_size=16),
+        page_numbers=PageNumbers(None),
         exchange=SimpleNamespace(announce=lambda *_given: out, abort=lambda of, why: setattr(of, "failure", why)),
         take_prompt_tokens=lambda: 20,
         take_prompt_digest=lambda: "",

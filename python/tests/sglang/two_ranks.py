@@ -27,6 +27,7 @@ from kv_connector.runtime.commands import (
 )
 from kv_connector.sglang.beside_pages import PromptParts
 from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange
+from kv_connector.sglang.page_numbers import PageNumbers
 from kv_connector.sglang.prefillers import Prefillers, RankPlace
 from kv_connector.sglang.receiver import Receiver
 from kv_connector.sglang.sender import Sender
@@ -208,6 +209,7 @@ class PrefillerRank:
             attn_cp_size=1,
             exchange=exchange(wire.source),
             kv_args=SimpleNamespace(page_size=PAGE_TOKENS),
+            page_numbers=PageNumbers(None),
             bootstrap_timeout=float("inf"),
             take_prompt_tokens=lambda: 0,
             take_prompt_digest=lambda: "d",

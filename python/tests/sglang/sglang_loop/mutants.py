@@ -19,9 +19,11 @@ from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.late_declines import LateDeclines
 from kv_connector.sglang.page_list import PageList, Pages
+from kv_connector.sglang.page_numbers import PageNumbers
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.receiver import Receiver
+from kv_connector.sglang.reported_step import ReportedStep
 from kv_connector.sglang.sender import Sender
 from kv_connector.sglang.sglang_api import KVPoll
 from kv_connector.sglang.window_pages import WindowPages
@@ -36,6 +38,8 @@ _fetch: Callable[..., Any] = Exchange.fetch
 _places: Callable[..., Any] = TransferEndpoint.places
 _rename: Callable[..., Any] = Sender.rename
 _decline_once_found: Callable[..., Any] = Receiver.decline_once_found
+_begin: Callable[..., Any] = ReportedStep.begin
+_when_here: Callable[..., Any] = PageNumbers.when_here
 
 
 @dataclass(frozen=True)
@@ -166,9 +170,38 @@ def _other_group(self: Any, bootstrap_addr: str, dp_rank: int) -> Any:
     return _places(self, bootstrap_addr, 1 - dp_rank if self.prefill_info_table[bootstrap_addr].dp_size > 1 else 0)
 
 
+def _plan_of_ended(self: Any, end_token: int, prompt_tokens: int) -> int | None:
+    if not self._begun or self._kept or not self._parts.leaves_early:
+        return None
+    return int(self._pages.total if end_token >= prompt_tokens else end_token // self.kv_mgr.kv_args.page_size)
+
+
+def _look_blindly(self: Any) -> None:
+    while self._coming:
+        self._coming.popleft()[1]()
+
+
+def _look_out_of_order(self: Any) -> None:
+    for each in [each for each in self._coming if each[0] is None or each[0].query()]:
+        self._coming.remove(each)
+        each[1]()
+
+
+def _act_before_others(self: Any, event: Any, act: Any) -> None:
+    if event is None:
+        act()
+    else:
+        _when_here(self, event, act)
+
+
+def _begin_only(self: Any) -> None:
+    self._counter_end = None
+    _begin(self)
+
+
 MUTANTS = (
     StoryMutant("an abort does not wait for the release of a finished prompt", Sender, "abort", _abort_at_once, -1),
-    StoryMutant("pages are freed on the failure of another rank before the fence", Exchange, "fence", _no_fence, 74),
+    StoryMutant("pages are freed on the failure of another rank before the fence", Exchange, "fence", _no_fence, 271),
     StoryMutant("an aborted fetch is not abandoned", Receiver, "ensure_abort_notified", _no_word, 18),
     StoryMutant("a decline is not sent", Receiver, "ensure_abort_notified", _no_decline, 33),
     StoryMutant("a prefiller that is found after an abort is not declined", LateDeclines, "add", lambda *_: None, 5),
@@ -189,14 +222,14 @@ MUTANTS = (
     StoryMutant(
         "pages that the cache replaces are sent during their pass", Sender, "leave_to_send", lambda _: None, 35
     ),
-    StoryMutant("cached pages are sent before their pass is over", sender_module, "_is_over", lambda _: True, 6),
+    StoryMutant("cached pages are sent before their pass is over", sender_module, "_is_over", lambda _: True, 27),
     StoryMutant("a finished prompt's pages are freed before their release", Sender, "_own_state", _sent_is_success, 0),
     StoryMutant("the decoder's cached beginning is ignored", Sender, "pop_decode_prefix_len", lambda _: 0, -1),
     StoryMutant("a restarted prefiller is not looked up again", Receiver, "_poll_retry", _no_second_look, -1),
     StoryMutant("a prefiller's old addresses are kept", TransferEndpoint, "forget_prefiller", _forget_nothing, -1),
     StoryMutant("a stopped prompt goes on", Exchange, "_on", _deaf_to_stops, 33),
     StoryMutant("a step that was refused counts as taken", Exchange, "step", _taken_unasked, 89),
-    StoryMutant("the prompt is finished with its first chunk", Sender, "_report", _finish_early, 0),
+    StoryMutant("the prompt is finished with its first chunk", Sender, "_report", _finish_early, 1),
     StoryMutant("the end of a failed prompt is not reported", Sender, "_fail", _fail_in_silence, -1),
     StoryMutant("an abort of a prompt is not reported", Exchange, "abort", _abort_untold, 1),
     StoryMutant("a page that has moved is not noticed", PageList, "give", _give_unseen, -1),
@@ -227,4 +260,11 @@ MUTANTS = (
     ),
     StoryMutant("weights are named anew before events are heard", Sender, "rename", _rename_unheard, -1),
     StoryMutant("a rank of another data-parallel group is asked", TransferEndpoint, "places", _other_group, 100028),
+    StoryMutant(
+        "a request that ended before its page numbers came is planned", Sender, "_end_of_plan", _plan_of_ended, 3
+    ),
+    StoryMutant("page numbers are read before they are here", PageNumbers, "look", _look_blindly, 0),
+    StoryMutant("page numbers are taken in another order", PageNumbers, "look", _look_out_of_order, 8),
+    StoryMutant("pages are taken before those that were given first", PageNumbers, "when_here", _act_before_others, 8),
+    StoryMutant("a pass that is over before its page numbers come never ends", ReportedStep, "begin", _begin_only, 0),
 )

@@ -18,6 +18,7 @@ from kv_connector.sglang import hooks
 from kv_connector.sglang.sender import Sender
 from kv_connector.sglang.sglang_api import KVPoll
 from sglang_loop.beside_pool import BesidePool
+from sglang_loop.late_numbers import LateCopies, have_numbers_come_late
 from sglang_loop.network import Network
 from sglang_loop.pair_probe import other_computation
 from sglang_loop.pools import HEADS, LAYERS, Pool, PrefixCache, Table, page_keys
@@ -72,6 +73,9 @@ class PrefillEngine:
         pools = self.pool, self.beside
         self.ranks = open_ranks(network, plan, self.mode, self.name, port, pools, self.stream)
         self.slots = Slots(self.ranks, deque(range(plan.slots)))
+        self.copies = LateCopies(self.stream, self.name)
+        for rank in self.ranks if plan.device else ():
+            have_numbers_come_late(rank, self.copies)
         self.arrived: list[Ask] = []
         self.bootstrap_queue: list[PrefillRequest] = []
         self.waiting: list[PrefillRequest] = []
@@ -195,6 +199,7 @@ class PrefillEngine:
                 SimpleNamespace(ask=each.ask, disagg_kv_sender=each.senders.of_ranks[at])
                 for each in self.bootstrap_queue
             ]
+            self.ranks[at].endpoint.page_numbers.look()  # as ``hooks.poll_queued`` has it
             hooks.name_queued(SimpleNamespace(queue=queued, scheduler=self))
         ready, kept = [], []
         for request, poll in [(each, each.senders.poll()) for each in self.bootstrap_queue]:
@@ -303,6 +308,7 @@ class PrefillEngine:
         scheduler = SimpleNamespace(
             disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=self.ranks[at].endpoint),
             weights=self.weights,
+            enable_overlap=self.plan.overlap,
             tree_cache=SimpleNamespace(supports_prefix_sharing=lambda: self.plan.caches),
             req_to_token_pool=SimpleNamespace(req_to_token=rows),
             token_to_kv_pool_allocator=SimpleNamespace(translate_kv_indices_for_transfer=lambda row: row),
@@ -328,6 +334,7 @@ class PrefillEngine:
         if self.plan.early:
             for request in batch.requests:
                 self._send_cached(request)
+        self._look()
         for layer in range(LAYERS):
             work = self._layer(batch, layer)
             if self.plan.device:
@@ -337,10 +344,16 @@ class PrefillEngine:
             for rank in self.ranks:
                 if rank.counter is not None:
                     rank.counter.layer_complete(LAYER_NAMES[layer])
+            self._look()
             if not self.plan.device:
                 self.network.tick(0.3)
             if self.dies_in_pass:
                 raise EngineDiedError(self.name)
+
+    def _look(self) -> None:
+        """As ``AttentionHooks`` looks."""
+        for rank in self.ranks:
+            rank.endpoint.page_numbers.look()
 
     def _layer(self, batch: Batch, layer: int) -> Any:
         """Writes this pass's pages; which they are is known when it is queued."""
@@ -385,11 +398,15 @@ class PrefillEngine:
             for rank in self.ranks:
                 rank.memory.rows[request.slot] = (request.ask.room, request.ask.first_token)
         first = request.start_send // self.page_tokens
-        pages = np.array(request.table.pages[first : -(-end // self.page_tokens)], dtype=np.int32)
+        numbers = request.table.pages[first : -(-end // self.page_tokens)]
+        pages: Any = np.array(numbers, dtype=np.int32)
         given = self.beside.given(request) if last else None
         for sender in request.senders.of_ranks:
             if sender.should_send_kv_chunk(len(pages), last):
-                sender.send(pages, given, num_kv_tokens=end - request.start_send)
+                later = {}
+                if sender.supports_host_tensor_indices:
+                    pages, later["indices_event"] = self.copies.copied(numbers)
+                sender.send(pages, given, num_kv_tokens=end - request.start_send, **later)
         request.start_send = end
 
     def _process_result(self, batch: Batch) -> None:

@@ -82,6 +82,7 @@ class Prefills:
         self._network = messenger.network
         self._open: dict[str, Prefill] = {}
         self._named: set[str] = set()
+        self._ended: set[str] = set()
         self.waiting: list[Grant] = []
         self._given_up: dict[Key, set[int]] = {}
         """Ranks that had not answered when an attempt was given up."""
@@ -156,6 +157,7 @@ class Prefills:
         prefill = self._open.get(chunk.request)
         if prefill is None:
             assert chunk.request in self._named, "pages of a request that was not announced"
+            assert chunk.request not in self._ended, "pages of a request that has ended"
             return None  # another request had its id
         assert not prefill.outcome, "pages of a request that has ended"
         assert prefill.key == (chunk.transfer, chunk.prompt_digest), "another transfer than before"
@@ -191,6 +193,7 @@ class Prefills:
                 assert prefill.beside.setdefault(position, page) == page, "another page for a known position"
 
     def ended(self, command: PrefillEnded) -> None:
+        self._ended.add(command.request)
         prefill = self._open.get(command.request)
         if prefill is None:
             self._messenger.report(Released(command.request))

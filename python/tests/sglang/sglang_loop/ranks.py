@@ -20,6 +20,7 @@ from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.first_contacts import FirstContacts
 from kv_connector.sglang.layerwise import LayerwiseSteps
 from kv_connector.sglang.model_pools import ModelPools
+from kv_connector.sglang.page_numbers import PageNumbers
 from kv_connector.sglang.pair_check import PairCheck
 from kv_connector.sglang.pair_states import PairStates
 from kv_connector.sglang.pool_kinds import KINDS, WINDOWED
@@ -111,6 +112,7 @@ class SimulatedEndpoint(TransferEndpoint):
         self.next_prompt_digest, self.next_prompt_tokens = "", 0
         self.next_pull = self.prefix_pulls = None
         self.steps = None
+        self.page_numbers = PageNumbers(None)
         self._latent = False
         self.kv_args = SimpleNamespace(
             page_size=plan.page_tokens, engine_rank=tp_rank, kv_item_lens=[], num_draft_entries=0
