@@ -399,7 +399,8 @@ final class OutboundPeer
         int work = gathered == null ? 0 : advanceGathered();
         work += domains.areReady() ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
-        boolean lookSoon = domains.areReady() && (isGatheringMemory() || domains.used().waits() || load.yields());
+        boolean lookSoon =
+                domains.areReady() && (isGatheringMemory() || domains.used().waits() || load.yields());
         int done = domains.doWork(nowNs);
         lookSoon |= done == OutboundPaths.LOOK_SOON;
         work += Math.max(0, done);
