@@ -150,7 +150,7 @@ class DividedPagesTest extends MessengerPair {
     }
 
     @Test
-    void shouldEndTheSessionOfSharesThatAreSaidTwice() {
+    void shouldEndTheSessionOfSharesThatAreSentTwice() {
         grantOnly();
         say(0b01, 0b10);
         assertThat(decoder.wire.take()).noneMatch(ControlFrame::hasGoodbye);

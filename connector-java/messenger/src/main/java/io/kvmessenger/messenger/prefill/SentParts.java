@@ -5,7 +5,7 @@ import java.util.BitSet;
 
 /**
  * The parts that one write takes from a prompt's pages to the granted ones: {@code count} of each list, from a position
- * on. A value. The lists are not changed by anyone while a write reads them.
+ * on. A value. The lists do not change while a write reads them.
  *
  * @param pageCount number of the prompt's pages, counted per layer
  */

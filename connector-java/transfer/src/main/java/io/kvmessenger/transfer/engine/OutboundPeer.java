@@ -446,11 +446,10 @@ final class OutboundPeer
             return peerDomain.spread().post(paths, writes, nowNs);
         }
         int work = 0;
-        int count = paths.size();
-        for (int i = 0; i < count && writes.hasWork(); i++) {
-            work += postTo(paths.get((firstPath + i) % count), peerDomain.figures());
+        for (int i = 0; i < paths.size() && writes.hasWork(); i++) {
+            work += postTo(paths.get((firstPath + i) % paths.size()), peerDomain.figures());
         }
-        firstPath = (firstPath + 1) % count;
+        firstPath = (firstPath + 1) % paths.size();
         return work;
     }
 

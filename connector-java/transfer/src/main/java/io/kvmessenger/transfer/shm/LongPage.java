@@ -8,7 +8,7 @@ import java.lang.foreign.MemorySegment;
  * The page under way that is too long for one duty cycle: copied a piece at a time, so that other peers, and shorter
  * writes to the same one, do not wait for all of it.
  *
- * <p>Worker only. At most one page is under way. It pushes nothing: whoever asks for the last piece does.
+ * <p>Worker only. At most one page is under way. It pushes no immediate: the caller does, behind the last piece.
  */
 final class LongPage {
     /** A longer page is copied in pieces of this length: some 100 microseconds. */
