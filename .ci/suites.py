@@ -42,7 +42,7 @@ NEED_TORCH = [
     for what in (
         *("shareable_memory", "prompts", "kernels_compile", "device_allocation", "settings"),
         *("last_token_proof", "page_bytes", "weights_shares", "weights_staging", "tied_layers"),
-        *("loaded_adapters", "cut_prompts", "reloaded_names", "written_landings"),
+        *("loaded_adapters", "cut_prompts", "reloaded_names", "written_landings", "absent_media"),
     )
 ]
 """Tests of the vLLM connector that want what comes with vLLM; elsewhere they, or some of them, are skipped."""

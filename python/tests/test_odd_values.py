@@ -15,8 +15,7 @@ import pytest
 
 from kv_connector import OptionError
 from kv_connector.cli import given_options
-from kv_connector.configuration import options as options_module
-from kv_connector.configuration import small_files
+from kv_connector.configuration import option_warnings, small_files
 from kv_connector.configuration.option_variables import variable_of
 from kv_connector.configuration.options import OPTION_SPECS, Options, parse_options
 from kv_connector.sglang import engine_facts as sglang_facts
@@ -171,7 +170,7 @@ def test_should_refuse_a_port_that_no_rank_can_have() -> None:
 def test_should_say_that_the_configuration_overrules_a_variable(
     given: int, text: str, warns: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options_module, "_warned", set())
+    monkeypatch.setattr(option_warnings, "_warned", set())
     with caplog.at_level(logging.WARNING, "kv_connector"):
         for _ in range(2):
             options = parse_options(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kv_connector.cli import machine
-from kv_connector.configuration import options
+from kv_connector.configuration import option_warnings, options
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from kv_connector.configuration import options
 def test_unknown_variable_is_warned_of_once(
     name: str, near: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(options, "_warned", set())
+    monkeypatch.setattr(option_warnings, "_warned", set())
     for _ in range(2):
         options.parse_options({}, role="both", engine_id="", environment={name: "1"})
     (line,) = caplog.messages

@@ -65,6 +65,7 @@ FAMILIES = {
     "Llama 4": "Llama4TextConfig Llama4Config",
     "LFM2": "Lfm2Config",
     "Falcon-H1": "FalconH1Config",
+    "Mamba 2": "Mamba2Config",
     "Granite 4": "GraniteMoeHybridConfig",
     "Nemotron-H": "NemotronHConfig",
     "Qwen3-Next": "Qwen3NextConfig",
