@@ -286,6 +286,7 @@ class DecoderRank:
             places=lambda *_: places,
             ask_again=lambda _: known,
             learn=lambda *_: None,
+            prefill_info_table={},
             forget_prefiller=lambda _: None,
             prompt_parts=lambda page_count, *_: PromptParts(page_count * PAGE_TOKENS),
         )
