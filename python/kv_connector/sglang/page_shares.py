@@ -50,30 +50,16 @@ def refuse_undivided(kinds: Sequence[str], mode: str, *, latent: bool, switches_
 
 
 def pass_list(server_args: Any, previous: Callable[[Any], None]) -> None:
-    """Wraps that step: it compares the name of the backend, and reads nothing else of it.
-
-    Where SGLang keeps what it has decided otherwise than known, the step runs as it is, and refuses the backend.
-    """
+    """Wraps that step: it compares the name of the backend, and reads nothing else of it."""
     if not server_args.enable_kv_cache_sharding or server_args.disaggregation_transfer_backend != BACKEND_NAME:
         previous(server_args)
         return
-    ours = _declared(server_args)
+    from sglang.srt.arg_groups.overrides import declare_resolution
+
+    declare_resolution(server_args, BACKEND_NAME, disaggregation_transfer_backend=_LISTED)
+    declared = server_args._resolved_overrides
+    ours = declared[-1]
     try:
         previous(server_args)
     finally:
-        if ours is not None:
-            kept = server_args._resolved_overrides
-            kept[:] = [other for other in kept if other is not ours]
-
-
-def _declared(server_args: Any) -> Any:
-    """SGLang's entry by which its steps see a listed backend; None if it cannot be made."""
-    try:
-        from sglang.srt.arg_groups.overrides import declare_resolution
-
-        before = len(getattr(server_args, "_resolved_overrides", None) or ())
-        declare_resolution(server_args, BACKEND_NAME, disaggregation_transfer_backend=_LISTED)
-        (ours,) = server_args._resolved_overrides[before:]
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return None
-    return ours
+        declared[:] = [other for other in declared if other is not ours]

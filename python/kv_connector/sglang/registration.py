@@ -72,17 +72,12 @@ def register_backend() -> None:
 
 
 def _pass_list_of_sharding() -> None:
-    """Wraps the step of SGLang's arguments that lists the backends with which it divides pages among ranks.
+    """Wraps the step of SGLang's arguments that lists the backends with which it divides pages among ranks."""
+    from sglang.srt.arg_groups import resolution_hooks
 
-    Where that step has moved, SGLang refuses the option with this backend, and all else starts.
-    """
-    try:
-        from sglang.srt.arg_groups import resolution_hooks
-
-        if page_shares.pass_list not in resolution_hooks._HOOKS.get(page_shares.STEP, []):
-            resolution_hooks.register_resolution_hook(page_shares.STEP)(page_shares.pass_list)
-    except (ImportError, AttributeError, ValueError) as moved:
-        logger.debug("%s is left to SGLang: %s", page_shares.OPTION, moved)
+    wrapped = resolution_hooks._HOOKS.get(page_shares.STEP, [])
+    if page_shares.pass_list not in wrapped:
+        resolution_hooks.register_resolution_hook(page_shares.STEP)(page_shares.pass_list)
 
 
 def hook_scheduler() -> None:

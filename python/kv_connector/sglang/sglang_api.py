@@ -314,9 +314,6 @@ _WEIGHTS_NAMES = (
 )
 """What weights from outside need besides: a server starts without."""
 
-_SHARING_NAMES = ("sglang.srt.arg_groups.overrides.declare_resolution",)
-"""What pages that ranks divide need besides: without it SGLang itself refuses the option."""
-
 
 def unknown_topology() -> Any:
     """Stands for the topology of a prefiller that does not fit, so that its requests reach what fails them."""

@@ -293,29 +293,3 @@ def test_should_pass_sglangs_list_of_backends_and_leave_its_other_checks() -> No
     arguments.disaggregation_transfer_backend = "mori"
     with pytest.raises(ValueError, match="its list"):
         run_hook(handle_kv_cache_sharding, arguments)
-
-
-@pytest.mark.parametrize("moved", ["step", "hooks", "declared", "kept"])
-def test_should_leave_the_option_to_sglang_where_its_steps_have_moved(
-    moved: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing optional ends a start: SGLang refuses the backend by its own list then."""
-    with warnings.catch_warnings(action="ignore"):
-        from sglang.srt.arg_groups import overrides, resolution_hooks
-
-        from kv_connector.sglang import page_shares, registration
-    arguments = SimpleNamespace(enable_kv_cache_sharding=True, disaggregation_transfer_backend="kv_messenger")
-    match moved:
-        case "step":
-            monkeypatch.setattr(resolution_hooks, "_OVERRIDABLE_HOOKS", frozenset())
-            monkeypatch.setattr(resolution_hooks, "_HOOKS", {})
-        case "hooks":
-            monkeypatch.delattr(resolution_hooks, "_HOOKS")
-        case "declared":
-            monkeypatch.delattr(overrides, "declare_resolution")
-        case _:
-            monkeypatch.setattr(overrides, "declare_resolution", lambda *_args, **_fields: None)
-    registration._pass_list_of_sharding()
-    asked: list[Any] = []
-    page_shares.pass_list(arguments, asked.append)
-    assert asked == [arguments]
