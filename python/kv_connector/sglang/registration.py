@@ -17,7 +17,6 @@ from kv_connector.sglang import (
     BACKEND_NAME,
     layerwise,
     loaded_adapters,
-    page_shares,
     pair_check,
     state_tensors,
     weight_changes,
@@ -49,7 +48,6 @@ def register_backend() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     kv_connector_door.add_choice(choices)
-    _pass_list_of_sharding()
     looked_up = f"{utils.__name__}.get_kv_class"
     if any(hook is kv_class for _kind, hook, _source in HookRegistry._hooks[looked_up]):
         return
@@ -69,15 +67,6 @@ def register_backend() -> None:
     HookRegistry.register(weight_hooks.LOADS, weight_hooks.WEIGHTS.load, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_FILES, loaded_adapters.ADAPTERS.note_files, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_TENSORS, loaded_adapters.ADAPTERS.note_tensors, HookType.AROUND)
-
-
-def _pass_list_of_sharding() -> None:
-    """Wraps the step of SGLang's arguments that lists the backends with which it divides pages among ranks."""
-    from sglang.srt.arg_groups import resolution_hooks
-
-    wrapped = resolution_hooks._HOOKS.get(page_shares.STEP, [])
-    if page_shares.pass_list not in wrapped:
-        resolution_hooks.register_resolution_hook(page_shares.STEP)(page_shares.pass_list)
 
 
 def hook_scheduler() -> None:
