@@ -84,7 +84,6 @@ public final class Compatibility {
                         from.layout().name(),
                         to.layout().name()))
                 .or(() -> checkPageTokens(group))
-                .or(() -> checkPageShares(group))
                 .or(() -> differing(ofGroup("kvHeadCount", group), from.kvHeadCount(), to.kvHeadCount()));
     }
 
@@ -114,21 +113,6 @@ public final class Compatibility {
             return Optional.empty();
         }
         return differing(ofGroup(Mismatch.PAGE_TOKENS, group), sourceTokens, targetTokens);
-    }
-
-    /** Divided pages go page by page to a side on which each rank has all of them. */
-    private Optional<Mismatch> checkPageShares(int group) {
-        KvGroup from = source.groups().get(group);
-        KvGroup to = target.groups().get(group);
-        if (to.isDivided()) {
-            return Optional.of(new Mismatch(
-                    ofGroup("pageShares", group),
-                    Integer.toString(from.pageShares()),
-                    to.pageShares() + ", expected 1 on a side that receives"));
-        }
-        return from.isDivided()
-                ? differing(ofGroup(Mismatch.PAGE_TOKENS, group), from.pageTokens(), to.pageTokens())
-                : Optional.empty();
     }
 
     private Optional<Mismatch> checkLayerNames() {
@@ -203,7 +187,7 @@ public final class Compatibility {
     public static Optional<Mismatch> checkCoverage(List<KvGeometry> sources, KvGeometry target) {
         for (RankGeometry rank : target.ranks()) {
             for (LayerGeometry layer : rank.layers()) {
-                if (!covered(sources, layer, target.headsOf(rank, layer.groupIndex())) || !sharedOnce(sources, layer)) {
+                if (!covered(sources, layer, target.headsOf(rank, layer.groupIndex()))) {
                     String offered =
                             sources.stream().map(Compatibility::describeRanks).collect(joining(", "));
                     return Optional.of(new Mismatch("sharding", offered, describeRanks(target)));
@@ -225,22 +209,6 @@ public final class Compatibility {
             }
         }
         return missing.isEmpty();
-    }
-
-    /** Whether of divided pages each share is on exactly one of the ranks that have the layer. */
-    private static boolean sharedOnce(List<KvGeometry> sources, LayerGeometry layer) {
-        KvGroup group = sources.getFirst().groups().get(layer.groupIndex());
-        BitSet found = new BitSet();
-        int count = 0;
-        for (KvGeometry source : sources) {
-            for (RankGeometry rank : source.ranks()) {
-                if (rank.layerIndex(layer.name()) >= 0) {
-                    found.set(KvGeometry.shareOf(rank, group));
-                    count++;
-                }
-            }
-        }
-        return !group.isDivided() || (found.cardinality() == group.pageShares() && count == group.pageShares());
     }
 
     private static String describeRanks(KvGeometry geometry) {

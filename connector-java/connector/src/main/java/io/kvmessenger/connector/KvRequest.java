@@ -130,8 +130,7 @@ record KvRequest(
                 wire.count("pageTokens"),
                 PageLayout.parse(wire.text("layout")),
                 wire.count("kvHeadCount"),
-                wire.count("pageCount"),
-                Math.max(1, wire.countIfGiven("pageShares")));
+                wire.count("pageCount"));
     }
 
     private static RankGeometry rank(Fields wire) {

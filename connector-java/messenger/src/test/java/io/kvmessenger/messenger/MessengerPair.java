@@ -96,9 +96,7 @@ abstract class MessengerPair {
             cache = new KvCache(
                     new Decoder.Cache(
                             geometry,
-                            geometry.ranks().stream()
-                                    .map(rank -> new RankMemory(List.of(region)))
-                                    .toList(),
+                            List.of(new RankMemory(List.of(region))),
                             contextRows(transfer, contextRowCount, sending),
                             checksumMode),
                     sessions,

@@ -83,13 +83,7 @@ final class GrantSender {
             return;
         }
         lastGrantId = grantId;
-        fetches.granted(
-                source,
-                new SourceGrant(
-                        grantId,
-                        window,
-                        pieces + rows,
-                        session.peerCache().geometry().hasDividedPages()));
+        fetches.granted(source, new SourceGrant(grantId, window, pieces + rows));
         boolean first = fetch.grantedNs == 0;
         fetch.grantedNs = clock.nowNs();
         if (first) {

@@ -73,8 +73,7 @@ final class SessionEnds {
     /** Whether all of a granted source may still arrive without its session. */
     private boolean mayBeFilled(FetchSource source) {
         SourceGrant grant = source.grant;
-        boolean allPosted = grant.knowsOwed()
-                && (source.state() != FetchSource.State.DRAINING || grant.postedWeight == grant.owedWeight());
+        boolean allPosted = source.state() != FetchSource.State.DRAINING || grant.postedWeight == grant.expectedWeight;
         return !source.fetch.failing() && allPosted && ends.hasChecksums(source);
     }
 

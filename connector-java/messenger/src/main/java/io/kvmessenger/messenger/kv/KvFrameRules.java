@@ -39,7 +39,6 @@ public final class KvFrameRules {
                                 frame.getCannotDeliver().getPromptDigest()),
                         grantId(frame.getCannotDeliver().getGrantId()));
             case CHECKSUMS -> grantId(frame.getChecksums().getGrantId());
-            case SHARES -> grantId(frame.getShares().getGrantId());
             case CANCEL ->
                 firstOf(
                         transfer(

@@ -43,8 +43,7 @@ public final class GeometryWire {
                 .setPageTokens(group.pageTokens())
                 .setLayout(group.layout().name())
                 .setKvHeadCount(group.kvHeadCount())
-                .setPageCount(group.pageCount())
-                .setPageShares(group.isDivided() ? group.pageShares() : 0);
+                .setPageCount(group.pageCount());
     }
 
     private static Geometry.Rank.Builder encode(RankGeometry rank) {
@@ -86,8 +85,7 @@ public final class GeometryWire {
                 wire.getPageTokens(),
                 PageLayout.parse(wire.getLayout()),
                 wire.getKvHeadCount(),
-                wire.getPageCount(),
-                wire.getPageShares() == 0 ? 1 : wire.getPageShares());
+                wire.getPageCount());
     }
 
     private static RankGeometry decode(Geometry.Rank wire) {

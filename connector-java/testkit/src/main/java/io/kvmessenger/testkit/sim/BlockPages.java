@@ -32,10 +32,7 @@ public final class BlockPages {
     }
 
     int blockCount() {
-        return IntStream.range(0, geometry.groups().size())
-                .map(group -> (geometry.groups().get(group).listedPageCount() - group) / perBlock(group))
-                .min()
-                .orElseThrow();
+        return geometry.groups().getFirst().pageCount() / perBlock(0);
     }
 
     private int perBlock(int group) {

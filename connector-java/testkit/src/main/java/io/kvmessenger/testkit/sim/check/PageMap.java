@@ -56,9 +56,7 @@ final class PageMap {
                 long from = layer.pageOffsetBytes(page);
                 if (offset >= from && offset < from + layer.pageBytes()) {
                     int endByte = (int) Math.min(layer.pageBytes(), endOffset - from);
-                    int listed = page * geometry.groupOf(layer).pageShares()
-                            + KvGeometry.shareOf(geometry.ranks().get(rankIndex), geometry.groupOf(layer));
-                    return new Place(rankIndex, layerIndex, layer.groupIndex(), listed, (int) (offset - from), endByte);
+                    return new Place(rankIndex, layerIndex, layer.groupIndex(), page, (int) (offset - from), endByte);
                 }
             }
         }
