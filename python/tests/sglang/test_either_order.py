@@ -8,6 +8,7 @@ be read or written, nothing stays held, and both orders end the same where the t
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +19,18 @@ from either_order import Legs, Pair, pairs, table
 if TYPE_CHECKING:
     from two_ranks import DecoderRank, PrefillerRank, Wire
 
-pytestmark = pytest.mark.usefixtures("sglang_plugins")
+pytestmark = pytest.mark.usefixtures("published")
+
+
+@pytest.fixture(scope="module")
+def published(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """SGLang's settings are known, as they are to a scheduler; whatever ran before."""
+    assert sglang_plugins is None
+    with warnings.catch_warnings(action="ignore"):
+        from one_process import publish_arguments
+
+    publish_arguments(tmp_path_factory.mktemp("model"), 1)
+
 
 UNPLAYED = {
     "PREEMPTED": "a prefiller of SGLang never takes a prompt's pages back",
