@@ -107,10 +107,7 @@ final class LongWritesTest {
         try (LongWritesBed bed = new LongWritesBed(transport, REGION_BYTES, seed)) {
             LongWritesBed.Target gone = bed.targets.get(0);
             LongWritesBed.Target stays = bed.targets.get(1);
-            long longWrite = bed.write(gone, 0, REGION_BYTES);
-            for (int cycle = 0; cycle <= seed; cycle++) {
-                bed.step();
-            }
+            long longWrite = underWay(bed, gone, seed);
             bed.disconnect(gone);
             bed.until(() -> bed.atWriter.hasEnded(longWrite) && !gone.events.faults.isEmpty());
             gone.clear();
@@ -130,14 +127,20 @@ final class LongWritesTest {
         try (LongWritesBed bed = new LongWritesBed(transport, REGION_BYTES, seed)) {
             LongWritesBed.Target gone = bed.targets.get(0);
             LongWritesBed.Target stays = bed.targets.get(1);
-            long longWrite = bed.write(gone, 0, REGION_BYTES);
-            for (int cycle = 0; cycle <= seed; cycle++) {
-                bed.step();
-            }
+            long longWrite = underWay(bed, gone, seed);
             gone.end();
             long other = bed.write(stays, 0, REGION_BYTES);
             bed.until(() -> bed.atWriter.hasEnded(longWrite) && bed.atWriter.completed.contains(other));
             assertThat(stays.has(0, REGION_BYTES)).isTrue();
         }
+    }
+
+    /** A long write of which as many duty cycles have passed as the seed says. */
+    private static long underWay(LongWritesBed bed, LongWritesBed.Target target, long seed) {
+        long longWrite = bed.write(target, 0, REGION_BYTES);
+        for (int cycle = 0; cycle <= seed; cycle++) {
+            bed.step();
+        }
+        return longWrite;
     }
 }

@@ -37,7 +37,7 @@ final class ControlStreamEndTest {
             loop,
             LIB_C.accept4(
                     listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC),
-            new Deaf(),
+            new DeafReader(),
             0);
     private final MemorySegment buffer = arena.allocate(1 << 16);
     private final ByteArrayOutputStream received = new ByteArrayOutputStream();
@@ -108,20 +108,5 @@ final class ControlStreamEndTest {
             records.add(record);
         }
         return records;
-    }
-
-    private static final class Deaf implements ControlStream.Reader {
-        @Override
-        public boolean onRecord(int type, MemorySegment payload, long nowNs) {
-            return true;
-        }
-
-        @Override
-        public void onEnd(String detail, boolean garbage) {}
-
-        @Override
-        public void onError(Throwable error) {
-            throw new AssertionError(error);
-        }
     }
 }

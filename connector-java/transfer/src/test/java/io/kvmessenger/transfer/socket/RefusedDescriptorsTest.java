@@ -34,20 +34,7 @@ final class RefusedDescriptorsTest {
             loop,
             LIB_C.accept4(
                     listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC),
-            new ControlStream.Reader() {
-                @Override
-                public boolean onRecord(int type, MemorySegment payload, long nowNs) {
-                    return true;
-                }
-
-                @Override
-                public void onEnd(String detail, boolean garbage) {}
-
-                @Override
-                public void onError(Throwable error) {
-                    throw new AssertionError(error);
-                }
-            },
+            new DeafReader(),
             0);
     /** 0 while nothing is refused. */
     private int errno;
