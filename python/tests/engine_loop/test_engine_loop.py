@@ -1,4 +1,4 @@
-"""The engine in the loop: clean for 5,000 requests, half of them with each release of vLLM; not so on broken code."""
+"""The engine in the loop: clean for 3,000 requests, half of them with each release of vLLM; not so on broken code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from engine_loop.vllm_release import RELEASES, SLEEPING
 
-REQUESTS = int(os.environ.get("LOOP_REQUESTS", "5000"))
+REQUESTS = int(os.environ.get("LOOP_REQUESTS", "3000"))
 SEED = int(os.environ.get("LOOP_SEED", "1"))
 LIMIT_SECONDS = 3600.0 + REQUESTS
 """Thirty times what it takes on a quiet core."""
@@ -39,7 +39,7 @@ CLEAN_KINDS = (
 
 SHADOWED_KINDS = ("windows", "states", "chunks", "preemption", "aborts", "mixed")
 SHADOWED_REQUESTS = 300
-SLEEP_REQUESTS = 600
+SLEEP_REQUESTS = 400
 PULLING_REQUESTS = 160
 ENDED_REQUESTS = 240
 """Each second of their worlds has a pull from an engine that ends before all has arrived, whatever the pace."""

@@ -12,7 +12,7 @@ import org.junit.jupiter.api.BeforeEach;
 /** What tests of the simulation with the real Python connector share. An interpreter is its thread's: one class runs at a time. */
 abstract class PythonSimulation {
     private static final String JEP = System.getProperty("kvmessenger.jep", "");
-    private static final long SEEDS = Long.getLong("kvmessenger.sim.pythonSeeds", 400);
+    private static final long SEEDS = Long.getLong("kvmessenger.sim.pythonSeeds", 200);
 
     /** A JVM opens Python once: it stays for the next class, and until the process ends. */
     static PythonEngines engines;

@@ -12,7 +12,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 class MutantTest {
     private static final long SEEDS_MAX = 1000;
     private static final long SEEDS_AT_A_TIME = 8;
-    private static final long COMPARED_SEEDS = 200;
+    private static final long COMPARED_SEEDS = 100;
 
     @ParameterizedTest
     @EnumSource(value = Mutation.class, mode = EnumSource.Mode.EXCLUDE, names = "NONE")

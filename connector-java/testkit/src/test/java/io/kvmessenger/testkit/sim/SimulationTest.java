@@ -15,16 +15,17 @@ import org.junit.jupiter.params.provider.EnumSource;
 
 class SimulationTest {
     /** Fewer than {@code make sim} runs: a suite of every day. */
-    private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", 400);
-    /** Seeds 1 and 280 once enqueued a prompt twice that several of a decoder's messengers bring. */
-    private static final long SEEDS_SOUND = 280;
+    private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", 200);
+    private static final long SEEDS_SOUND = 140;
+    /** Once enqueued a prompt twice that several of a decoder's messengers bring; seed 1 did so too. */
+    private static final long SEED_SOUND_TWICE = 280;
 
-    private static final long SEEDS_QUIET = 200;
+    private static final long SEEDS_QUIET = 100;
     /** Over each fabric; a third of the drawn seeds is of this kind too. */
     private static final long SEEDS_OF_DEVICES = 20;
 
     /** Of each kind; without its fix, a leak at a throwing submit was found by seed 3. */
-    private static final long SEEDS_OF_HARDSHIPS = 60;
+    private static final long SEEDS_OF_HARDSHIPS = 40;
 
     private static final long SEEDS_RUN_TWICE = 20;
 
@@ -57,7 +58,8 @@ class SimulationTest {
 
     @Test
     void shouldEndEverythingSoonAfterItsCauseOnASoundNetwork() {
-        LongStream.rangeClosed(1, SEEDS_SOUND).parallel().forEach(seed -> {
+        LongStream seeds = LongStream.concat(LongStream.rangeClosed(1, SEEDS_SOUND), LongStream.of(SEED_SOUND_TWICE));
+        seeds.parallel().forEach(seed -> {
             Simulation.Result result = Simulation.runSoundly(seed, Mutation.NONE);
             assertThat(result.passed()).as(result.report()).isTrue();
         });
