@@ -71,6 +71,8 @@ FAMILIES: Final = (
         full_row_bytes=TinyGemma4.global_kv_head_count * 2 * TinyGemma4.global_head_dim * 4,
     ),
 )
+AT_LENGTH: Final = ("gemma3-in-one-group", "gemma3-without-prefix-caching")
+"""Gemma 3 is in test_windows.py too, and both forms in the engine loop: with --all-families."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,13 @@ class Pair:
         self.decoder.wait_at_rest()
 
 
-@pytest.fixture(scope="module", params=FAMILIES, ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(family, id=str(family), marks=[pytest.mark.at_length] * (str(family) in AT_LENGTH))
+        for family in FAMILIES
+    ],
+)
 def pair(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[Pair]:
     family: Family = request.param
     model = cached_model(cache_home(), family.shape)

@@ -32,6 +32,8 @@ THIRD: Final = 3
 """Writes of 4 MB that leave of the model's 9 or so."""
 BACKEND: Final = ("--weight-transfer-config", json.dumps({"backend": "kv_messenger"}))
 SEND_LIMIT_SECONDS: Final = 300
+PATIENT: Final = {"KV_MESSENGER_CONNECT_LIMIT_SECONDS": "120"}
+"""Of servers and senders: on a busy machine a JVM alone may take longer to start than the 30 s that a user waits."""
 
 
 class Stream:
@@ -139,7 +141,12 @@ class Served:
 
     def send(self, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(folder, *more), capture_output=True, text=True, timeout=SEND_LIMIT_SECONDS, check=False
+            self.command(folder, *more),
+            capture_output=True,
+            text=True,
+            timeout=SEND_LIMIT_SECONDS,
+            check=False,
+            env=os.environ | PATIENT,
         )
 
 
@@ -148,7 +155,7 @@ def serving(name: str, folder: Path, kind: type[Server] = WarmServer, **changed:
     old, new = changed.pop("model", None), changed.pop("sent", None)
     old, new = old or cached_model(cache_home(), OLD), new or cached_model(cache_home(), NEW)
     port = free_port()
-    environment = {"VLLM_SERVER_DEV_MODE": "1", "KV_MESSENGER_WEIGHTS_METRICS_PORT": str(port)}
+    environment = {"VLLM_SERVER_DEV_MODE": "1", "KV_MESSENGER_WEIGHTS_METRICS_PORT": str(port)} | PATIENT
     environment |= changed.pop("environment", {})
     arguments = (*BACKEND, *changed.pop("arguments", ()))
     options = EngineOptions(old, prefix_caching=True, environment=environment, arguments=arguments, **changed)
@@ -162,11 +169,16 @@ FAULTS_ENVIRONMENT: Final = {"PYTHONPATH": str(Path(__file__).parent)}
 @contextmanager
 def held_sender(served: Served, gate: Gate, *more: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A sender whose first third has left, and which holds the rest until the gate is opened."""
-    variables = os.environ | {"KV_MESSENGER_JVM_OPTIONS": ",".join(gate.jvm_options)} | environment
+    variables = os.environ | PATIENT | {"KV_MESSENGER_JVM_OPTIONS": ",".join(gate.jvm_options)} | environment
     with gate.closed(after=THIRD):
         sender = subprocess.Popen(served.command(served.new, *more), env=variables)
         try:
-            wait_until(lambda: served.metric("kv_messenger_windows_open") == 1, SEND_LIMIT_SECONDS, "an open window")
+            wait_until(
+                lambda: sender.poll() is not None or served.metric("kv_messenger_windows_open") == 1,
+                SEND_LIMIT_SECONDS,
+                "an open window",
+            )
+            assert sender.returncode is None, "the sender has ended: its reason is above"
             yield sender
         finally:
             sender.send_signal(signal.SIGCONT)

@@ -17,7 +17,7 @@ from prompts import cache_home, random_prompt
 from server_process import Server, complete, free_port, wait_until, words_of
 from sglang_servers import EngineOptions, engine
 from warm_sglang import WarmSglang
-from weights_bed import NEW, OLD, PROMPTS, SEND_LIMIT_SECONDS, Served
+from weights_bed import NEW, OLD, PATIENT, PROMPTS, SEND_LIMIT_SECONDS, Served
 from workload import ANSWER_TOKENS
 
 ASKED: Final = tuple(random_prompt(40 + 7 * seed, 4300 + seed) for seed in range(8))
@@ -46,7 +46,7 @@ def sglang_serving(name: str, folder: Path, kind: type[Server] = WarmSglang, **c
     """A server of the old model, which is not started yet."""
     old, new = (cached_model(cache_home(), shape) for shape in (OLD, NEW))
     port = free_port()
-    environment = {"KV_MESSENGER_WEIGHTS_METRICS_PORT": str(port), **changed.pop("environment", {})}
+    environment = {**PATIENT, "KV_MESSENGER_WEIGHTS_METRICS_PORT": str(port), **changed.pop("environment", {})}
     arguments = (*TAKES_WEIGHTS, *changed.pop("arguments", ()))
     options = EngineOptions(old, environment=environment, arguments=arguments, **changed)
     return SglangServed(engine(name, options, folder, kind=kind), port, old, new)

@@ -16,6 +16,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 class SimulationTest {
     /** Fewer than {@code make sim} runs: a suite of every day. */
     private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", 200);
+
     private static final long SEEDS_SOUND = 140;
     /** Once enqueued a prompt twice that several of a decoder's messengers bring; seed 1 did so too. */
     private static final long SEED_SOUND_TWICE = 280;
