@@ -8,6 +8,8 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.SortedMap;
+import java.util.function.IntPredicate;
+import java.util.stream.IntStream;
 
 /**
  * Checks whether pages of one side have the same meaning on the other: when {@link #check} finds no mismatch,
@@ -84,6 +86,7 @@ public final class Compatibility {
                         from.layout().name(),
                         to.layout().name()))
                 .or(() -> checkPageTokens(group))
+                .or(() -> checkPageShares(group))
                 .or(() -> differing(ofGroup("kvHeadCount", group), from.kvHeadCount(), to.kvHeadCount()));
     }
 
@@ -113,6 +116,21 @@ public final class Compatibility {
             return Optional.empty();
         }
         return differing(ofGroup(Mismatch.PAGE_TOKENS, group), sourceTokens, targetTokens);
+    }
+
+    /** Divided pages go page by page to a side on which each rank has all of them. */
+    private Optional<Mismatch> checkPageShares(int group) {
+        KvGroup from = source.groups().get(group);
+        KvGroup to = target.groups().get(group);
+        if (to.isDivided()) {
+            return Optional.of(new Mismatch(
+                    ofGroup("pageShares", group),
+                    Integer.toString(from.pageShares()),
+                    to.pageShares() + ", expected 1 on a side that receives"));
+        }
+        return from.isDivided()
+                ? differing(ofGroup(Mismatch.PAGE_TOKENS, group), from.pageTokens(), to.pageTokens())
+                : Optional.empty();
     }
 
     private Optional<Mismatch> checkLayerNames() {
@@ -187,10 +205,11 @@ public final class Compatibility {
     public static Optional<Mismatch> checkCoverage(List<KvGeometry> sources, KvGeometry target) {
         for (RankGeometry rank : target.ranks()) {
             for (LayerGeometry layer : rank.layers()) {
-                if (!covered(sources, layer, target.headsOf(rank, layer.groupIndex()))) {
+                String unshared = unshared(sources, layer);
+                if (!covered(sources, layer, target.headsOf(rank, layer.groupIndex())) || !unshared.isEmpty()) {
                     String offered =
                             sources.stream().map(Compatibility::describeRanks).collect(joining(", "));
-                    return Optional.of(new Mismatch("sharding", offered, describeRanks(target)));
+                    return Optional.of(new Mismatch("sharding", offered + unshared, describeRanks(target)));
                 }
             }
         }
@@ -209,6 +228,32 @@ public final class Compatibility {
             }
         }
         return missing.isEmpty();
+    }
+
+    /** Of divided pages, which ranks' shares no source has, or several; empty if each is on exactly one rank. */
+    private static String unshared(List<KvGeometry> sources, LayerGeometry layer) {
+        KvGroup group = sources.getFirst().groups().get(layer.groupIndex());
+        if (!group.isDivided()) {
+            return "";
+        }
+        int[] found = new int[group.pageShares()];
+        for (KvGeometry source : sources) {
+            for (RankGeometry rank : source.ranks()) {
+                if (rank.layerIndex(layer.name()) >= 0) {
+                    found[KvGeometry.shareOf(rank, group)]++;
+                }
+            }
+        }
+        return sharesWhere(" without the pages of TP rank ", found, count -> count == 0)
+                + sharesWhere(" with twice the pages of TP rank ", found, count -> count > 1);
+    }
+
+    private static String sharesWhere(String text, int[] found, IntPredicate wrong) {
+        String ranks = IntStream.range(0, found.length)
+                .filter(share -> wrong.test(found[share]))
+                .mapToObj(Integer::toString)
+                .collect(joining(" and "));
+        return ranks.isEmpty() ? "" : text + ranks;
     }
 
     private static String describeRanks(KvGeometry geometry) {

@@ -23,7 +23,8 @@ public final class ExpectedWrites {
 
     /**
      * Number of pieces with tokens {@code [firstToken, tokenCount)} of a request, in all layers of the target rank,
-     * from all ranks of the source's engine, including those of other messengers. The pages must be compatible.
+     * from all ranks of the source's engine, including those of other messengers. The pages must be compatible. A piece of
+     * divided pages counts once for each rank that may have it.
      *
      * @param targetRankIndex position in the target's {@link KvGeometry#ranks()}
      * @param firstToken the first token of one of the target's pages, in each group
@@ -37,7 +38,11 @@ public final class ExpectedWrites {
             HeadRange heads = target.headsOf(rank, group);
             int firstSourceSet = heads.from() / expected.sourceHeadsPerRank(group);
             int lastSourceSet = (heads.to() - 1) / expected.sourceHeadsPerRank(group);
-            count += expected.times(group, rank.layerCountOf(group), lastSourceSet - firstSourceSet + 1);
+            int runs = lastSourceSet - firstSourceSet + 1;
+            count += expected.times(
+                    group,
+                    rank.layerCountOf(group),
+                    runs * source.groups().get(group).pageShares());
         }
         return count;
     }
@@ -62,6 +67,16 @@ public final class ExpectedWrites {
             }
         }
         return count;
+    }
+
+    /**
+     * Number of pieces that one of the source's ranks does not send for each page of a divided group that another rank
+     * has: that group's layers on all of the target's ranks.
+     */
+    public static int piecesOfPage(KvGeometry source, RankGeometry from, KvGeometry target, int group) {
+        return target.ranks().stream()
+                .mapToInt(to -> commonLayerCount(from, to, group))
+                .sum();
     }
 
     private static int commonLayerCount(RankGeometry from, RankGeometry to, int group) {

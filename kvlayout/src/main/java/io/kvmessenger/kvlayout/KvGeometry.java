@@ -54,6 +54,10 @@ public record KvGeometry(
         }
         for (KvGroup group : groups) {
             sharding.headsPerRank(group.kvHeadCount());
+            if (group.isDivided() && group.pageShares() != sharding.replicaCount(group.kvHeadCount())) {
+                throw new IllegalArgumentException("pageShares is " + group.pageShares() + ", expected 1 or the "
+                        + sharding.replicaCount(group.kvHeadCount()) + " ranks that hold the same heads");
+            }
         }
         Set<List<Integer>> places = new HashSet<>();
         for (RankGeometry rank : ranks) {
@@ -91,6 +95,16 @@ public record KvGeometry(
     /** The heads of a group's layers that a rank holds. */
     public HeadRange headsOf(RankGeometry rank, int groupIndex) {
         return sharding.headsOf(rank.tpRank(), groups.get(groupIndex).kvHeadCount());
+    }
+
+    /** Which of the shares of a group's divided pages a rank holds. */
+    public static int shareOf(RankGeometry rank, KvGroup group) {
+        return rank.tpRank() % group.pageShares();
+    }
+
+    /** Whether the pages of any group are divided among ranks. */
+    public boolean hasDividedPages() {
+        return groups.stream().anyMatch(KvGroup::isDivided);
     }
 
     /** Length that a rank's memory needs to hold every page of every layer in it; 0 when it has no layers. */

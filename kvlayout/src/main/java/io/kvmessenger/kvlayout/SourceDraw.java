@@ -43,6 +43,9 @@ public record SourceDraw(int rotation) {
      * its counterpart if both sides are sharded alike.
      */
     private static int variantCount(KvGeometry source, KvGeometry target, int group) {
+        if (source.groups().get(group).isDivided()) {
+            return 1; // each replica sends the pages that it has
+        }
         int sourceReplicas = replicaCount(source, group);
         return replicaCount(target, group) >= sourceReplicas ? 1 : sourceReplicas;
     }
@@ -51,8 +54,14 @@ public record SourceDraw(int rotation) {
         return b == 0 ? a : commonDivisor(b, a % b);
     }
 
-    /** Whether a rank, among those with the same heads of a group, is the one that sends to the target's rank. */
+    /**
+     * Whether a rank, among those with the same heads of a group, is the one that sends to the target's rank; of divided
+     * pages each is.
+     */
     boolean sends(KvGeometry source, KvGeometry target, int group, RankGeometry sourceRank, RankGeometry targetRank) {
+        if (source.groups().get(group).isDivided()) {
+            return true;
+        }
         int replicaCount = replicaCount(source, group);
         int rotationOfGroup = rotation % variantCount(source, target, group);
         return sourceRank.tpRank() % replicaCount == (rotationOfGroup + targetRank.tpRank()) % replicaCount;

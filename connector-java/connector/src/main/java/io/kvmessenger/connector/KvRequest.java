@@ -130,7 +130,8 @@ record KvRequest(
                 wire.count("pageTokens"),
                 PageLayout.parse(wire.text("layout")),
                 wire.count("kvHeadCount"),
-                wire.count("pageCount"));
+                wire.count("pageCount"),
+                Math.max(1, wire.countIfGiven("pageShares")));
     }
 
     private static RankGeometry rank(Fields wire) {

@@ -7,7 +7,9 @@ import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
+import java.util.Arrays;
 import java.util.List;
+import java.util.stream.IntStream;
 
 /** Small KV caches for the tests: two layers, four tokens a page. */
 public final class Geometries {
@@ -26,6 +28,28 @@ public final class Geometries {
                 new LayerGeometry("layers.1", (long) pageBytes * PAGE_COUNT, pageBytes, pageBytes));
         RankGeometry rank = new RankGeometry(0, 0, layers);
         return new KvGeometry(model, Sharding.ALONE, List.of(GROUP), List.of(rank));
+    }
+
+    /**
+     * Latent KV of one messenger that serves all ranks of its engine.
+     *
+     * @param pageShares of the pages: 1, or as many as there are ranks
+     */
+    public static KvGeometry latent(int tpSize, int pageShares) {
+        return latent(tpSize, pageShares, IntStream.range(0, tpSize).toArray());
+    }
+
+    /** The same of a messenger that serves some ranks. */
+    public static KvGeometry latent(int tpSize, int pageShares, int... tpRanks) {
+        KvGroup group = new KvGroup(
+                GroupKind.FULL_ATTENTION, "int8", 1, PAGE_TOKENS, PageLayout.LATENT, 1, PAGE_COUNT, pageShares);
+        List<LayerGeometry> layers = List.of(
+                new LayerGeometry("layers.0", 0, PAGE_TOKENS, PAGE_TOKENS),
+                new LayerGeometry("layers.1", (long) PAGE_TOKENS * PAGE_COUNT, PAGE_TOKENS, PAGE_TOKENS));
+        List<RankGeometry> ranks = Arrays.stream(tpRanks)
+                .mapToObj(tpRank -> new RankGeometry(tpRank, 0, layers))
+                .toList();
+        return new KvGeometry("m", new Sharding(tpSize, 1, 1), List.of(group), ranks);
     }
 
     /** Of one messenger of an engine that has two: each serves one of two heads. */

@@ -96,7 +96,9 @@ abstract class MessengerPair {
             cache = new KvCache(
                     new Decoder.Cache(
                             geometry,
-                            List.of(new RankMemory(List.of(region))),
+                            geometry.ranks().stream()
+                                    .map(rank -> new RankMemory(List.of(region)))
+                                    .toList(),
                             contextRows(transfer, contextRowCount, sending),
                             checksumMode),
                     sessions,

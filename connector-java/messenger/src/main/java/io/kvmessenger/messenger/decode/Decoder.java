@@ -246,6 +246,7 @@ public final class Decoder {
             case CANNOT_DELIVER -> ends.onCannotDeliver(session, frame.getCannotDeliver());
             case CANCEL_CONFIRMED -> ends.onCancelConfirmed(session, frame.getCancelConfirmed());
             case CHECKSUMS -> ends.onChecksums(session, frame.getChecksums());
+            case SHARES -> ends.onShares(session, frame.getShares());
             case OFFER -> asks.onOffer(session, frame.getOffer());
             case PREFILLED -> onPrefilled(session, frame.getPrefilled());
             default -> {
@@ -385,7 +386,7 @@ public final class Decoder {
     }
 
     private int tick(FetchSource source, long nowNs) {
-        if (ends.endIfDrained(source)) {
+        if (ends.endIfDrained(source) || ends.endIfCounted(source)) {
             return 1;
         }
         if (source.mustEndBy(nowNs)) {

@@ -17,6 +17,7 @@ import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Shares;
 import java.util.function.IntSupplier;
 
 /**
@@ -34,6 +35,7 @@ final class FetchEnds {
     private final OpenVerdicts verdicts;
     private final PageVerifier verifier;
     private final ArrivalReport arrivals;
+    private final PageShares shares;
     private final boolean contextless;
     private final EngineEvents engine;
     private final Tally tally;
@@ -62,6 +64,7 @@ final class FetchEnds {
         this.limits = limits;
         this.contextless = cache.context().isEmpty();
         this.verifier = new PageVerifier(cache.checksumMode(), cache.memory(), cache.context(), tally, this::damaged);
+        this.shares = new PageShares(cache.geometry());
         this.arrivals = new ArrivalReport(cache.geometry(), engine, tally, history, clock);
     }
 
@@ -131,10 +134,13 @@ final class FetchEnds {
         }
     }
 
-    /** All that was expected of a source has arrived, so nothing of it will follow, whatever its state was. */
+    /**
+     * All that was expected of a source has arrived, so nothing of it will follow, whatever its state was. One that has
+     * yet to say that all pages are its own is looked at when it has: its window may be full before.
+     */
     void onWindowFilled(long grantId) {
         FetchSource source = fetches.grantedBy(grantId);
-        if (source != null && !source.over() && !endIfDrained(source)) {
+        if (source != null && !source.over() && !endIfDrained(source) && source.grant.knowsOwed()) {
             fetches.end(source, FetchSource.State.FILLED);
             verdicts.decided(source);
             conclude(source.fetch);
@@ -181,7 +187,7 @@ final class FetchEnds {
         if (source == null) {
             return;
         }
-        long postedWeight = message.hasPostedWeight() ? message.getPostedWeight() : source.grant.expectedWeight;
+        long postedWeight = message.hasPostedWeight() ? message.getPostedWeight() : source.grant.owedWeight();
         if (drain(source, postedWeight, false)) {
             tally.add(MessengerMetric.CANCELS_CONFIRMED, 1);
             fail(
@@ -283,6 +289,35 @@ final class FetchEnds {
         }
     }
 
+    /** A source says which of the granted pages its ranks have: what it owes is known from now on. */
+    void onShares(PrefillerSession session, Shares message) {
+        FetchSource source = fetches.grantedBy(message.getGrantId());
+        if (source == null || source.session != session || source.over()) {
+            return;
+        }
+        String wrong = shares.take(source, message);
+        if (!wrong.isEmpty()) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            sessions.end(session, session.peerName() + " sent " + wrong);
+            return;
+        }
+        fetches.endBegins(source);
+        endIfCounted(source);
+    }
+
+    /** Ends a source of which all that it owes has been counted; its window reports that only if it owes all pages. */
+    boolean endIfCounted(FetchSource source) {
+        if (!source.counting() || source.grant.arrivedWeight() < source.grant.owedWeight()) {
+            return false;
+        }
+        if (source.grant.hasAll()) {
+            onWindowFilled(source.grant.id);
+        } else {
+            onWindowOvershot(source.grant.id, source.grant.arrivedWeight(), source.grant.owedWeight());
+        }
+        return true;
+    }
+
     /** Begins a duty cycle: the bytes compared in one cycle are bounded, however many fetches are filled. */
     void beginCycle() {
         verifier.beginCycle();
@@ -314,6 +349,11 @@ final class FetchEnds {
     /** Tells the engine how the fetch ended, once all its sources are over. */
     void conclude(Fetch fetch) {
         if (fetch.ended || !fetch.over() || !(fetch.failing() || verifier.verified(fetch))) {
+            return;
+        }
+        String gap = fetch.failing() ? "" : shares.gap(fetch);
+        if (!gap.isEmpty()) {
+            fail(fetch, FetchFailure.UNGRANTABLE, gap);
             return;
         }
         fetch.ended = true;

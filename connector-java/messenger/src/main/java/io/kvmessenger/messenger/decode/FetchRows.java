@@ -36,14 +36,17 @@ final class FetchRows {
         return switch (source.state()) {
             case WAITING -> source.session.ready() ? "an imm slot" : "the connection";
             case GRANTED ->
-                "KV, " + source.grant.arrivedWeight() + " of " + source.grant.expectedWeight + " pieces are here";
+                source.grant.knowsOwed()
+                        ? "KV, " + source.grant.arrivedWeight() + " of " + source.grant.owedWeight()
+                                + " pieces are here"
+                        : "which of the pages it has, " + source.grant.arrivedWeight() + " pieces are here";
             case CANCELLING -> "the confirmation of the cancellation";
             case DRAINING ->
                 "writes under way, " + source.grant.arrivedWeight() + " of " + source.grant.postedWeight + " are here";
             case AWAITING_PROOF ->
                 source.fetch.failing()
                         ? "proof that nothing can write any more"
-                        : "writes under way, " + source.grant.arrivedWeight() + " of " + source.grant.expectedWeight
+                        : "writes under way, " + source.grant.arrivedWeight() + " of " + source.grant.owedWeight()
                                 + " are here; its session has ended";
             case FILLED -> "nothing, all of it is here";
             case DRAINED -> "nothing, it writes no more";

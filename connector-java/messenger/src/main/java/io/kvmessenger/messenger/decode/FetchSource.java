@@ -12,7 +12,7 @@ import java.util.Set;
  * drives it.
  */
 final class FetchSource {
-    /** Interval at which a draining source's count is polled: no event reports a count below the window's weight. */
+    /** Interval at which a count is looked at that may end below the window's weight, which no event reports. */
     private static final long DRAIN_LOOK_NS = 1_000_000;
 
     /** The states of a source, in order; the table of docs/protocol.md. */
@@ -102,15 +102,22 @@ final class FetchSource {
     /** When its present state has to be checked again; {@code otherwiseNs} in a state without a limit. */
     long dueNs(long nowNs, long otherwiseNs) {
         return switch (state) {
-            case CANCELLING -> grant.confirmDeadlineNs;
+            case CANCELLING -> grant.isCounted() ? nowNs + DRAIN_LOOK_NS : grant.confirmDeadlineNs;
             case DRAINING -> nowNs + DRAIN_LOOK_NS;
-            case WAITING, GRANTED, AWAITING_PROOF, FILLED, DRAINED -> otherwiseNs;
+            case GRANTED, AWAITING_PROOF -> grant.isCounted() ? nowNs + DRAIN_LOOK_NS : otherwiseNs;
+            case WAITING, FILLED, DRAINED -> otherwiseNs;
         };
     }
 
     /** It waits for the prefiller's confirmation or for the count of what was posted; both have a deadline. */
     boolean ending() {
         return state == State.CANCELLING || state == State.DRAINING;
+    }
+
+    /** Whether its count is looked at, because its window does not report the last write. */
+    boolean counting() {
+        return grant.isCounted()
+                && (state == State.GRANTED || state == State.CANCELLING || state == State.AWAITING_PROOF);
     }
 
     /** Whether the deadline of its present state has passed. */

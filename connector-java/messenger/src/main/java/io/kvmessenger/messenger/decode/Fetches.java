@@ -26,7 +26,7 @@ final class Fetches {
     private final Set<Fetch> filled = new LinkedHashSet<>();
     /** They fail as soon as nothing can write any more. */
     private final Set<Fetch> failing = new LinkedHashSet<>();
-    /** Sources whose end has a deadline. Some may have ended already. */
+    /** Sources whose end has a deadline, or whose count is looked at. Some may have ended already. */
     private final Set<FetchSource> ending = new LinkedHashSet<>();
     /** Sources that wait for a free imm slot, in order of their requests. Some may need none any more. */
     private final Set<FetchSource> slotless = new LinkedHashSet<>();
@@ -90,7 +90,7 @@ final class Fetches {
         }
     }
 
-    /** Tracks a source that is ending, under a deadline. */
+    /** Tracks a source that is ending, under a deadline, or whose count is looked at. */
     void endBegins(FetchSource source) {
         ending.add(source);
     }
@@ -149,10 +149,10 @@ final class Fetches {
         return looked(filled);
     }
 
-    /** Sources that wait for the prefiller's confirmation or for posted writes to be counted; a copy. */
+    /** Sources that wait for the prefiller's confirmation or for writes to be counted; a copy. */
     List<FetchSource> ending() {
         visits += ending.size();
-        ending.removeIf(source -> !source.ending());
+        ending.removeIf(source -> !source.ending() && !source.counting());
         return List.copyOf(ending);
     }
 

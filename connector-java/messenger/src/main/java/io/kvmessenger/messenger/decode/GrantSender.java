@@ -83,7 +83,13 @@ final class GrantSender {
             return;
         }
         lastGrantId = grantId;
-        fetches.granted(source, new SourceGrant(grantId, window, pieces + rows));
+        fetches.granted(
+                source,
+                new SourceGrant(
+                        grantId,
+                        window,
+                        pieces + rows,
+                        session.peerCache().geometry().hasDividedPages()));
         boolean first = fetch.grantedNs == 0;
         fetch.grantedNs = clock.nowNs();
         if (first) {

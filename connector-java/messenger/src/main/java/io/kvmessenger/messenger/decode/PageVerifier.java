@@ -114,7 +114,7 @@ final class PageVerifier {
 
     /** Whether the prefiller has sent checksums for everything it wrote, or none were requested. */
     boolean hasChecksums(SourceGrant grant) {
-        return interval == 0 || grant.checksummedWeight == grant.expectedWeight;
+        return interval == 0 || grant.checksummedWeight == grant.owedWeight();
     }
 
     /** Begins a duty cycle, with a new budget of bytes. */

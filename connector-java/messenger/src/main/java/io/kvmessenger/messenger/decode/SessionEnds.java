@@ -73,7 +73,8 @@ final class SessionEnds {
     /** Whether all of a granted source may still arrive without its session. */
     private boolean mayBeFilled(FetchSource source) {
         SourceGrant grant = source.grant;
-        boolean allPosted = source.state() != FetchSource.State.DRAINING || grant.postedWeight == grant.expectedWeight;
+        boolean allPosted = grant.knowsOwed()
+                && (source.state() != FetchSource.State.DRAINING || grant.postedWeight == grant.owedWeight());
         return !source.fetch.failing() && allPosted && ends.hasChecksums(source);
     }
 

@@ -39,6 +39,7 @@ public final class KvFrameRules {
                                 frame.getCannotDeliver().getPromptDigest()),
                         grantId(frame.getCannotDeliver().getGrantId()));
             case CHECKSUMS -> grantId(frame.getChecksums().getGrantId());
+            case SHARES -> grantId(frame.getShares().getGrantId());
             case CANCEL ->
                 firstOf(
                         transfer(

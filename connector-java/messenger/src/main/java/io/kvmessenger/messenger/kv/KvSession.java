@@ -11,6 +11,7 @@ import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.session.Misfit;
 import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.wire.FrameVersions;
 import io.kvmessenger.transfer.Peer;
 import java.util.Optional;
 
@@ -55,6 +56,14 @@ public abstract class KvSession extends Session {
         } catch (IllegalArgumentException e) {
             return Optional.of(
                     unfit("geometry", "the KV geometry of " + peerName() + " is invalid: " + e.getMessage()));
+        }
+        if (!speaks(FrameVersions.SHARES)
+                && (peer.hasDividedPages() || own.geometry().hasDividedPages())) {
+            return Optional.of(unfit(
+                    "pageShares",
+                    "the prefiller's ranks divide their pages (--enable-kv-cache-sharding), which the earlier build of "
+                            + (inbound ? "decoder " : "prefiller ") + peerName()
+                            + " cannot receive: install the same kv-connector on both sides"));
         }
         Optional<Mismatch> mismatch =
                 inbound ? KvDescription.mismatch(own.geometry(), peer) : KvDescription.mismatch(peer, own.geometry());

@@ -25,7 +25,7 @@ public record ProtocolLimits(
         long offerLimitNs,
         Capacities capacities) {
     /** The newest version that is spoken. A change of the protocol that affects peers increments it. */
-    public static final int PROTOCOL_VERSION = 11;
+    public static final int PROTOCOL_VERSION = 12;
     /**
      * The oldest version that is spoken: the previous one, so that the sides can be updated separately;
      * docs/compatibility.md.

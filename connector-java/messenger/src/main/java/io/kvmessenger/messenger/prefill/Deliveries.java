@@ -14,6 +14,8 @@ import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.WindowArea;
+import java.util.BitSet;
+import java.util.List;
 
 /**
  * Serves grants: submits what has become readable, stops on request, and answers the decoder when no write for its
@@ -104,6 +106,11 @@ final class Deliveries {
         PageGrant grant = delivery.grant;
         if (!delivery.open() || !grant.session().writable()) {
             return 0;
+        }
+        if (delivery.owesShares()) { // before the last write: the decoder need not wait for it once all has landed
+            List<BitSet> shares = writer.sharesOf(delivery);
+            replies.shares(grant, shares);
+            delivery.onSharesSent(shares);
         }
         if (delivery.isExhausted()) {
             settle(delivery);

@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.session.ProtocolState;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.transfer.RemoteWindow;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.EnumSet;
 import java.util.List;
 import java.util.Set;
@@ -59,6 +60,9 @@ final class Delivery {
 
     /** When its grant and its prompt were matched. */
     long begunNs;
+
+    /** Which granted pages are on these ranks, as its decoder was sent it; null before, and where all are. */
+    private List<BitSet> sharesSent;
 
     int writesInFlight;
     /** Weight of all writes that the transfer engine has accepted, which the decoder will count. */
@@ -181,6 +185,27 @@ final class Delivery {
             }
         }
         return true;
+    }
+
+    /** Pages before {@code toPage} of joined pieces have been accepted, or are on other ranks. */
+    void onTaken(int routeIndex, int joinedCount, int toPage) {
+        for (int i = 0, at = routeIndex;
+                i < joinedCount;
+                i++, at = routes.get(at).continuation()) {
+            nextPage[at] = toPage;
+        }
+    }
+
+    /** Whether its decoder has yet to be sent which pages are on these ranks, and all are known. */
+    boolean owesShares() {
+        return sharesSent == null
+                && prefill.promptTokens > 0
+                && prefill.pages.stream().anyMatch(PromptPages::isDivided)
+                && prefill.pages.stream().allMatch(group -> !group.isDivided() || group.complete(prefill.promptTokens));
+    }
+
+    void onSharesSent(List<BitSet> shares) {
+        sharesSent = shares;
     }
 
     /** Records the submission of joined pieces of pages. */

@@ -4,6 +4,7 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.LayoutPlanner;
 import io.kvmessenger.kvlayout.Piece;
+import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.SourceDraw;
 import io.kvmessenger.kvlayout.TransferPlan;
 import io.kvmessenger.messenger.kv.KvPeer;
@@ -26,6 +27,7 @@ import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.WindowArea;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.BitSet;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
@@ -158,6 +160,11 @@ public final class LayerWriter {
             return "the grant of transfer " + grant.transferId()
                     + " asks for checksums of pages in device memory, which"
                     + " the processor cannot read: set the decoder's page_checksum to off";
+        }
+        if (grant.checksumInterval() > 0 && geometry.hasDividedPages()) {
+            return "the grant of transfer " + grant.transferId()
+                    + " asks for checksums of pages that are divided among the prefiller's ranks, which are not summed:"
+                    + " set the decoder's page_checksum to off";
         }
         String outside = PageLists.outside(peer, grant.pages());
         if (!outside.isEmpty()) {
@@ -360,9 +367,13 @@ public final class LayerWriter {
         Piece piece = route.piece();
         int fromPage = delivery.nextPage[routeIndex];
         PromptPages pages = delivery.prefill.pages.get(route.groupIndex());
-        int firstGranted = grant.firstTokenOf(route.groupIndex());
-        int firstPart = piece.partIndex(Math.max(firstGranted, fromPage * pages.pageTokens()));
-        int partCount = piece.partCount(Math.min(grant.promptTokens(), toPage * pages.pageTokens())) - firstPart;
+        SentParts parts = pages.isDivided()
+                ? SentParts.ofShare(route, pages, shareOf(piece), grant, fromPage, toPage)
+                : SentParts.all(route, pages, grant, fromPage, toPage);
+        if (parts.count() == 0) { // other ranks have these pages
+            delivery.onTaken(routeIndex, joinedCount, toPage);
+            return TransferEngine.ACCEPTED;
+        }
         int lengthBytes = 0;
         for (int i = 0, at = routeIndex;
                 i < joinedCount;
@@ -371,10 +382,9 @@ public final class LayerWriter {
         }
         PagedWrites request = new PagedWrites(
                 route.source(),
-                route.sourceParts(pages.byPosition(), firstPart, partCount),
+                route.sourceParts(parts.source(), parts.sourceFrom(), parts.count()),
                 route.target(),
-                route.targetParts(
-                        grant.pages().get(route.groupIndex()), firstPart - piece.partIndex(firstGranted), partCount),
+                route.targetParts(parts.target(), parts.targetFrom(), parts.count()),
                 lengthBytes,
                 delivery.window,
                 joinedCount);
@@ -382,18 +392,35 @@ public final class LayerWriter {
         write.routeIndex = routeIndex;
         write.joinedCount = joinedCount;
         write.toPage = toPage;
-        write.pageCount = (toPage - fromPage) * joinedCount;
-        write.stridedPieceCount = piece.isStrided() ? partCount : 0;
-        write.bytes = (long) lengthBytes * partCount;
+        write.pageCount = parts.pageCount() * joinedCount;
+        write.stridedPieceCount = piece.isStrided() ? parts.count() : 0;
+        write.bytes = (long) lengthBytes * parts.count();
         int result = post(write, request);
         if (result == TransferEngine.ACCEPTED) {
-            for (int i = 0, at = routeIndex;
-                    i < joinedCount;
-                    i++, at = routes.get(at).continuation()) {
-                delivery.nextPage[at] = toPage;
-            }
+            delivery.onTaken(routeIndex, joinedCount, toPage);
         }
         return result;
+    }
+
+    private int shareOf(Piece piece) {
+        return KvGeometry.shareOf(
+                geometry.ranks().get(piece.sourceRankIndex()), geometry.groups().get(piece.groupIndex()));
+    }
+
+    /** Which of the granted pages each rank has, for each group of divided pages; all pages of the prompt are known. */
+    List<BitSet> sharesOf(Delivery delivery) {
+        List<BitSet> shares = new ArrayList<>();
+        for (RankGeometry rank : geometry.ranks()) {
+            for (int group = 0; group < geometry.groups().size(); group++) {
+                PromptPages pages = delivery.prefill.pages.get(group);
+                if (pages.isDivided()) {
+                    int share = KvGeometry.shareOf(rank, geometry.groups().get(group));
+                    shares.add(pages.positionsOf(
+                            share, pages.firstPageFor(delivery.grant), delivery.prefill.pageCount(group)));
+                }
+            }
+        }
+        return shares;
     }
 
     /** A pooled write of this delivery, to be filled in and posted; until then nothing may fail, or it stays in flight. */

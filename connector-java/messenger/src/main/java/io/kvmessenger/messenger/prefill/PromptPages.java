@@ -5,6 +5,7 @@ import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import java.util.Arrays;
+import java.util.BitSet;
 
 /**
  * The prefiller's pages of a group that hold a prompt, by position: page k holds the tokens from
@@ -51,7 +52,7 @@ final class PromptPages {
     String misfit(ChunkPages chunk) {
         int firstPage = chunk.firstPage();
         int[] reported = chunk.indices();
-        int pageCount = group.pageCount();
+        int pageCount = group.listedPageCount();
         int next = end;
         if (reported.length > 0 && next > 0 && (firstPage < first || firstPage > next)) {
             return "names pages from position " + firstPage + " on, expected a position from " + first + " to " + next;
@@ -123,6 +124,30 @@ final class PromptPages {
             pages = Arrays.copyOf(pages, Math.max(capacity, Math.max(CAPACITY_MIN, 2 * had)));
             Arrays.fill(pages, had, pages.length, UNKNOWN);
         }
+    }
+
+    /** Whether each page is on one of several ranks. */
+    boolean isDivided() {
+        return group.isDivided();
+    }
+
+    /** Whether all pages of the prompt are known. */
+    boolean complete(int promptTokens) {
+        return end >= group.pagesOf(promptTokens);
+    }
+
+    /** Which of the pages {@code [from, to)} are on the ranks of a share, counted from {@code from}. */
+    BitSet positionsOf(int share, int from, int to) {
+        BitSet positions = new BitSet();
+        for (int position = from; position < to; position++) {
+            positions.set(position - from, pages[position] % group.pageShares() == share);
+        }
+        return positions;
+    }
+
+    /** The page of its rank at a position, of divided pages. */
+    int ownPage(int position) {
+        return pages[position] / group.pageShares();
     }
 
     /** Pages by position, defined up to {@link #end}. */

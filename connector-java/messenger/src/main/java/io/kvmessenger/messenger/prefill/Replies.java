@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
+import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.OfferOutcome;
 import io.kvmessenger.messenger.port.Tally;
@@ -10,6 +11,9 @@ import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.OfferWire;
 import io.kvmessenger.messenger.wire.Prefilled;
+import io.kvmessenger.messenger.wire.Shares;
+import java.util.BitSet;
+import java.util.List;
 
 /**
  * Sends a prefiller's replies to decoders: that an expected prompt is computed or given up, that a transfer cannot be
@@ -39,6 +43,13 @@ final class Replies {
         } else {
             decline(grant, delivery.stop().reason(), delivery.stop().sentence(), delivery.postedWeight);
         }
+    }
+
+    /** Says which of the granted pages each rank of this side has, for each group of divided pages. */
+    void shares(PageGrant grant, List<BitSet> ofRanks) {
+        Shares.Builder shares = Shares.newBuilder().setGrantId(grant.id());
+        ofRanks.forEach(pages -> shares.addPages(ByteString.copyFrom(pages.toByteArray())));
+        sessions.send(grant.session(), ControlFrame.newBuilder().setShares(shares));
     }
 
     /** Declines a grant for which nothing was posted. */

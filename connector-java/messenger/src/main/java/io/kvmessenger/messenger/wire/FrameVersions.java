@@ -13,6 +13,9 @@ public final class FrameVersions {
     /** The version with which an engine may ask for what another one's prefix cache holds. */
     public static final int OFFERS = 11;
 
+    /** The version with which a prefiller may divide its pages among ranks. */
+    public static final int SHARES = 12;
+
     private FrameVersions() {}
 
     /** The first version with this kind of frame. A new kind gets the version that introduces it. */
@@ -34,6 +37,7 @@ public final class FrameVersions {
                     PREFILLED,
                     REJECTED -> 10;
             case ASK, OFFER -> OFFERS;
+            case SHARES -> SHARES;
         };
     }
 }

@@ -43,7 +43,8 @@ public final class GeometryWire {
                 .setPageTokens(group.pageTokens())
                 .setLayout(group.layout().name())
                 .setKvHeadCount(group.kvHeadCount())
-                .setPageCount(group.pageCount());
+                .setPageCount(group.pageCount())
+                .setPageShares(group.isDivided() ? group.pageShares() : 0);
     }
 
     private static Geometry.Rank.Builder encode(RankGeometry rank) {
@@ -85,7 +86,8 @@ public final class GeometryWire {
                 wire.getPageTokens(),
                 PageLayout.parse(wire.getLayout()),
                 wire.getKvHeadCount(),
-                wire.getPageCount());
+                wire.getPageCount(),
+                wire.getPageShares() == 0 ? 1 : wire.getPageShares());
     }
 
     private static RankGeometry decode(Geometry.Rank wire) {

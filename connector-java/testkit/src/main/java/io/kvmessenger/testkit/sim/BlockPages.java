@@ -32,7 +32,10 @@ public final class BlockPages {
     }
 
     int blockCount() {
-        return geometry.groups().getFirst().pageCount() / perBlock(0);
+        return IntStream.range(0, geometry.groups().size())
+                .map(group -> (geometry.groups().get(group).listedPageCount() - group) / perBlock(group))
+                .min()
+                .orElseThrow();
     }
 
     private int perBlock(int group) {

@@ -85,6 +85,42 @@ record ModelShape(List<Group> groups, List<Integer> bytesPerToken) {
         return messengersOf(sharding, ranks, ofEngine, messengers);
     }
 
+    /**
+     * The prefiller's engine with the pages of its latent groups divided among 2 or 4 ranks, which one messenger serves:
+     * the ranks of an engine name the same pages. Unchanged if a group has heads and the engine one rank.
+     */
+    static List<KvGeometry> divided(List<KvGeometry> messengers, long seed) {
+        KvGeometry first = messengers.getFirst();
+        List<KvGroup> groups = first.groups();
+        boolean latent = groups.stream().allMatch(group -> group.layout() == PageLayout.LATENT);
+        int tpSize = first.sharding().tpSize() > 1 || !latent ? first.sharding().tpSize() : 2 << (int) (seed % 2);
+        if (tpSize == 1) {
+            return messengers;
+        }
+        Sharding sharding = new Sharding(tpSize, first.sharding().ppSize(), 1);
+        List<RankGeometry> ranks = messengers.stream()
+                .flatMap(messenger -> messenger.ranks().stream())
+                .flatMap(rank -> IntStream.range(0, tpSize / first.sharding().tpSize())
+                        .mapToObj(i -> new RankGeometry(rank.tpRank() + i, rank.ppRank(), rank.layers())))
+                .toList();
+        List<KvGroup> dividedGroups = groups.stream()
+                .map(group -> group.layout() == PageLayout.LATENT ? divided(group, tpSize) : group)
+                .toList();
+        return List.of(new KvGeometry(first.model(), sharding, dividedGroups, ranks));
+    }
+
+    private static KvGroup divided(KvGroup group, int pageShares) {
+        return new KvGroup(
+                group.kind(),
+                group.dtype(),
+                group.elementBytes(),
+                group.pageTokens(),
+                group.layout(),
+                group.kvHeadCount(),
+                group.pageCount(),
+                pageShares);
+    }
+
     private static List<KvGeometry> messengersOf(
             Sharding sharding, List<RankGeometry> ranks, List<KvGroup> ofEngine, int messengerCount) {
         List<KvGeometry> messengers = new ArrayList<>();

@@ -83,6 +83,7 @@ final class MutatedFrames {
             case REJECTION_ENDS_TRANSFER -> frame.hasRejected() ? declining(frame) : frame;
             case REJECTION_LOST -> frame.hasRejected() ? null : frame;
             case EXPECTATION_LOST -> frame.hasExpect() ? null : frame;
+            case SHARES_NOT_HEARD -> frame.hasShares() ? null : frame;
             case REQUESTED_ROW_LEFT_OUT -> asking(frame, 0);
             case UNREQUESTED_ROW_SENT -> asking(frame, onRequestBits);
             case COMPARISON_LEFT_OUT -> frame.hasChecksums() ? withoutLast(frame) : frame;

@@ -47,7 +47,7 @@ final class MutatedPorts {
             case CONTEXT_OF_ANOTHER -> new SendingFirstSlot(ports.transfer(), context);
             case DUPLICATE_GRANT_ACCEPTED -> new ServingTwice(ports.transfer());
             case ONE_SOURCE_SUFFICES -> new OneSourceSuffices(ports.transfer());
-            case COUNTED_WHEN_POSTED -> new CountingPosted(ports.transfer(), transport);
+            case COUNTED_WHEN_POSTED, SHARE_COUNTED_WHEN_POSTED -> new CountingPosted(ports.transfer(), transport);
             case GENERATION_IGNORED ->
                 transport.looksAtWrites() ? new CountingPosted(ports.transfer(), transport) : ports.transfer();
             case FREED_WITHOUT_PROOF -> new ClosingAtOnce(ports.transfer());

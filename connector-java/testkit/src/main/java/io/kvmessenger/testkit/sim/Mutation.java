@@ -131,7 +131,11 @@ public enum Mutation {
     /** A decoder that is asked to leave does so whatever is under way. */
     LEAVES_WHEN_BUSY(Weather.QUIET, Hardships.Kind.IDLE),
     /** A decoder that has left does not dial again. */
-    DIALS_ONCE(Weather.QUIET, Hardships.Kind.IDLE);
+    DIALS_ONCE(Weather.QUIET, Hardships.Kind.IDLE),
+    /** Of pages that ranks divide, what a source has posted counts as arrived. */
+    SHARE_COUNTED_WHEN_POSTED(Hardships.Kind.DIVIDED),
+    /** Which pages a source has is not heard, and what it has sent never complete. */
+    SHARES_NOT_HEARD(Weather.QUIET, Hardships.Kind.DIVIDED);
 
     /** The kind of run that can expose it. */
     final Weather weather;
@@ -161,7 +165,7 @@ public enum Mutation {
             case DIGEST_IGNORED, ID_SERVED_ONCE, REJECTION_ENDS_TRANSFER, REJECTION_LOST, EXPECTATION_LOST -> true;
             case REQUESTED_ROW_LEFT_OUT, UNREQUESTED_ROW_SENT -> true;
             case COMPARISON_LEFT_OUT, COMPARISON_LEFT_OUT_AGAIN, CHECKSUM_OF_ANOTHER -> true;
-            case LEAVES_WHEN_BUSY -> true;
+            case LEAVES_WHEN_BUSY, SHARES_NOT_HEARD -> true;
             default -> false;
         };
     }

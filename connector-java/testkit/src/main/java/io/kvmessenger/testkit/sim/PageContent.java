@@ -21,6 +21,7 @@ public final class PageContent {
     private final int firstHead;
     private final int headCount;
     private final int headBytes;
+    private final int share;
 
     /** The pages of one layer on one rank. */
     public PageContent(KvGeometry geometry, int rankIndex, int layerIndex) {
@@ -32,6 +33,7 @@ public final class PageContent {
         this.firstHead = heads.from();
         this.headCount = heads.count();
         this.headBytes = layer.pageBytes() / headCount / group.pageTokens();
+        this.share = KvGeometry.shareOf(rank, group);
     }
 
     /** The token that a byte of a page belongs to, counted from the page's first. */
@@ -77,7 +79,10 @@ public final class PageContent {
         int pageTokens = group.pageTokens();
         int lastPage = Math.ceilDiv(endToken, pageTokens);
         for (int logicalPage = firstToken / pageTokens; logicalPage < lastPage; logicalPage++) {
-            long at = layer.pageOffsetBytes(pages[logicalPage]);
+            if (pages[logicalPage] % group.pageShares() != share) {
+                continue; // another rank has it
+            }
+            long at = layer.pageOffsetBytes(pages[logicalPage] / group.pageShares());
             for (int b = 0; b < layer.pageBytes(); b++) {
                 int token = logicalPage * pageTokens + tokenInPage(b);
                 if (token >= firstToken && token < endToken) {

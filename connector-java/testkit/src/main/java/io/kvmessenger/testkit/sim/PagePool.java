@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -106,8 +107,12 @@ final class PagePool {
         for (int page : pages) {
             for (int rank = 0; rank < memories.size(); rank++) {
                 for (LayerGeometry layer : geometry.ranks().get(rank).layers()) {
+                    KvGroup group = geometry.groupOf(layer);
+                    int share = KvGeometry.shareOf(geometry.ranks().get(rank), group);
                     for (int ofGroup : blocks.of(layer.groupIndex(), new int[] {page})) {
-                        overwrite(memories.get(rank), layer, ofGroup);
+                        if (ofGroup % group.pageShares() == share) {
+                            overwrite(memories.get(rank), layer, ofGroup / group.pageShares());
+                        }
                     }
                 }
             }

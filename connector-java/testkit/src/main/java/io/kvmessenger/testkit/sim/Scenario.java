@@ -297,7 +297,36 @@ record Scenario(
 
     /** With these besides. */
     Scenario with(Hardships besides) {
-        return with(fabric, checksumMode, devicesWrite, besides);
+        Scenario beside = with(fabric, checksumMode, devicesWrite, besides);
+        return besides.dividesPages() && !bothRoles
+                ? beside.fromPrefillersOf(ModelShape.divided(prefillerGeometries, seed))
+                : beside;
+    }
+
+    /** With these prefillers, if they differ: checksums of pages that ranks divide are refused. */
+    private Scenario fromPrefillersOf(List<KvGeometry> geometries) {
+        return new Scenario(
+                seed,
+                weather,
+                prefillerCount,
+                decoderCount,
+                requestCount,
+                fabric,
+                engineLimits,
+                workerCount,
+                secret,
+                geometries,
+                decoderGeometries,
+                bothRoles,
+                limits,
+                geometries.getFirst().hasDividedPages() ? ChecksumMode.OFF : checksumMode,
+                announces,
+                traffic,
+                lanes,
+                fall,
+                devicesWrite,
+                swarm,
+                hardships);
     }
 
     private Scenario with(FabricKind kind, ChecksumMode mode, boolean devices, Hardships besides) {

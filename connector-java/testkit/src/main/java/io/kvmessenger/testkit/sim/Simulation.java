@@ -80,6 +80,7 @@ public final class Simulation extends World<SimulatedProcess> {
                 scenario.limits(),
                 immsRepeat,
                 scenario.checksumMode(),
+                scenario.prefillerGeometries().getFirst().hasDividedPages(),
                 scenario.hardships().ports().any(),
                 SHUT_DOWN_REASON);
         return weather == Weather.SOUND ? Checkers.allInSound(facts) : Checkers.all(facts);

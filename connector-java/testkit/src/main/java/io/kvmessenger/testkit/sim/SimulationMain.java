@@ -79,7 +79,7 @@ public final class SimulationMain {
                             + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
                             + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host,"
                             + " --beside ports|clocks|pulls|pulls_and_ports|pulls_and_clocks|idle|idle_and_pulls"
-                            + "|idle_and_ports|idle_and_clocks,"
+                            + "|idle_and_ports|idle_and_clocks|divided|divided_and_ports|divided_and_clocks,"
                             + " --subject kv_cache|echo|weights");
             };
         }

@@ -100,6 +100,30 @@ class SimulationTest {
         keepEveryPromise(beside);
     }
 
+    @ParameterizedTest
+    @EnumSource(
+            value = Hardships.Kind.class,
+            names = {"DIVIDED", "DIVIDED_AND_PORTS", "DIVIDED_AND_CLOCKS"})
+    void shouldKeepEveryPromiseWhereRanksDivideTheirPages(Hardships.Kind beside) {
+        keepEveryPromise(beside);
+    }
+
+    /** Each request arrives, in many runs with such pages. */
+    @ParameterizedTest
+    @EnumSource(
+            value = Weather.class,
+            names = {"SOUND", "QUIET"})
+    void shouldServeFromRanksThatDivideTheirPages(Weather weather) {
+        long divided = LongStream.rangeClosed(1, SEEDS_OF_HARDSHIPS)
+                .parallel()
+                .mapToObj(seed -> Scenario.draw(seed, weather).with(Hardships.Kind.DIVIDED.draw(seed)))
+                .filter(scenario -> scenario.prefillerGeometries().getFirst().hasDividedPages())
+                .map(scenario -> Simulation.run(weather, scenario, Mutation.NONE))
+                .peek(result -> assertThat(result.passed()).as(result.report()).isTrue())
+                .count();
+        assertThat(divided).isGreaterThan(SEEDS_OF_HARDSHIPS / 20);
+    }
+
     /** Each request arrives although decoders leave all the time, and they do leave. */
     @ParameterizedTest
     @EnumSource(

@@ -37,6 +37,7 @@ public final class Checkers implements WorldListener {
      * @param ofOlderBuild by process: whether it knows no questions for cached prefixes
      * @param immsRepeat whether there are so few generations that they repeat within a fetch
      * @param comparing which of the arriving pages decoders compare
+     * @param dividesPages whether prefillers' ranks divide pages, so that a source says which it has
      * @param portsThrow whether calls of ports fail
      * @param shutDownReason of processes that end in good order
      */
@@ -48,6 +49,7 @@ public final class Checkers implements WorldListener {
             ProtocolLimits limits,
             boolean immsRepeat,
             ChecksumMode comparing,
+            boolean dividesPages,
             boolean portsThrow,
             String shutDownReason) {}
 
@@ -66,7 +68,12 @@ public final class Checkers implements WorldListener {
         CountChecker counts = new CountChecker();
         return new ArrayList<>(List.of(
                 new VerdictChecker(
-                        counts, world.clockOf, world.limits, world.comparing != ChecksumMode.OFF, world.shutDownReason),
+                        counts,
+                        world.clockOf,
+                        world.limits,
+                        world.comparing != ChecksumMode.OFF,
+                        world.dividesPages,
+                        world.shutDownReason),
                 new ComparedChecker(counts, world.comparing),
                 new ContainedChecker(world.portsThrow),
                 new GrantChecker(world.immsRepeat),

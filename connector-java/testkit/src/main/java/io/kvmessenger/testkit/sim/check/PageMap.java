@@ -56,7 +56,9 @@ final class PageMap {
                 long from = layer.pageOffsetBytes(page);
                 if (offset >= from && offset < from + layer.pageBytes()) {
                     int endByte = (int) Math.min(layer.pageBytes(), endOffset - from);
-                    return new Place(rankIndex, layerIndex, layer.groupIndex(), page, (int) (offset - from), endByte);
+                    int listed = page * geometry.groupOf(layer).pageShares()
+                            + KvGeometry.shareOf(geometry.ranks().get(rankIndex), geometry.groupOf(layer));
+                    return new Place(rankIndex, layerIndex, layer.groupIndex(), listed, (int) (offset - from), endByte);
                 }
             }
         }

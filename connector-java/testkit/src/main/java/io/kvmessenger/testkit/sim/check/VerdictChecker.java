@@ -33,6 +33,8 @@ final class VerdictChecker implements WorldListener {
     private final ProtocolLimits limits;
     /** Whether pages are compared: then checksums that a link did not bring make a fetch fail as well. */
     private final boolean comparing;
+    /** Whether a source cannot be complete before it has said which of the pages it has. */
+    private final boolean dividesPages;
 
     private final String shutDownReason;
 
@@ -47,6 +49,11 @@ final class VerdictChecker implements WorldListener {
     /** When the first link ended over which a fetch had been granted. */
     private final Map<String, Long> endedNs = new HashMap<>();
 
+    /** By decoder and id of a grant: the fetch. */
+    private final Map<String, String> byGrant = new HashMap<>();
+    /** Fetches of whose last grant it is known which pages come from where. */
+    private final Set<String> shared = new HashSet<>();
+
     private final LeftLinks left = new LeftLinks();
 
     VerdictChecker(
@@ -54,11 +61,13 @@ final class VerdictChecker implements WorldListener {
             ToLongFunction<String> clock,
             ProtocolLimits limits,
             boolean comparing,
+            boolean dividesPages,
             String shutDownReason) {
         this.counts = counts;
         this.clock = clock;
         this.limits = limits;
         this.comparing = comparing;
+        this.dividesPages = dividesPages;
         this.shutDownReason = shutDownReason;
     }
 
@@ -114,6 +123,8 @@ final class VerdictChecker implements WorldListener {
         left.frameSent(from, to, frame);
         if (frame.hasGrant()) {
             String key = from + " " + counts.grantedBy(from, frame.getGrant()).request();
+            byGrant.put(from + " " + frame.getGrant().getGrantId(), key);
+            shared.remove(key);
             grantedTo.put(key + " " + nodeOf(to), admissions.getOrDefault(from + " " + nodeOf(to), NO_ADMISSION));
         }
     }
@@ -131,6 +142,9 @@ final class VerdictChecker implements WorldListener {
 
     @Override
     public void frameDelivered(String from, String to, ControlFrame frame) {
+        if (frame.hasShares()) {
+            shared.add(byGrant.get(to + " " + frame.getShares().getGrantId()));
+        }
         if (frame.hasCannotDeliver()) {
             CannotDeliver answer = frame.getCannotDeliver();
             String name = PromptName.of(answer.getTransferId(), answer.getPromptDigest());
@@ -180,6 +194,7 @@ final class VerdictChecker implements WorldListener {
         long limitNs = fetch.limitNs() > 0 ? fetch.limitNs() : limits.fetchLimitNs();
         boolean late = clock.applyAsLong(fetch.process()) - askedNs.get(key) >= limitNs;
         boolean planted = reason.endsWith(PlantedFault.SENTENCE); // a port of its own has failed it
-        return late || planted || comparing || excused.contains(key) || reason.equals(shutDownReason);
+        boolean unknown = comparing || (dividesPages && !shared.contains(key));
+        return late || planted || unknown || excused.contains(key) || reason.equals(shutDownReason);
     }
 }
