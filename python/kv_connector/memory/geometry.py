@@ -56,6 +56,8 @@ class Group(TypedDict):
     layout: Literal["HND", "NHD", "LATENT"]
     kvHeadCount: int
     pageCount: int
+    pageShares: NotRequired[int]
+    """Among how many ranks pages are divided: page ``p`` is page ``p // n`` of rank ``p % n``; left out = 1."""
 
 
 class Geometry(TypedDict):

@@ -111,7 +111,7 @@ class TransferEndpoint(CommonEndpoint):
         device = get_device().device
         for each in engine_facts.modes(self._mode, server_args):
             refusals.refuse_device(device, engine_facts.read_options(each, args).gpu)
-            refusals.refuse_unsupported(args, each)
+            refusals.refuse_unsupported(args, each, latent=self._latent)
         self._device = engine_facts.device_of(args)
         self.page_numbers = PageNumbers(None if self._device is None else PinnedCopies())
         if self._mode == "decode":

@@ -20,7 +20,7 @@ from kv_connector.exceptions import OptionError
 from kv_connector.naming.model_fingerprint import fingerprint
 from kv_connector.naming.pair_rules import Check
 from kv_connector.naming.weights_digest import digest_of_weights
-from kv_connector.sglang import kv_settings, own_host, own_rdma_devices, pool_kinds, refusals
+from kv_connector.sglang import kv_settings, own_host, own_rdma_devices, page_shares, pool_kinds, refusals
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -80,6 +80,8 @@ class EngineFacts:
     """Of a model with windows, the numbers of this pipeline stage's layers without one; () = not known."""
     windowed_layers: Sequence[int] = ()
     """The numbers of its layers with one."""
+    page_shares: int = 1
+    """Among how many ranks pages are divided; see ``page_shares.py``."""
     draft: Draft | None = None
     """None: the engine has no draft model."""
 
@@ -112,6 +114,7 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
         windowed_kv_head_count=model.get_swa_num_kv_heads(1),
         full_layers=_of_stage(model.full_attention_layer_ids, model.num_hidden_layers),
         windowed_layers=_of_stage(model.swa_attention_layer_ids, model.num_hidden_layers),
+        page_shares=page_shares.share_count(),
         draft=draft,
     )
 

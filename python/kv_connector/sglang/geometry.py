@@ -141,9 +141,16 @@ def metadata_buffers(kv_args: Any) -> list[Buffer]:
 
 
 def full_pool(
-    buffers: Sequence[Buffer], *, dtype: str, element_bytes: int, page_tokens: int, layout: Layout, kv_head_count: int
+    buffers: Sequence[Buffer],
+    *,
+    dtype: str,
+    element_bytes: int,
+    page_tokens: int,
+    layout: Layout,
+    kv_head_count: int,
+    page_shares: int = 1,
 ) -> Pool:
-    """The pool of layers that attend to all tokens."""
+    """The pool of layers that attend to all tokens; ``page_shares`` is the number of ranks that divide its pages."""
     if not buffers:
         raise OptionError("SGLang registered no KV buffers, expected one or more: this model has nothing to transfer")
     group = Group(
@@ -156,6 +163,8 @@ def full_pool(
         kvHeadCount=kv_head_count,
         pageCount=_page_count(buffers),
     )
+    if page_shares > 1:
+        group["pageShares"] = page_shares
     return Pool(buffers, group)
 
 

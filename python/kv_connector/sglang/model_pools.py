@@ -63,6 +63,7 @@ class ModelPools:
             page_tokens=int(kv_args.page_size),
             layout=_layout(latent, names),
             kv_head_count=1 if latent else facts.kv_head_count,
+            page_shares=facts.page_shares,
         )
         model = Model(
             full=full,

@@ -77,6 +77,8 @@ def _unfit(server_args: Any, mode: str, pool_count: int) -> str:
     for option, size in sizes.items():
         if int(size) > 1:
             return f"{option} is {size}, expected 1, since ranks change their prefix caches in one round: leave it out"
+    if parallel.enable_kv_cache_sharding:
+        return "--enable-kv-cache-sharding is on, expected off, since no rank has all pages: leave it out"
     if pool_count > 1:
         return f"the model's KV is in {pool_count} pools, expected 1, that of full attention: it takes another model"
     if server_args.disable_radix_cache:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kv_connector.configuration.options import SGLANG_OPTIONS_VARIABLE
 from kv_connector.exceptions import OptionError
-from kv_connector.sglang import compressed_pools, pool_kinds
+from kv_connector.sglang import compressed_pools, page_shares, pool_kinds
 
 _WITHOUT_FIRST_GUESSES = ("NGRAM", "STANDALONE")
 """SGLang's algorithms whose first guesses its decoders neither receive nor can do without."""
@@ -27,8 +27,8 @@ def refuse_device(device: str, gpu: str) -> None:
     )
 
 
-def refuse_unsupported(kv_args: Any, mode: str) -> None:
-    """Raises OptionError if the configuration cannot work."""
+def refuse_unsupported(kv_args: Any, mode: str, *, latent: bool = False) -> None:
+    """Raises OptionError if the configuration cannot work; ``latent`` is whether each rank computes all KV."""
     from sglang.srt.environ import envs
     from sglang.srt.runtime_context import get_device, get_disagg, get_memory, get_parallel
 
@@ -39,9 +39,7 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
         _require("--attn-cp-size", parallel.attn_cp_size, 1, "only a prefiller may have context parallelism")
     if parallel.attn_cp_size > 1:
         _refuse_divided_context(kv_args)
-    divided = "tokens or pages that are divided among ranks are not served by this backend"
-    _require("--enable-kv-cache-sharding", bool(parallel.enable_kv_cache_sharding), False, divided)
-    _require("--dcp-size", parallel.attn_dcp_size, 1, divided)
+    _require("--dcp-size", parallel.attn_dcp_size, 1, "tokens that are divided among ranks are not served")
     _require(
         "--disaggregation-decode-allocation-policy",
         get_disagg().disaggregation_decode_allocation_policy,
@@ -62,7 +60,9 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
     )
     if mode == "decode":
         _refuse_on_decoder()
-    _refuse_beside(pool_kinds.kinds_beside(kv_args), kv_args, mode)
+    kinds = pool_kinds.kinds_beside(kv_args)
+    page_shares.refuse_undivided(kinds, mode, latent=latent, switches_roles=get_disagg().enable_pd_role_switch)
+    _refuse_beside(kinds, kv_args, mode)
 
 
 def _refuse_on_decoder() -> None:

@@ -17,6 +17,7 @@ from kv_connector.sglang import (
     BACKEND_NAME,
     layerwise,
     loaded_adapters,
+    page_shares,
     pair_check,
     state_tensors,
     weight_changes,
@@ -48,6 +49,7 @@ def register_backend() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     kv_connector_door.add_choice(choices)
+    _pass_list_of_sharding()
     looked_up = f"{utils.__name__}.get_kv_class"
     if any(hook is kv_class for _kind, hook, _source in HookRegistry._hooks[looked_up]):
         return
@@ -67,6 +69,20 @@ def register_backend() -> None:
     HookRegistry.register(weight_hooks.LOADS, weight_hooks.WEIGHTS.load, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_FILES, loaded_adapters.ADAPTERS.note_files, HookType.AROUND)
     HookRegistry.register(loaded_adapters.FROM_TENSORS, loaded_adapters.ADAPTERS.note_tensors, HookType.AROUND)
+
+
+def _pass_list_of_sharding() -> None:
+    """Wraps the step of SGLang's arguments that lists the backends with which it divides pages among ranks.
+
+    Where that step has moved, SGLang refuses the option with this backend, and all else starts.
+    """
+    try:
+        from sglang.srt.arg_groups import resolution_hooks
+
+        if page_shares.pass_list not in resolution_hooks._HOOKS.get(page_shares.STEP, []):
+            resolution_hooks.register_resolution_hook(page_shares.STEP)(page_shares.pass_list)
+    except (ImportError, AttributeError, ValueError) as moved:
+        logger.debug("%s is left to SGLang: %s", page_shares.OPTION, moved)
 
 
 def hook_scheduler() -> None:

@@ -182,8 +182,15 @@ class Shape:
         first = tp_rank * HEAD_COUNT // self.tp_size
         return slice(first, first + max(1, HEAD_COUNT // self.tp_size))
 
+    def parallel_of(self, rank: RankInEngine) -> dict[str, Any]:  # noqa: ARG002 - most have nothing more
+        """What the run-time context says beyond sizes and ranks."""
+        return {}
+
     def pool_of(self, mode: str, pp_rank: int) -> Any:  # noqa: ARG002 - most are alike on both sides
         return self.pool(pp_rank)
+
+    def pool_on(self, mode: str, rank: RankInEngine) -> Any:
+        return self.pool_of(mode, rank.pp_rank)
 
     def pool(self, pp_rank: int = 0) -> Any:
         slots = self.page_count * self.page_tokens
@@ -241,7 +248,7 @@ class Side:
         pp_group: Any = None,
     ) -> Side:
         shape, rank = shape or Shape(), rank or RankInEngine()
-        return cls.over(shape.pool_of(mode, rank.pp_rank), mode, arguments, shape, rank, pp_group)
+        return cls.over(shape.pool_on(mode, rank), mode, arguments, shape, rank, pp_group)
 
     @classmethod
     def over(cls, pool: Any, mode: str, arguments: Any, shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Side:
@@ -312,7 +319,8 @@ def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:
     groups = {"attn_dp_size": shape.attention_dp_size, "attn_dp_rank": rank.dp_rank, "num_dp_ranks": shape.dp_size}
     replicas = {"dp_size": shape.dp_size // shape.attention_dp_size, "dp_rank": rank.replica}
     stage = {"pp_size": shape.pp_size, "pp_rank": rank.pp_rank, "pp_group": pp_group}
-    return get_parallel().override(**sizes, **ranks, **attention, **context, **groups, **replicas, **stage)
+    more = shape.parallel_of(rank)
+    return get_parallel().override(**sizes, **ranks, **attention, **context, **groups, **replicas, **stage, **more)
 
 
 class Pair:

@@ -63,8 +63,12 @@ def test_should_check_at_the_start_all_names_that_it_imports_later() -> None:
         for statement in (node for function in functions for node in ast.walk(function)):
             if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("sglang."):
                 imported |= {f"{statement.module}.{name.name}" for name in statement.names}
-    modules = {"sglang.srt.arg_groups.choices", "sglang.srt.disaggregation.utils"}
-    assert imported - modules == {*sglang_api._NAMES, *sglang_api._WEIGHTS_NAMES}
+    modules = {
+        *("sglang.srt.arg_groups.choices", "sglang.srt.arg_groups.resolution_hooks", "sglang.srt.disaggregation.utils")
+    }
+    divided_pages = "sglang.srt.arg_groups.overrides.declare_resolution"  # without it SGLang refuses their option
+    optional = {*sglang_api._WEIGHTS_NAMES, divided_pages}
+    assert imported - modules == {*sglang_api._NAMES, *optional}
 
 
 @pytest.mark.parametrize("route", ["answer", "load"])
