@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from typing import Any
+
 import pytest
 from keyed_engine import Engine
 
@@ -40,6 +43,65 @@ def test_should_ask_for_a_recompute_with_the_key_where_there_has_been_a_session(
     assert not fault or ("engine_api_key_file" in fault) == (goes or not key)
     assert API not in fault
     assert WRONG not in fault
+
+
+PREFILLER, GONE = "prefiller.test", "gone.test"
+ELSEWHERE, HERE = "127.0.0.2", "127.0.0.1"
+"""Of the prefiller's name; its server listens at the second only."""
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """A name service, with the addresses of each name that it knows."""
+    known: dict[str, list[str]] = {}
+    found = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, **more: Any) -> list[Any]:
+        if not host.endswith(".test"):
+            return found(host, port, **more)
+        if more.get("flags") == socket.AI_NUMERICHOST or host not in known:
+            raise socket.gaierror(f"{host} is not known")
+        return [each for address in known[host] for each in found(address, port, **more)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return known
+
+
+@pytest.mark.parametrize("order", [(ELSEWHERE, HERE), (HERE, ELSEWHERE)], ids="-".join)
+@pytest.mark.parametrize(
+    ("has_secret", "hosts"),
+    [
+        (False, []),
+        *((True, hosts) for known in (PREFILLER, HERE) for hosts in ([GONE, known], [known, GONE])),
+    ],
+)
+def test_should_show_the_key_at_each_address_that_may_have_it_whatever_became_of_other_prefillers(
+    names: dict[str, list[str]], order: tuple[str, ...], has_secret: bool, hosts: list[str]
+) -> None:
+    engine = Engine("sglang", API, "")
+    names[PREFILLER] = list(order)
+    try:
+        url = engine.url.replace(HERE, PREFILLER)
+        assert RecomputeCalls(API, lambda: hosts, has_secret=has_secret).ask(url, {"rid": "r"}, 5) == ""
+    finally:
+        engine.close()
+    assert engine.seen == [("/generate", f"Bearer {API}")]
+
+
+def test_should_dial_no_address_that_the_name_has_only_later(names: dict[str, list[str]]) -> None:
+    engine = Engine("sglang", API, "")
+    names[PREFILLER] = [ELSEWHERE]
+
+    def hosts() -> list[str]:
+        names[PREFILLER] = [HERE]
+        return [ELSEWHERE]
+
+    try:
+        url = engine.url.replace(HERE, PREFILLER)
+        assert "does not answer" in RecomputeCalls(API, hosts, has_secret=True).ask(url, {"rid": "r"}, 5)
+    finally:
+        engine.close()
+    assert engine.seen == []
 
 
 def test_should_say_why_a_server_does_not_compute_again() -> None:

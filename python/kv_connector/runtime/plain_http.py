@@ -13,7 +13,7 @@ import io
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,8 +41,12 @@ def ask(
     limit_seconds: float,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
+    addresses: Sequence[str] = (),
 ) -> Answer:
-    """One request on a connection of its own, without redirects. Raises OSError or ValueError with a reason."""
+    """One request on a connection of its own, without redirects. Raises OSError or ValueError with a reason.
+
+    ``addresses`` are dialled in place of those that the URL's name has.
+    """
     parts = urlsplit(url)
     host, _, text = parts.netloc.rpartition(":")
     port = port_of(text)
@@ -54,6 +58,7 @@ def ask(
         connection = _CONNECTIONS[parts.scheme](name, port, timeout=limit_seconds)
     except http.client.InvalidURL as wrong:  # a space in the name; no ValueError
         raise ValueError("expected HOST:PORT") from wrong
+    connection.addresses = addresses
     try:
         connection.request(method, target, body, dict(headers or {}))
         answer = connection.getresponse()
@@ -75,11 +80,15 @@ def shortened(text: str) -> str:
     return f"{shown[:REASON_LENGTH_MAX]}…" if len(text.strip()) > REASON_LENGTH_MAX else shown
 
 
-def connect(host: str, port: int, limit_seconds: float) -> socket.socket:
-    """Tries every address of the name within the limit; raises OSError that names each address with its reason."""
+def connect(host: str, port: int, limit_seconds: float, addresses: Sequence[str] = ()) -> socket.socket:
+    """Tries every address of the name within the limit; raises OSError that names each address with its reason.
+
+    ``addresses`` are tried in place of the name's.
+    """
     deadline = time.monotonic() + limit_seconds
     refusals = []
-    for family, kind, protocol, _, address in addresses_of(host, port, limit_seconds):
+    tried = [each for name in addresses or (host,) for each in addresses_of(name, port, limit_seconds)]
+    for family, kind, protocol, _, address in tried:
         left = deadline - time.monotonic()
         if left <= 0:
             refusals.append(f"{address[0]}: not tried within {limit_seconds:g} s")
@@ -98,11 +107,15 @@ def connect(host: str, port: int, limit_seconds: float) -> socket.socket:
 
 
 class _Connection(http.client.HTTPConnection):
+    addresses: Sequence[str] = ()
+
     def connect(self) -> None:
         self.sock = _Timed(*_connected(self))
 
 
 class _TlsConnection(http.client.HTTPSConnection):
+    addresses: Sequence[str] = ()
+
     def connect(self) -> None:
         end, deadline = _connected(self)
         end.settimeout(_left(deadline))
@@ -155,11 +168,11 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _connected(connection: http.client.HTTPConnection) -> tuple[socket.socket, float]:
+def _connected(connection: _Connection | _TlsConnection) -> tuple[socket.socket, float]:
     limit_seconds = connection.timeout
     assert isinstance(limit_seconds, float | int)
     deadline = time.monotonic() + limit_seconds
-    return connect(connection.host, connection.port, limit_seconds), deadline
+    return connect(connection.host, connection.port, limit_seconds, connection.addresses), deadline
 
 
-_CONNECTIONS: dict[str, type[http.client.HTTPConnection]] = {"http": _Connection, "https": _TlsConnection}
+_CONNECTIONS: dict[str, type[_Connection | _TlsConnection]] = {"http": _Connection, "https": _TlsConnection}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,14 +33,14 @@ class RecomputeCalls:
         """Asks the server at ``url`` to compute a prompt again; returns why it does not, in one sentence, or ""."""
         asked = f"{url.rstrip('/')}/generate"
         parts = urlsplit(asked)
-        headers, trusted = {"Content-Type": "application/json"}, ""
+        headers, trusted = {"Content-Type": "application/json"}, []
         try:
-            if self._key and (trusted := self._trusted_address(str(parts.hostname), int(parts.port or 0))):
-                headers |= {"Host": parts.netloc, **bearer(self._key)}
-                address = f"[{trusted}]" if ":" in trusted else trusted
-                asked = parts._replace(netloc=f"{address}:{parts.port}").geturl()  # a name may mean another one by then
+            if self._key and (trusted := self._trusted_addresses(str(parts.hostname), int(parts.port or 0))):
+                headers |= bearer(self._key)
             body = json.dumps(payload).encode()
-            answer = plain_http.ask("POST", asked, limit_seconds=limit_seconds, body=body, headers=headers)
+            answer = plain_http.ask(  # at no other addresses: the name may have others by then
+                "POST", asked, limit_seconds=limit_seconds, body=body, headers=headers, addresses=trusted
+            )
         except (OSError, ValueError) as failure:
             return f"{_ASKED} at {url} does not answer ({failure}): look at its log"
         if answer.status in REFUSED:
@@ -49,17 +49,18 @@ class RecomputeCalls:
             return f"{_ASKED} at {url} answers {answer.status}: {plain_http.shortened(answer.text)}"
         return ""
 
-    def _trusted_address(self, host: str, port: int) -> str:
-        """An address of this host that may have the key; "" if none may. Raises OSError or ValueError."""
+    def _trusted_addresses(self, host: str, port: int) -> list[str]:
+        """Those of this host that may have the key, in the order of the name service. Raises OSError or ValueError."""
         found = [str(address[0]) for *_, address in addresses_of(host, port, NAME_LIMIT_SECONDS)]
         if not self._has_secret:
-            return next((each for each in found if _is_loopback(each)), "")
-        known: set[str] = set()
-        for each in self._hosts():
-            known |= {str(address[0]) for *_, address in addresses_of(each, port, NAME_LIMIT_SECONDS)}
-        return next((each for each in found if each in known), "")
+            return [each for each in found if _is_loopback(each)]
+        known = self._hosts()
+        if host in known:
+            return found
+        written = [each for each in found if each in known]
+        return written or next((those for each in known if (those := _of_both(found, each, port))), [])
 
-    def _remedy(self, trusted: str) -> str:
+    def _remedy(self, trusted: Sequence[str]) -> str:
         if not self._key or trusted:
             return "set engine_api_key_file on the decoder to a file with the prefiller's --api-key"
         return (
@@ -69,6 +70,15 @@ class RecomputeCalls:
 
 
 _ASKED = "the prefiller's server, which is to compute a retracted prompt again,"
+
+
+def _of_both(found: Sequence[str], known: str, port: int) -> list[str]:
+    """Those of the addresses that a known host has; none of a name that is gone, as a prefiller's that has ended."""
+    try:
+        its = {str(address[0]) for *_, address in addresses_of(known, port, NAME_LIMIT_SECONDS)}
+    except (OSError, ValueError):
+        return []
+    return [each for each in found if each in its]
 
 
 def _is_loopback(address: str) -> bool:
