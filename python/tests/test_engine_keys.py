@@ -14,9 +14,10 @@ from kv_connector.cli import compare, weights
 from kv_connector.cli.engine_http import ask_json, ask_text
 from kv_connector.configuration.engine_keys import EngineKeys, bearer, keys_in
 from kv_connector.exceptions import WeightsError
+from kv_connector.weights import servers
 from kv_connector.weights.sender_options import keys_of, sender_options
 from kv_connector.weights.servers import Server
-from kv_connector.weights.trl import KvMessengerWeightTransfer
+from kv_connector.weights.trl import READY_LIMIT_SECONDS, KvMessengerWeightTransfer
 
 API, ADMIN, WRONG = "api-0f3c9a", "admin-77d1e2", "wrong-1b5e88"
 VARIABLE, ADMIN_VARIABLE = "KV_MESSENGER_ENGINE_API_KEY", "KV_MESSENGER_ENGINE_ADMIN_API_KEY"
@@ -74,6 +75,21 @@ def test_should_say_which_option_is_missing_and_show_no_key(
         assert not text or "401, expected 200" in text, name
         assert not text or f"{VARIABLE}_FILE" in text, name
         assert not [key for key in (API, ADMIN, WRONG) if key in f"{text}{keys!r}{caplog.text}"]
+
+
+@pytest.mark.parametrize("keys", [EngineKeys(), EngineKeys(WRONG), EngineKeys(WRONG, WRONG)], ids=["none", "1", "2"])
+@pytest.mark.parametrize("wanted", [each for each in WANTED if each != "no key"])
+def test_should_not_wait_for_a_server_that_refuses_the_key(
+    wanted: str, keys: EngineKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine("sglang", *WANTED[wanted])
+    monkeypatch.setattr(servers.time, "sleep", lambda _: pytest.fail("waited for a server that is up"))
+    try:
+        text = refusal(lambda: Server(engine.url, 5, keys).await_ready(READY_LIMIT_SECONDS))
+    finally:
+        engine.close()
+    assert f"{VARIABLE}_FILE" in text
+    assert "waited" not in text
 
 
 def refusal(ask: Callable[[], object]) -> str:

@@ -24,6 +24,10 @@ def checked_urls(servers: Sequence[str]) -> list[str]:
     return urls
 
 
+class KeyRefusedError(WeightsError):
+    """A server wants another API key than it was shown."""
+
+
 class Server:
     """One server, of the engine that answers. Each method blocks until it has answered, and raises WeightsError."""
 
@@ -35,12 +39,17 @@ class Server:
         self._found: Routes | None = None
 
     def await_ready(self, limit_seconds: float) -> None:
-        """Returns when it is up and takes weights of this package; raises WeightsError if it does not, or is late."""
+        """Returns when it is up and takes weights of this package; raises WeightsError if it does not, or is late.
+
+        One that refuses the key is up, and not waited for.
+        """
         deadline = time.monotonic() + limit_seconds
         while True:
             try:
                 routes = self._routes()
                 break
+            except KeyRefusedError:
+                raise
             except WeightsError as down:
                 if time.monotonic() > deadline:
                     raise WeightsError(f"{down}, and was waited for {limit_seconds:g} s: start it") from down
@@ -105,5 +114,5 @@ class Server:
         except (OSError, ValueError) as failure:
             raise WeightsError(f"{self.url}{path} did not answer: {failure}") from failure
         if answer.status in REFUSED:
-            raise WeightsError(wants_key(self.url + path, answer.status))
+            raise KeyRefusedError(wants_key(self.url + path, answer.status))
         return answer.status, answer.text
