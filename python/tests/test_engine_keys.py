@@ -124,6 +124,33 @@ def test_should_take_keys_of_senders_from_options_and_the_environment(
         assert keys_in() == EngineKeys(API, ADMIN)
 
 
+UNFIT: dict[str, bytes | None] = {
+    "missing": None,
+    "empty": b"",
+    "an empty line": b"\n",
+    "two lines": b"two\nlines\n",
+    "spaces around": b" key ",
+    "a byte order mark": "\ufeffkey".encode(),
+    "no text": b"\xff\xfe",
+    "too long": b"k" * 4097,
+}
+
+
+@pytest.mark.parametrize("name", ["engine_api_key_file", "engine_admin_api_key_file"])
+@pytest.mark.parametrize("content", UNFIT)
+def test_should_name_the_file_that_holds_no_key(name: str, content: str, tmp_path: Path) -> None:
+    file, held = tmp_path / "key", UNFIT[content]
+    if held is not None:
+        file.write_bytes(held)
+    variable = f"KV_MESSENGER_{name.upper()}"
+    with pytest.raises(OptionError) as refused:
+        keys_in({variable: str(file)})
+    text = str(refused.value)
+    assert f"option '{name}' is '{file}', which " in text
+    assert text.endswith(f" ({variable} of the environment sets it)")
+    assert "secret" not in text
+
+
 def test_should_show_the_status_of_servers_with_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine("sglang", API, ADMIN)
     shown: list[str] = []

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from kv_connector.configuration import option_variables
 from kv_connector.configuration import shared_secret as secrets
+from kv_connector.configuration.option_values import shown
 from kv_connector.exceptions import OptionError
 
 API_KEY = "engine_api_key"
@@ -44,10 +45,12 @@ def bearer(key: str) -> dict[str, str]:
 
 def key_of(name: str, values: Mapping[str, object]) -> str:
     """The key of the option ``name`` or of its file, "" if neither is set; raises OptionError, without a key in it."""
-    key = secrets.secret_of(str(values.get(name, "")), str(values.get(f"{name}_file", "")), name)
+    file = str(values.get(f"{name}_file", ""))
+    key = secrets.secret_of(str(values.get(name, "")), file, name, "key")
     if not is_key(key):
+        what = f"option '{name}_file' is {shown(file)}, which has" if file else f"option '{name}' has"
         raise OptionError(
-            f"option '{name}' has {len(key)} characters that an HTTP header cannot carry, expected at most"
+            f"{what} {len(key)} characters that an HTTP header cannot carry, expected at most"
             f" {KEY_LENGTH_MAX} visible ones of ASCII: take the engine's own --api-key"
         )
     return key

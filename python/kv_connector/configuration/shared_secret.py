@@ -23,13 +23,16 @@ SECRET_BYTES_MIN = 16
 """The minimum beyond loopback: the handshake permits offline guessing, so a secret must be too long to guess."""
 
 
-def secret_of(option: str, file_option: str, name: str = "shared_secret") -> str:
-    """The secret that options set, or "" if they set none; ``name`` is that of the first. Raises OptionError."""
+def secret_of(option: str, file_option: str, name: str = "shared_secret", what: str = "secret") -> str:
+    """The secret that options set, or "" if they set none; ``name`` is that of the first. Raises OptionError.
+
+    ``what`` is the word for it in sentences about its file.
+    """
     if option and file_option:
         raise OptionError(f"options '{name}' and '{name}_file' are both set, expected one of them")
     if option:
         return _whole(f"option '{name}'", option)
-    return _read(f"option '{name}_file'", file_option) if file_option else ""
+    return _read(f"option '{name}_file'", file_option, what) if file_option else ""
 
 
 def find_secret(option: str, file_option: str, environment: Mapping[str, str]) -> str:
@@ -68,14 +71,14 @@ def check_length(secret: str, listen_host: str, what: str = "the shared secret")
         )
 
 
-def _read(source: str, path: str) -> str:
+def _read(source: str, path: str, what: str = "secret") -> str:
     try:
         secret = small_files.read(path, SECRET_BYTES_MAX).decode().rstrip("\r\n")
     except (OSError, UnicodeError) as failure:
         reason = failure.strerror if isinstance(failure, OSError) else "not UTF-8 text"
         raise OptionError(
-            f"{source} is {shown(path)}, which cannot be read ({reason}), expected a file with the secret in it"
+            f"{source} is {shown(path)}, which cannot be read ({reason}), expected a file with the {what} in it"
         ) from failure
     if not secret:
-        raise OptionError(f"{source} is {shown(path)}, which is empty, expected a file with the secret in it")
+        raise OptionError(f"{source} is {shown(path)}, which is empty, expected a file with the {what} in it")
     return secret
