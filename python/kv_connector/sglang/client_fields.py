@@ -75,6 +75,16 @@ def prompt_fault(token_count: int) -> str:
     return "" if token_count >= 1 else "the prompt has 0 tokens, expected at least 1: send a prompt that is not empty"
 
 
+def vocabulary_fault(least: int, most: int, token_count: int) -> str:
+    """Why a model of so many tokens cannot compute tokens ``least`` to ``most``, in one sentence; "" if it can."""
+    if least >= 0 and most < token_count:
+        return ""
+    return (
+        f"input_ids has the token {_seen(least if least < 0 else most)}, expected integers from 0 to {token_count - 1},"
+        " the model's vocabulary: SGLang ends at another one, send tokens of this model's tokenizer"
+    )
+
+
 def logprobs_fault(asked: object, most: int) -> str:
     """Why SGLang cannot hand over so many alternatives to the first token, in one sentence; "" if it can."""
     if isinstance(asked, int) and asked <= most:

@@ -1,8 +1,9 @@
 """Refuses requests that SGLang takes in and that a pair cannot hand over, some of which would end its scheduler.
 
 SGLang checks what it writes into a row of metadata only after the forward pass, and raises there. A prompt without
-tokens gets no pages, and neither side of SGLang expects that. Several samples of one request come under one room. An
-SGLang that is to give logprobs from a negative place of the prompt on ends behind its forward pass.
+tokens gets no pages, and neither side of SGLang expects that. A token beyond the vocabulary ends the pass. Several
+samples of one request come under one room. An SGLang that is to give logprobs from a negative place of the prompt on
+ends behind its forward pass.
 
 They are turned away where SGLang turns its own misfits away, so that the client reads HTTP 400: 500 is for a server
 that has failed. Senders and receivers refuse the same once more.
@@ -10,6 +11,7 @@ that has failed. Senders and receivers refuse the same once more.
 
 from __future__ import annotations
 
+from array import array
 from http import HTTPStatus
 from typing import Any
 
@@ -22,6 +24,7 @@ from kv_connector.sglang.client_fields import (
     prompt_fault,
     room_fault,
     samples_fault,
+    vocabulary_fault,
 )
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.prefillers import dp_rank_of
@@ -101,5 +104,19 @@ def _fault(queue: Any, request: Any) -> str:
     asked = request.logprob.top_logprobs_num if request.return_logprob else 0
     start = logprob_start_fault(request.logprob_start_len) if request.return_logprob else ""
     most = queue.metadata_buffers.output_top_logprobs_val.shape[1]
-    samples = samples_fault(request.sampling_params.n)
-    return prompt_fault(length_of(request)) or logprobs_fault(asked, most) or start or samples
+    prompt = prompt_fault(length_of(request)) or _vocabulary_fault(queue, request)
+    return prompt or logprobs_fault(asked, most) or start or samples_fault(request.sampling_params.n)
+
+
+def _vocabulary_fault(queue: Any, request: Any) -> str:
+    """Ids that stand for something else, or may be an adapter's own, are left to SGLang."""
+    import torch
+
+    model = getattr(getattr(queue, "scheduler", None), "model_config", None)
+    if model is None or not request.origin_input_ids:
+        return ""
+    others = (request.multimodal_inputs, request.positional_embed_overrides, request.input_embeds, request.lora_id)
+    if any(other is not None for other in others):
+        return ""
+    tokens = torch.frombuffer(array("q", request.origin_input_ids), dtype=torch.int64)
+    return vocabulary_fault(int(tokens.min()), int(tokens.max()), int(model.hf_text_config.vocab_size))

@@ -14,6 +14,12 @@ pytestmark = pytest.mark.usefixtures("sglang_plugins")
 ROW = 128
 """How many alternatives to the first token SGLang's row of metadata holds."""
 
+VOCABULARY = 512
+SCHEDULER = SimpleNamespace(
+    model_config=SimpleNamespace(hf_text_config=SimpleNamespace(vocab_size=VOCABULARY), vocab_size=16)
+)
+"""Of a model whose head has fewer tokens than its embedding, as one that paints."""
+
 
 def request_of(tokens: int, alternatives: int | None, samples: int | None = None) -> Any:
     """One of SGLang's; `alternatives` = top_logprobs_num, None = without logprobs; `samples` = n, None = not given."""
@@ -51,8 +57,8 @@ def refusals(pair: Pair, request: Any) -> list[str]:
     room = pair.next_room()
     request.disagg_kv_sender = sender = pair.sender(room)
     receiver = pair.receiver(room)
-    prefills = SimpleNamespace(metadata_buffers=pair.prefiller.metadata)
-    decodes = SimpleNamespace(metadata_buffers=pair.decoder.metadata)
+    prefills = SimpleNamespace(metadata_buffers=pair.prefiller.metadata, scheduler=SCHEDULER)
+    decodes = SimpleNamespace(metadata_buffers=pair.decoder.metadata, scheduler=SCHEDULER)
     assert misfits.refuse_sending(None, prefills, request) is None, "SGLang's own result stands"
     assert misfits.refuse_receiving(SimpleNamespace(kv_receiver=receiver, req=request), decodes) is None
     reasons = []
@@ -81,6 +87,34 @@ def test_should_refuse_a_prompt_without_tokens_on_both_sides(pair: Pair) -> None
     assert all("the prompt has 0 tokens, expected at least 1" in each for each in refusals(pair, request_of(0, None)))
     assert refusals(pair, request_of(1, None)) == ["", ""]
     pair.assert_nothing_held()
+
+
+@pytest.mark.parametrize(
+    "token", [-(1 << 63), -1, 0, VOCABULARY - 1, VOCABULARY, VOCABULARY + 1, 1 << 31, (1 << 63) - 1]
+)
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_should_refuse_tokens_that_the_model_has_not(pair: Pair, token: int, place: int) -> None:
+    """Its embedding has no row for them, and the pass that computes them ends SGLang's scheduler."""
+    fits, sentence = 0 <= token < VOCABULARY, f"input_ids has the token {token}, expected integers from 0 to 511"
+    asked = asked_for()
+    asked.origin_input_ids[place] = token
+    for side in ("prefill", "decode"):
+        reason = answer_at_the_door(pair, side, asked)
+        assert (reason is None) == fits, side
+        assert fits or (int(reason.status_code), sentence in reason.message) == (400, True)
+    request = request_of(7, None)
+    request.origin_input_ids[place] = token
+    refused = refusals(pair, request)
+    assert [sentence in each for each in refused] == [not fits, not fits]
+    pair.assert_nothing_held()
+
+
+@pytest.mark.parametrize("field", ["multimodal_inputs", "input_embeds", "positional_embed_overrides", "lora_id"])
+def test_should_leave_ids_that_stand_for_something_else_to_sglang(pair: Pair, field: str) -> None:
+    asked = asked_for()
+    asked.origin_input_ids[3] = 1 << 40
+    setattr(asked, field, object())
+    assert answer_at_the_door(pair, "prefill", asked) is None
 
 
 @pytest.mark.parametrize("with_logprobs", [False, True])
@@ -162,7 +196,7 @@ def answer_at_the_door(pair: Pair, side: str, request: Any, **more: bool) -> Any
     queue = SimpleNamespace(
         kv_manager=own.endpoint,
         metadata_buffers=own.metadata,
-        scheduler=SimpleNamespace(retire_unadmitted_request=retired.append),
+        scheduler=SimpleNamespace(retire_unadmitted_request=retired.append, model_config=SCHEDULER.model_config),
         **taken,
     )
     if side == "prefill":
