@@ -176,6 +176,19 @@ def test_should_count_a_request_that_the_pair_fails(capsys: pytest.CaptureFixtur
     assert "the pair does not answer" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("wrong_from_tokens", [20, 30, LONGEST])
+@pytest.mark.parametrize("fails_from", [20, 30, LONGEST])
+def test_should_say_of_no_length_that_it_was_compared_if_the_pair_fails_it(
+    capsys: pytest.CaptureFixture[str], wrong_from_tokens: int, fails_from: int
+) -> None:
+    """Of several faults the one that shows what the sides compute is named."""
+    compared(Engine(wrong_from(wrong_from_tokens), fails_from), Engine(right), "--lengths", "20,30")
+    last = capsys.readouterr().out.splitlines()[-1]
+    differs, fails = wrong_from_tokens < min(fails_from, LONGEST), fails_from < LONGEST
+    assert ("compute different things" in last) == differs, last
+    assert ("Nothing was compared" in last) == (fails and not differs), last
+
+
 def test_should_say_which_server_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
     with served(Engine(right)) as decoder_url:
         assert main(["compare", "http://127.0.0.1:1", decoder_url, "--lengths", "20"]) == 1

@@ -191,6 +191,53 @@ def test_should_refuse_a_key_that_no_header_carries_without_showing_it(name: str
     assert bearer("") == {}
 
 
+WRONG_FILES = {
+    "empty": b"",
+    "a line end": b"\r\n",
+    "a space": b" \n",
+    "two lines": b"one\ntwo\n",
+    "another alphabet": "schlüssel-9\n".encode(),
+    "no text": b"\xff\xfe\x00",
+    "a mark of its order": b"\xef\xbb\xbfkey-9\n",
+    "too long": b"x" * 5000,
+    "missing": None,
+}
+
+
+@pytest.mark.parametrize("name", ["engine_api_key", "engine_admin_api_key"])
+@pytest.mark.parametrize("place", ["option", "variable", "command"])
+@pytest.mark.parametrize("content", WRONG_FILES.values(), ids=WRONG_FILES)
+def test_should_name_the_file_of_a_key_that_cannot_be_used(
+    name: str, place: str, content: bytes | None, tmp_path: Path
+) -> None:
+    """A user has set the option of the file, and has not made the key."""
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_bytes(content)
+    variable = {f"KV_MESSENGER_{name}_FILE".upper(): str(file)}
+    given, environment = ({f"{name}_file": str(file)}, {}) if place == "option" else ({}, variable)
+
+    def read() -> object:
+        if place == "command":
+            return keys_in(variable)
+        return parse_options(given, role="prefiller", engine_id="e", environment=environment)
+
+    with pytest.raises(OptionError) as refused:
+        read()
+    sentence = str(refused.value)
+    assert f"option '{name}_file' is '{file}'" in sentence
+    assert ", expected " in sentence
+    assert (f"{name}_file".upper() in sentence) == (place != "option"), sentence
+    assert not [word for word in ("secret", "openssl", "schlüssel", "key-9", "two\n") if word in sentence], sentence
+
+
+@pytest.mark.parametrize("name", ["engine_api_key", "engine_admin_api_key"])
+def test_should_have_no_key_made_where_one_is_no_text(name: str) -> None:
+    with pytest.raises(OptionError, match="take the engine's own --api-key") as refused:
+        keys_in({f"KV_MESSENGER_{name}".upper(): "key-\udcff"})
+    assert "openssl" not in str(refused.value)
+
+
 def test_should_pass_java_the_key_of_the_engines_own_server(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(API)
     options = parse_options(

@@ -28,6 +28,8 @@ PAGE_TOKENS = 16
 """Of an engine whose metrics page does not name it; multiples of it are borders of larger pages too."""
 PAGES = (1, 8, 16)
 """A prompt ends around these numbers of whole pages."""
+UNANSWERED = "the pair does not answer"
+"""How the description of a length begins of which nothing could be compared."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def compare_each(
             pair = answer_of(asked.router, asked, model, prompt, {})
         except OSError as failed:
             say(f"{length:13d}        failed   {failed}\n")
-            yield length, f"the pair does not answer ({failed})"
+            yield length, f"{UNANSWERED} ({failed})"
             continue
         alone = answer_of(asked.decoder, asked, model, prompt, {"cache_salt": alone_salt})
         found = differ(pair, alone, asked.tolerance)
@@ -155,11 +157,13 @@ def judged(differing: Iterable[tuple[int, str]], count: int, say: Callable[[str]
     if not found:
         say(f"{count} of {count} lengths: same\n")
         return 0
-    length, how = found[0]
-    say(
-        f"{count - len(found)} of {count} lengths: same; the first that differs has {length} tokens: {how}."
-        " The prefiller and the decoder compute different things: compare their options, and look at their logs\n"
-    )
+    length, how = next((each for each in found if not each[1].startswith(UNANSWERED)), found[0])
+    if how.startswith(UNANSWERED):
+        which, then = "has no answer", "Nothing was compared there: look at the logs of the router and of both engines"
+    else:
+        which = "differs"
+        then = "The prefiller and the decoder compute different things: compare their options, and look at their logs"
+    say(f"{count - len(found)} of {count} lengths: same; the first that {which} has {length} tokens: {how}. {then}\n")
     return 1
 
 

@@ -45,12 +45,12 @@ def bearer(key: str) -> dict[str, str]:
 
 def key_of(name: str, values: Mapping[str, object]) -> str:
     """The key of the option ``name`` or of its file, "" if neither is set; raises OptionError, without a key in it."""
-    file = str(values.get(f"{name}_file", ""))
-    key = secrets.secret_of(str(values.get(name, "")), file, name, "key")
+    path = str(values.get(f"{name}_file", ""))
+    key = secrets.secret_of(str(values.get(name, "")), path, name, "key")
     if not is_key(key):
-        what = f"option '{name}_file' is {shown(file)}, which has" if file else f"option '{name}' has"
+        given = f"option '{name}_file' is {shown(path)}, which has" if path else f"option '{name}' has"
         raise OptionError(
-            f"{what} {len(key)} characters that an HTTP header cannot carry, expected at most"
+            f"{given} {len(key)} characters that an HTTP header cannot carry, expected at most"
             f" {KEY_LENGTH_MAX} visible ones of ASCII: take the engine's own --api-key"
         )
     return key

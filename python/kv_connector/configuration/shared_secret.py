@@ -14,6 +14,8 @@ from kv_connector.exceptions import OptionError
 
 SECRET_VARIABLE = "KV_MESSENGER_SECRET"
 SECRET_FILE_VARIABLE = "KV_MESSENGER_SECRET_FILE"
+_REMEDIES = {"secret": "make a secret with 'openssl rand -hex 32'", "key": "take the engine's own --api-key"}
+"""By what is read; each is kept from logs alike."""
 _NAMES = (SECRET_VARIABLE, "KV_MESSENGER_SHARED_SECRET")
 _FILE_NAMES = (SECRET_FILE_VARIABLE, "KV_MESSENGER_SHARED_SECRET_FILE")
 VARIABLES = frozenset({*_NAMES, *_FILE_NAMES})
@@ -26,12 +28,12 @@ SECRET_BYTES_MIN = 16
 def secret_of(option: str, file_option: str, name: str = "shared_secret", what: str = "secret") -> str:
     """The secret that options set, or "" if they set none; ``name`` is that of the first. Raises OptionError.
 
-    ``what`` is the word for it in sentences about its file.
+    ``what`` is "secret", or "key" for one that a user does not make.
     """
     if option and file_option:
         raise OptionError(f"options '{name}' and '{name}_file' are both set, expected one of them")
     if option:
-        return _whole(f"option '{name}'", option)
+        return _whole(f"option '{name}'", option, what)
     return _read(f"option '{name}_file'", file_option, what) if file_option else ""
 
 
@@ -54,10 +56,10 @@ def _set_one(names: tuple[str, ...], environment: Mapping[str, str]) -> str:
     return set_ones[0] if set_ones else ""
 
 
-def _whole(source: str, secret: str) -> str:
+def _whole(source: str, secret: str, what: str = "secret") -> str:
     """Without the line end that a file has and a variable made of that file, so that both name one secret."""
     if not encodable(secret):
-        raise OptionError(f"{source} is no UTF-8 text, expected some: make a secret with 'openssl rand -hex 32'")
+        raise OptionError(f"{source} is no UTF-8 text, expected some: {_REMEDIES[what]}")
     return secret.rstrip("\r\n")
 
 
