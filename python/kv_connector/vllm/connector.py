@@ -27,6 +27,7 @@ from kv_connector.vllm.engine_facts import (
     read_facts,
     read_options,
     refuse_device,
+    refuse_kept_experts,
     refuse_sleep,
     side_of,
 )
@@ -130,6 +131,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         options = read_options(vllm_config)
         refuse_device(vllm_config.device_config.device_type, options.gpu)
         refuse_sleep(vllm_config, reports_sleep=reports_sleep())
+        refuse_kept_experts(vllm_config, options.role)
         find_java(options.java_home)
         on_a_gpu = vllm_config.device_config.device_type != "cpu"
         return HEADS_BEFORE_TOKENS if on_a_gpu and not vllm_config.model_config.use_mla else None

@@ -114,6 +114,24 @@ def _refuse_micro_batches(parallel: Any) -> None:
         )
 
 
+def keeps_experts(vllm_config: Any) -> bool:
+    """Whether vLLM keeps the experts of each cached token beside its KV, which no transfer brings.
+
+    Assumed of vLLM: a worker that lacks them for a token that an answer is to list raises, which ends the engine. It
+    refuses NIXL, Mooncake and MoRI-IO at the start for that, by their names.
+    """
+    return bool(getattr(getattr(vllm_config, "aux_output_config", None), "enabled", False))
+
+
+def refuse_kept_experts(vllm_config: Any, role: Role) -> None:
+    """Raises OptionError if all KV of this engine would come without the experts that vLLM keeps beside it."""
+    if role == "decoder" and keeps_experts(vllm_config):
+        raise OptionError(
+            "enable_return_routed_experts is True on a decoder, expected False: no transfer brings the experts of the"
+            " prompt's tokens, and vLLM ends where it lacks them; start without --enable-return-routed-experts"
+        )
+
+
 def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
     """Reads and checks the configuration; raises OptionError if it cannot work.
 
@@ -128,6 +146,7 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
             raise OptionError(f"{name} is {getattr(parallel, name)}, expected 1: KV Messenger moves whole pages only")
     _refuse_micro_batches(parallel)
     refuse_unserved_method(getattr(vllm_config, "speculative_config", None))
+    refuse_kept_experts(vllm_config, options.role)
     kv_groups = read_groups(kv_cache_config)
     refuse_unserved_layers(vllm_config, kv_groups)
     names = [name for group in kv_groups for name in group.layer_names]
@@ -160,6 +179,7 @@ def side_of(vllm_config: Any, facts: EngineFacts, *, ids_have_suffix: bool) -> S
         has_draft_kv=draft_with_kv(vllm_config) is not None,
         gets_encoded_media=bool(getattr(getattr(vllm_config, "ec_transfer_config", None), "is_ec_consumer", False)),
         recomputes=getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "fail") == "recompute",
+        keeps_experts=keeps_experts(vllm_config),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from kv_connector.configuration.options import Options
 from kv_connector.runtime.commands import PullOutcome
 from kv_connector.vllm.drafts import draft_with_kv
-from kv_connector.vllm.engine_facts import EngineFacts
+from kv_connector.vllm.engine_facts import EngineFacts, keeps_experts
 from kv_connector.vllm.kv_groups import has_state
 
 
@@ -36,7 +36,7 @@ def pull_rules(vllm_config: Any, facts: EngineFacts, load_failure_policy: str, l
     """The rules of this engine."""
     options = facts.options
     shared = _neither_because(facts)
-    asks_none = shared or ("role" if options.role == "prefiller" else "misfit" if _keeps_more(vllm_config) else "")
+    asks_none = shared or ("role" if options.role == "prefiller" else "misfit" if keeps_experts(vllm_config) else "")
     if not asks_none and load_failure_policy != "recompute":
         asks_none = "policy_fail"
         logger.info(
@@ -79,11 +79,6 @@ def _names_source(vllm_config: Any, options: Options, offers_none_because: str, 
             wrong,
         )
     return not wrong
-
-
-def _keeps_more(vllm_config: Any) -> bool:
-    """Whether more is kept of each cached token than its KV, as its experts; vLLM 0.32 ends where it lacks them."""
-    return bool(vllm_config.aux_output_config.enabled)
 
 
 def _neither_because(facts: EngineFacts) -> PullOutcome | Literal[""]:

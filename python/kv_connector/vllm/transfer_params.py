@@ -105,6 +105,8 @@ class Side:
     """Whether another engine encodes images, videos and sounds for this one (vLLM's ``ec_transfer_config``)."""
     recomputes: bool = False
     """Whether the engine computes what could not be loaded (``kv_load_failure_policy``), and so ends no request."""
+    keeps_experts: bool = False
+    """Whether the engine keeps the experts of each cached token, which no transfer brings, and ends without them."""
 
 
 def read(params: object, request_id: str, side: Side) -> Ask:
@@ -147,6 +149,7 @@ def read(params: object, request_id: str, side: Side) -> Ask:
         ask = _refused_part(params, name) or _read_receive(
             params, own if decoder_first else _item_of(base, name.item), side
         )
+        ask = _without_experts(ask) if side.keeps_experts else ask
     if name.choice > 0 and not isinstance(ask, Refused):
         return Sibling(name.first_choice, send, base)
     return _with_beginning(params, name, ask) if isinstance(ask, Receive) else ask
@@ -188,6 +191,16 @@ def _refused_part(params: Mapping[str, Any], name: RequestName) -> Refused | Non
         f"kv_transfer_params come from one of several data-parallel ranks of the prefiller and this is {part}, whose KV"
         " another rank may have, expected one prompt with n of 1 in each request to such a prefiller: send the prompts"
         " one by one, or start the prefiller's ranks as servers of their own (--data-parallel-external-lb)"
+    )
+
+
+def _without_experts(ask: Ask) -> Ask:
+    if not isinstance(ask, Receive):
+        return ask
+    return Refused(
+        "kv_transfer_params.do_remote_prefill is true and this engine returns routed experts, which no transfer brings,"
+        " expected an engine without: start it without --enable-return-routed-experts, or send it whole requests",
+        ask,
     )
 
 
