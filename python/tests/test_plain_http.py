@@ -15,8 +15,11 @@ import pytest
 
 from kv_connector.cli import engine_http
 from kv_connector.configuration.engine_keys import NO_KEYS
+from kv_connector.exceptions import WeightsError
 from kv_connector.runtime import plain_http
 from kv_connector.sglang import prefillers
+from kv_connector.weights.servers import Server as WeightServer
+from kv_connector.weights.servers import checked_urls
 
 NOTHING_LISTENS = "http://127.0.0.1:9"
 PROXY_VARIABLES = [name for lower in ("http_proxy", "https_proxy", "all_proxy") for name in (lower, lower.upper())]
@@ -154,22 +157,49 @@ def test_should_speak_tls_to_an_https_address_and_compare_its_name(
         plain_http.ask("GET", f"https://another:{server.port}/", limit_seconds=60)
 
 
-@pytest.mark.parametrize(
-    ("url", "asked"),
-    [
-        ("http://router", "http://router:80/health"),
-        ("https://router/", "https://router:443/health"),
-        ("http://[::1]", "http://[::1]:80/health"),
-        ("http://router:8000/v1", "http://router:8000/v1/health"),
-    ],
-)
-def test_should_ask_engines_at_the_port_of_the_scheme(monkeypatch: pytest.MonkeyPatch, url: str, asked: str) -> None:
-    urls: list[str] = []
+WITH_PORTS = {
+    "http://router": "http://router:80",
+    "https://router/": "https://router:443",
+    "http://[::1]": "http://[::1]:80",
+    "http://router:": "http://router:80",
+    "http://router:8000/v1": "http://router:8000/v1",
+}
+
+
+@pytest.fixture
+def urls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked for."""
+    asked: list[str] = []
 
     def ask(_: str, url: str, **__: object) -> plain_http.Answer:
-        urls.append(url)
-        return plain_http.Answer(200, "up")
+        asked.append(url)
+        return plain_http.Answer(200, "{}")
 
     monkeypatch.setattr(plain_http, "ask", ask)
-    assert engine_http.ask_text(url, "/health", 60, NO_KEYS) == "up"
-    assert urls == [asked]
+    return asked
+
+
+@pytest.mark.parametrize("url", WITH_PORTS)
+def test_should_ask_engines_at_the_port_of_the_scheme(urls: list[str], url: str) -> None:
+    engine_http.ask_text(url, "/health", 60, NO_KEYS)
+    WeightServer(url, 60).status()
+    assert len(urls) > 2
+    assert not [asked for asked in urls if not asked.startswith(f"{WITH_PORTS[url]}/")]
+
+
+@pytest.mark.parametrize("url", ["", "router", "router:8000", "ftp://router:1", "http://", "http://u@router:1"])
+def test_should_wait_for_no_server_that_has_no_address(urls: list[str], url: str) -> None:
+    for ask in (
+        lambda: engine_http.ask_text(url, "/health", 60, NO_KEYS),
+        lambda: WeightServer(url, 60).await_ready(60),
+        lambda: checked_urls([url]),
+    ):
+        with pytest.raises((OSError, WeightsError), match=r"expected (one|a URL) such as http://127\.0\.0\.1:8000"):
+            ask()
+    assert not urls
+
+
+@pytest.mark.parametrize("url", WITH_PORTS)
+def test_should_know_a_server_that_is_named_twice(url: str) -> None:
+    with pytest.raises(WeightsError, match="each once"):
+        checked_urls([url, WITH_PORTS[url]])

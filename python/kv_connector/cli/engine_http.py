@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from kv_connector.configuration.engine_keys import REFUSED, EngineKeys, wants_key
 from kv_connector.configuration.option_values import shown
 from kv_connector.runtime import keyed_http, plain_http
-
-_PORTS = {"http": 80, "https": 443}
 
 
 def ask_json(
@@ -36,30 +33,19 @@ def ask_text(url: str, path: str, limit_seconds: float, keys: EngineKeys) -> str
 def require_address(url: str) -> None:
     """Raises OSError with an example unless it is the address of a server."""
     try:
-        parts = urlsplit(url)
-        is_one = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
-    except ValueError:
-        is_one = False
-    if not is_one:
-        raise _no_address(url)
+        plain_http.with_port(url)
+    except ValueError as wrong:
+        raise _no_address(url) from wrong
 
 
 def _no_address(url: str) -> OSError:
     return OSError(f"the address is {shown(url)}, expected one such as http://127.0.0.1:8000")
 
 
-def _with_port(url: str) -> str:
-    """The port that the scheme stands for, where the address names none."""
-    parts = urlsplit(url)
-    if parts.port is not None or not parts.hostname or parts.scheme not in _PORTS:
-        return url
-    return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{_PORTS[parts.scheme]}"))
-
-
 def _ask(url: str, path: str, body: dict[str, Any] | None, limit_seconds: float, keys: EngineKeys) -> str:
     asked = url.rstrip("/") + path
     try:
-        asked = _with_port(asked)
+        asked = plain_http.with_port(asked)
         if body is None:
             answer = keyed_http.ask("GET", asked, keys, limit_seconds=limit_seconds)
         else:

@@ -47,8 +47,8 @@ def status(urls: Sequence[str], say: Say, complain: Say) -> int:
         return 2
     failed = 0
     for url in urls:
-        server = Server(url, STATUS_SECONDS, keys)
         try:
+            server = Server(url, STATUS_SECONDS, keys)
             say(f"{url}: version {server.version()}\n")
             say("".join(f"  {line}\n" for line in lines_of(server.status())))
         except KvConnectorError as failure:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from kv_connector.configuration.host_addresses import port_of
 from kv_connector.runtime.name_service import addresses_of
@@ -24,6 +24,7 @@ from kv_connector.runtime.name_service import addresses_of
 ANSWER_BYTES_MAX = 64 << 20
 """More than any page of a messenger or a bootstrap server has."""
 REASON_LENGTH_MAX = 300
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,17 @@ def ask(
         raise OSError(f"no HTTP answer: {type(broken).__name__}") from broken
     finally:
         connection.close()
+
+
+def with_port(url: str) -> str:
+    """The URL with the port that its scheme stands for, if it names none; raises ValueError if it is no server's."""
+    parts = urlsplit(url)
+    port = parts.port  # raises ValueError for what is no port
+    if parts.scheme not in _PORTS or not parts.hostname or port == 0 or "@" in parts.netloc:
+        raise ValueError("expected a URL such as http://127.0.0.1:8000")
+    if port is not None:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.netloc.removesuffix(':')}:{_PORTS[parts.scheme]}"))
 
 
 def shortened(text: str) -> str:

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from kv_connector.configuration.engine_keys import NO_KEYS, REFUSED, EngineKeys, wants_key
+from kv_connector.configuration.option_values import shown
 from kv_connector.exceptions import WeightsError
 from kv_connector.runtime import keyed_http, plain_http
 from kv_connector.weights.routes import Routes, SglangRoutes, VllmRoutes
@@ -19,9 +20,17 @@ READY_POLL_SECONDS = 1.0
 def checked_urls(servers: Sequence[str]) -> list[str]:
     """The URLs of servers, each once; raises WeightsError."""
     urls = [url.rstrip("/") for url in ([servers] if isinstance(servers, str) else servers)]
-    if not urls or len(set(urls)) < len(urls):
+    if not urls or len(set(map(_asked, urls))) < len(urls):
         raise WeightsError(f"servers are {urls}, expected URLs, each once: name them")
     return urls
+
+
+def _asked(url: str) -> str:
+    """The URL with its port; raises WeightsError if it is no server's."""
+    try:
+        return plain_http.with_port(url)
+    except ValueError as wrong:
+        raise WeightsError(f"the server is {shown(url)}, expected a URL such as http://127.0.0.1:8000") from wrong
 
 
 class KeyRefusedError(WeightsError):
@@ -32,8 +41,9 @@ class Server:
     """One server, of the engine that answers. Each method blocks until it has answered, and raises WeightsError."""
 
     def __init__(self, url: str, limit_seconds: float, keys: EngineKeys = NO_KEYS) -> None:
-        """``url`` is such as http://127.0.0.1:8000; ``limit_seconds`` is for each answer; ``keys`` are the server's."""
+        """``limit_seconds`` is for each answer; ``keys`` are the server's. Raises WeightsError if it is no URL."""
         self.url = url.rstrip("/")
+        self._asked = _asked(self.url)
         self._keys = keys
         self._limit_seconds = limit_seconds
         self._found: Routes | None = None
@@ -109,7 +119,7 @@ class Server:
         headers = {"Content-Type": "application/json"} if data else {}
         try:
             answer = keyed_http.ask(
-                method, self.url + path, self._keys, limit_seconds=self._limit_seconds, body=data, headers=headers
+                method, self._asked + path, self._keys, limit_seconds=self._limit_seconds, body=data, headers=headers
             )
         except (OSError, ValueError) as failure:
             raise WeightsError(f"{self.url}{path} did not answer: {failure}") from failure
