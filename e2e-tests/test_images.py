@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 from bed import PREFILL_LEG, Messenger, decode_leg, decoder, messenger, prefiller, prove, start_messengers
-from make_image_model import SQUARE_PIXELS, cached_image_model
+from make_image_model import PATCH_PIXELS, SQUARE_PIXELS, cached_image_model
 from prompts import cache_home, random_prompt
 from server_process import greedy_completion
 
@@ -146,3 +146,47 @@ def test_a_decoder_does_not_take_another_images_kv(pair: Pair) -> None:
         pair._ask(pair.decoder, wanted, request, kv_transfer_params=decode_leg(pair.prefiller, request))
     assert pair.decoder.metric("kv_messenger_fetches_arrived_total") == before
     assert pair.serial(wanted) == pair.alone(wanted)
+
+
+def sized(name: str) -> Part:
+    """The place of a small image that only the prefiller is sent, under the same name."""
+    import torch
+
+    grid = torch.tensor([1, SMALL[1] // PATCH_PIXELS, SMALL[0] // PATCH_PIXELS])
+    file = io.BytesIO()
+    torch.save(grid, file)
+    return {
+        "type": "image_embeds",
+        "image_embeds": {"image_grid_thw": base64.b64encode(file.getvalue()).decode()},
+        "uuid": name,
+    }
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_a_decoder_answers_about_images_that_it_is_not_sent(pair: Pair, images: int) -> None:
+    names = [f"{uuid.uuid4()}" for _ in range(images)]
+    sent = [part for at, name in enumerate(names) for part in (text(40), {**image(40 + at), "uuid": name})]
+    named = [part for name in names for part in (text(40), sized(name))]
+    plain = [part for at in range(images) for part in (text(40), image(40 + at))]
+    request = f"not-sent-{uuid.uuid4()}"
+    pair._ask(pair.prefiller, [*sent, text(9)], request, max_tokens=1, kv_transfer_params=PREFILL_LEG)
+    leg = decode_leg(pair.prefiller, request)
+    answer = pair._ask(pair.decoder, [*named, text(9)], request, kv_transfer_params=leg)
+    assert answer == pair.alone([*plain, text(9)])
+
+
+@pytest.mark.parametrize("asked", ["no prefiller", "the prompt's log-probabilities"])
+def test_a_decoder_refuses_an_image_that_it_would_have_to_compute_and_is_not_sent(pair: Pair, asked: str) -> None:
+    """vLLM's worker would look for the content, and end the engine."""
+    request, name = f"refused-{uuid.uuid4()}", f"{uuid.uuid4()}"
+    more: dict[str, object] = {}
+    if asked != "no prefiller":
+        sent = [text(40), {**image(50), "uuid": name}, text(9)]
+        pair._ask(pair.prefiller, sent, request, max_tokens=1, kv_transfer_params=PREFILL_LEG)
+        more = {"prompt_logprobs": 1, "kv_transfer_params": decode_leg(pair.prefiller, request)}
+    with pytest.raises(AssertionError, match="the request failed"):
+        pair._ask(pair.decoder, [text(40), sized(name), text(9)], request, **more)
+    refused = "without its content, which this engine would have to compute"
+    assert [line for line in pair.decoder.server.log().splitlines() if request in line and refused in line]
+    assert pair.serial([text(30), image(51)]) == pair.alone([text(30), image(51)])
+    pair.is_at_rest()
