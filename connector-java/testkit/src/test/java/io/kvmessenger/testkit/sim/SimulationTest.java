@@ -28,6 +28,9 @@ class SimulationTest {
     /** Of each kind; without its fix, a leak at a throwing submit was found by seed 3. */
     private static final long SEEDS_OF_HARDSHIPS = 40;
 
+    /** Of these, those that draw several messengers on both sides are run. */
+    private static final long SEEDS_OF_SEVERAL_MESSENGERS = 60;
+
     private static final long SEEDS_RUN_TWICE = 20;
 
     @Test
@@ -173,7 +176,7 @@ class SimulationTest {
     /** Each pull is of several parts: between engines that all have several messengers. */
     @Test
     void shouldPullBetweenEnginesOfSeveralMessengers() {
-        List<Simulation.Result> results = LongStream.rangeClosed(1, SEEDS_OF_HARDSHIPS)
+        List<Simulation.Result> results = LongStream.rangeClosed(1, SEEDS_OF_SEVERAL_MESSENGERS)
                 .mapToObj(seed -> Scenario.draw(seed, Weather.SOUND).with(Hardships.Kind.PULLS.draw(seed)))
                 .filter(scenario -> scenario.prefillerGeometries().size() > 1
                         && scenario.decoderGeometries().size() > 1)
