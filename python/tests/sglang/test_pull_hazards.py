@@ -349,7 +349,7 @@ def test_should_pull_nothing_where_more_is_kept_of_each_token_than_its_kv(
 
     from kv_connector.sglang import pull_rules
 
-    one = SimpleNamespace(tp_size=1, pp_size=1, attn_cp_size=1, num_dp_ranks=1)
+    one = SimpleNamespace(tp_size=1, pp_size=1, attn_cp_size=1, num_dp_ranks=1, enable_kv_cache_sharding=False)
     options = dict.fromkeys(("enable_return_routed_experts", "enable_return_indexer_topk"), False) | {kept: True}
     for name, value in {
         "get_parallel": one,
@@ -367,6 +367,7 @@ def test_should_pull_nothing_where_more_is_kept_of_each_token_than_its_kv(
         ({"tp_size": 2}, 1, ""),
         ({"pp_size": 4}, 1, "--pp-size is 4, expected 1"),
         ({"attn_cp_size": 2}, 1, "--attn-cp-size is 2, expected 1"),
+        ({"enable_kv_cache_sharding": True}, 1, "--enable-kv-cache-sharding is on, expected off"),
         ({"num_dp_ranks": 8}, 1, "--dp-size is 8, expected 1"),
         ({}, 2, "the model's KV is in 2 pools, expected 1"),
         ({"disable_radix_cache": True}, 1, "start it with --disaggregation-decode-enable-radix-cache"),
@@ -384,7 +385,8 @@ def test_should_name_the_option_that_keeps_an_engine_from_pulls(
 
     features = {"enable_return_routed_experts": False, "enable_return_indexer_topk": False}
     sizes = dict.fromkeys(("tp_size", "pp_size", "attn_cp_size", "num_dp_ranks"), 1)
-    usual = {**sizes, "enable_hierarchical_cache": False, "disable_radix_cache": False, "speculative_algorithm": None}
+    features |= dict.fromkeys(("enable_hierarchical_cache", "disable_radix_cache", "enable_kv_cache_sharding"), False)
+    usual = {**sizes, **features, "speculative_algorithm": None}
     found = SimpleNamespace(**{**usual, **changed, "features": SimpleNamespace(**features)})
     for name in ("get_parallel", "get_memory", "get_exec"):
         monkeypatch.setattr(runtime_context, name, lambda: found)
