@@ -62,17 +62,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-pulls", action="store_true", help="test_pull_faults.py: every fault in every state")
     parser.addoption("--all-weights", action="store_true", help="test_weight_faults.py: every fault in every state")
     parser.addoption("--all-formats", action="store_true", help="test_structured_output.py: JSON")
-    parser.addoption("--all-families", action="store_true", help="test_families.py: every family")
+    parser.addoption("--at-length", action="store_true", help="also what an ordinary run leaves out")
     parser.addoption("--all-pairs", action="store_true", help="uncomputed: all pairs, also those of `make uncomputed`")
     parser.addoption("--guests", type=int, default=20, help="uncomputed: peers that come and go beside captures")
-    parser.addoption("--role-switches", type=int, default=3, help="sglang_pair: how often two servers change roles")
+    parser.addoption("--role-switches", type=int, default=2, help="sglang_pair: how often two servers change roles")
     parser.addoption("--silence-seconds", type=float, default=0.0, help="test_firewall.py: how long connections idle")
     parser.addoption("--record", action="store_true", help="sglang_pair: write the scheduler's calls anew")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long is no part of an ordinary run, so it is not skipped there either."""
-    lengths = ("--all-stores", "--all-pulls", "--all-weights", "--all-formats", "--all-pairs", "--all-families")
+    lengths = ("--all-stores", "--all-pulls", "--all-weights", "--all-formats", "--all-pairs", "--at-length")
     if any(config.getoption(name) for name in lengths):
         return
     left_out = [item for item in items if item.get_closest_marker("at_length")]

@@ -72,7 +72,7 @@ FAMILIES: Final = (
     ),
 )
 AT_LENGTH: Final = ("gemma3-in-one-group", "gemma3-without-prefix-caching")
-"""Gemma 3 is in test_windows.py too, and both forms in the engine loop: with --all-families."""
+"""Gemma 3 is in test_windows.py too, and both forms in the engine loop: with --at-length."""
 
 
 @dataclass(frozen=True)

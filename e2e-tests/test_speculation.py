@@ -31,6 +31,8 @@ BEGINNING: Final = 300
 ENDINGS: Final = (1, 90)
 WITH_KV: Final = (draft_model, eagle, eagle3, mtp)
 WITHOUT_KV: Final = (ngram,)
+AT_LENGTH: Final = (draft_model, eagle3)
+"""Their KV moves as that of the others does: with --at-length."""
 GENERATED: Final = "vllm:generation_tokens_total"
 COUNT_LIMIT_SECONDS: Final = 600.0
 
@@ -89,7 +91,13 @@ def page_with(engine: Messenger, tokens: float) -> str:
     return pages[-1]
 
 
-@pytest.fixture(scope="module", params=WITH_KV + WITHOUT_KV, ids=lambda kind: str(kind.__name__))
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(kind, id=kind.__name__, marks=[pytest.mark.at_length] * (kind in AT_LENGTH))
+        for kind in WITH_KV + WITHOUT_KV
+    ],
+)
 def drafted(request: pytest.FixtureRequest) -> Drafted:
     made: Drafted = request.param(cache_home())
     return made
