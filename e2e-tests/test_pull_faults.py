@@ -148,7 +148,9 @@ def bed(model: Path, run_folder: Path) -> Iterator[Bed]:
         yield made
 
 
-@pytest.mark.parametrize("sends", [False, True], ids=["alone", "sending on"])
+@pytest.mark.parametrize(
+    "sends", [pytest.param(False, id="alone", marks=pytest.mark.at_length), pytest.param(True, id="sending on")]
+)
 @pytest.mark.parametrize("state", STATES)
 def test_client_that_leaves(bed: Bed, state: str, sends: bool) -> None:
     pull = bed.pull(sends=sends)

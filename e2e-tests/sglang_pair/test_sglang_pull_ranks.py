@@ -55,6 +55,7 @@ def test_beginning_comes_from_the_other_prefiller(trio: Trio, by_sglang: Referen
     trio.wait_at_rest()
 
 
+@pytest.mark.at_length
 def test_edited_prompt_is_pulled_up_to_its_edit(trio: Trio, by_sglang: Reference) -> None:
     _, whole, *edited = pulled()
     trio.ask(trio.second, whole)
@@ -92,6 +93,7 @@ def test_source_that_is_named_wrongly_is_not_pulled_from(trio: Trio, by_sglang: 
     trio.wait_at_rest()
 
 
+@pytest.mark.at_length
 def test_conversation_goes_on_at_any_prefiller(trio: Trio) -> None:
     draw = random.Random(6)
     history, turns, sources = random_prompt(100, 51), [], [trio.first.decoder]
@@ -107,6 +109,7 @@ def test_conversation_goes_on_at_any_prefiller(trio: Trio) -> None:
     trio.wait_at_rest()
 
 
+@pytest.mark.at_length
 def test_prompts_that_share_beginnings_at_once_from_any_engine(trio: Trio, by_sglang: Reference) -> None:
     draw = random.Random(7)
     pairs, wrong = (trio.first, trio.second), []
@@ -124,7 +127,7 @@ def test_prompts_that_share_beginnings_at_once_from_any_engine(trio: Trio, by_sg
     trio.wait_at_rest()
 
 
-@pytest.mark.parametrize("aborted", [False, True])
+@pytest.mark.parametrize("aborted", [pytest.param(False, marks=pytest.mark.at_length), True])
 def test_pull_that_stands_still_stops_no_other_request(trio: Trio, by_sglang: Reference, aborted: bool) -> None:
     begun, whole, *edited = pulled()
     trio.ask(trio.first, begun)
