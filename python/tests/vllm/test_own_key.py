@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("vllm.config", reason="vLLM is not installed")
-
 from kv_connector.vllm.engine_facts import OWN_KEY_VARIABLE, read_options
 
 OWN, NAMED = "own-31d7", "named-c902"
